@@ -25,7 +25,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test quick lint fuzz bench pictures gpu-report gpu-first ui clean
+.PHONY: demo test quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
@@ -52,13 +52,18 @@ lint: $(READY)
 	$(RUN)/ruff format --check .
 	$(RUN)/lint-imports --no-cache
 
-# Damaged input for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
+# Damaged input and random models for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
 FACTOR ?= 100
 fuzz: $(READY)
 	STEPCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
 
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)
+
+# Tries 80 models of torchvision, timm, transformers and our own, and writes docs/zoo.md. Resumes; ARGS=--again begins anew.
+zoo: $(READY)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[zoo]'
+	$(RUN)/python -m tests.zoo $(ARGS)
 
 # The README's pictures of the app and of a report. Needs Chromium; takes three minutes.
 pictures: $(READY)

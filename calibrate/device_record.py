@@ -43,9 +43,13 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a measurement: `flags` say in words what disturbed it."""
+    """The conditions of a measurement: `flags` say in words what disturbed it.
+
+    `busy_share`: the share of the SMs' time that other processes took, at most; None if NVML does not say.
+    """
 
     flags: tuple[str, ...] = ()
+    busy_share: float | None = None
 
     @property
     def rejected(self) -> bool:
@@ -65,6 +69,7 @@ class GpuMonitor:
         self._reasons = 0
         self._clocks: list[int] = []
         self._others = 0
+        self._shares: list[float] = []
         self.sample()
 
     def sample(self) -> None:
@@ -75,6 +80,8 @@ class GpuMonitor:
         if clock and not (reasons or 0) & _IDLE:
             self._clocks.append(clock)
         self._others = max(self._others, self._gpu.other_processes() or 0)
+        if (share := self._gpu.others_share()) is not None:
+            self._shares.append(share)
 
     def stop(self) -> Conditions:
         """The conditions since the start."""
@@ -91,7 +98,7 @@ class GpuMonitor:
         if self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
-        return Conditions(tuple(flags))
+        return Conditions(tuple(flags), max(self._shares, default=None))
 
 
 def throttle_words(reasons: int) -> list[str]:
@@ -157,11 +164,25 @@ class _Nvml:
         In a container NVML reports the host's process ids, so this process's own id is not among them: then one of them is taken to be this
         one.
         """
-        answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
-        if answers == [None, None]:
+        pids = self._pids()
+        if pids is None:
             return None
-        pids = {process.pid for answer in answers for process in answer or ()}
         return max(0, len(pids) - 1) if os.getpid() not in pids else len(pids - {os.getpid()})
+
+    def others_share(self) -> float | None:
+        """The share of the SMs' time that other processes took lately; None if it is unknown, as where process ids are the host's."""
+        if self.other_processes() == 0:
+            return 0.0
+        used = self._ask("GetProcessUtilization", 0) if os.getpid() in (self._pids() or ()) else None
+        if used is None:
+            return None
+        latest = {sample.pid: sample.smUtil for sample in sorted(used, key=lambda sample: sample.timeStamp)}
+        return sum(percent for pid, percent in latest.items() if pid != os.getpid()) / 100
+
+    def _pids(self) -> set[int] | None:
+        """The ids of all processes that use the GPU."""
+        answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
+        return None if answers == [None, None] else {process.pid for answer in answers for process in answer or ()}
 
     def facts(self) -> dict[str, JsonValue]:
         """All known facts that are worth recording."""

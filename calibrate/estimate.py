@@ -1,12 +1,12 @@
-"""How long a validation will take, from the predicted step times: told before it begins."""
+"""How long a validation or a calibration will take, from the predicted times: told before it begins."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from calibrate.numerics import STEPS
 from calibrate.testbed import Testbed
 from executors.run import WARM_UP
-from simulator.costs.cost import Cost
+from simulator.costs.cost import MEASURED, Cost
 from simulator.costs.model import measurable
 from simulator.engine.simulation import GRAPH
 from simulator.predict.forecast import Forecast
@@ -38,6 +38,12 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     turns = [*keys, _keys(base)]
     between = [before | after for before, after in pairwise([turns[-1], *turns])]
     return total_s + _sample_s(every) + rounds * sum(map(_sample_s, between))
+
+
+def calibration_seconds(forecasts: Iterable[Forecast], rounds: int) -> float:
+    """Return the seconds in which a CPU's calibration samples the keys of `forecasts` that are not measured yet, `rounds` times each."""
+    missing = {key: cost for f in forecasts for key, cost in _keys(f).items() if cost.source != MEASURED}
+    return rounds * _sample_s(missing)
 
 
 def _keys(forecast: Forecast) -> dict[str, Cost]:

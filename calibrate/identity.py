@@ -56,6 +56,7 @@ def this_gpu(driver: "Driver", precision: str, record: "DeviceRecord | None" = N
         torch=software.get("torch", "").split("+")[0],
         cudnn={"version": software.get("cudnn", "")} | driver.set_precision(precision),
         tf32=precision == "tf32",
+        conv_tf32=precision == "default",
         extras={name: value for name, value in extras.items() if value is not None},
     )
 

@@ -29,7 +29,7 @@ Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "default": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
 #: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. A plan may differ from plain PyTorch by
 #: this many times as much as plain PyTorch differs from itself, if that is more than the tolerance.
 REPEATS_ALLOWED = 10.0
@@ -90,7 +90,7 @@ def reference(
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.stale_reference`). `batch_norm`: normalize by parts.
     """
-    forms = backend.forms if backend is not None else PLAIN
+    forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     if backend is not None and backend.torch_device.type != "cpu":
         built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
     trainer = (StaleReference if stale else Reference)(
@@ -101,7 +101,8 @@ def reference(
         job.optimizer,
         job.form,
         job.hyper,
-        accumulate=job.accumulate if parts is None else parts,
+        accumulate=parts,
+        whole=_without_batch(job, built, parts),
         clip_norm=job.clip_norm,
         dropout_seed=job.seed if same_masks else None,
         draws=forms.draws,
@@ -113,6 +114,14 @@ def reference(
     )
     trainer.batch_norm_parts = dict(batch_norm)
     return trainer.stale(stale) if stale else trainer
+
+
+def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
+    """The inputs that are as large for a micro-batch, of which a step has `parts`, as for the whole batch."""
+    if parts == 1 or job.batch % parts:
+        return []
+    values = job.graph(job.batch // parts, parts).values
+    return [tensor for name, tensor in built.named_inputs().items() if values[name].shape == tuple(tensor.shape)]
 
 
 def autocast_of(job: Job, backend: Backend | None = None) -> Callable[[], AbstractContextManager]:

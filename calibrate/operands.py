@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from calibrate.elements import Elements, elements_of
 from executors.binding import op_tasks
 from simulator.bodies.op_class import op_class
 from simulator.plan.plan import Plan
@@ -35,11 +36,14 @@ class OperandPool:
         self._device = torch.device(device)
         self._generator = torch.Generator(self._device).manual_seed(seed)
 
-    def tensor(self, value: Value, high: int, role: str, number: int = 0) -> torch.Tensor:
-        """A tensor with the value's geometry; integers lie in [0, high). `number` distinguishes tensors that one task uses together."""
-        key = (value.shape, value.strides, value.dtype, high, role, number)
+    def tensor(self, value: Value, elements: Elements, role: str, number: int = 0) -> torch.Tensor:
+        """A tensor with the value's geometry and such `elements`; floats are random unless their total is given.
+
+        `number` distinguishes tensors that one task uses together.
+        """
+        key = (value.shape, value.strides, value.dtype, elements, role, number)
         if key not in self._tensors:
-            self._tensors[key] = self._make(value, high, role)
+            self._tensors[key] = self._make(value, elements, role)
         return self._tensors[key]
 
     @property
@@ -47,9 +51,11 @@ class OperandPool:
         """Bytes of all tensors in the pool."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
-    def _make(self, value: Value, high: int, role: str) -> torch.Tensor:
+    def _make(self, value: Value, elements: Elements, role: str) -> torch.Tensor:
         dtype = getattr(torch, value.dtype)
         tensor = torch.empty_strided(value.shape, value.strides, dtype=dtype, device=self._device)
+        if elements.total is not None:
+            return _with_total(tensor, elements.total)
         if role == "step":  # a count: with a negative one the bias correction would be complex
             return tensor.fill_(10)
         if dtype.is_floating_point or dtype.is_complex:
@@ -60,34 +66,17 @@ class OperandPool:
             return tensor.abs_() if role == "squares" else tensor.relu_() if role == RECTIFIED else tensor
         if dtype == torch.bool:
             return tensor.bernoulli_(0.5, generator=self._generator)
-        return tensor.random_(0, max(1, high), generator=self._generator)
+        if elements.increasing:
+            return tensor.copy_((torch.arange(tensor.numel()) * elements.below // max(1, tensor.numel())).view(value.shape))
+        return tensor.random_(0, max(1, elements.below), generator=self._generator)
 
 
-def integer_range(task: Task, plan: Plan) -> dict[str, int]:
-    """The exclusive upper bound of integer operands by value, according to what the op indexes with them."""
-    target = getattr(task.body, "target", "")
-    name = target.split(".")[1] if target.startswith("aten.") else ""
-    reads = task.reads
-
-    def extent(position: int, dim: int) -> int:
-        return reads[position].shape[dim] if position < len(reads) and reads[position].shape else 1
-
-    bound = 2
-    if name == "embedding":
-        bound = extent(0, 0)
-    elif name == "embedding_dense_backward":
-        bound = json.loads(task.body.args)[2]
-    elif name.startswith("nll_loss"):
-        bound = next((o.shape[1] for o in reads if len(o.shape) > 1), 2)
-    elif name in ("max_pool2d_with_indices_backward",):
-        bound = extent(1, -1) * extent(1, -2)
-    elif name in ("index", "index_put", "_unsafe_index", "_index_put_impl_"):
-        bound = min((extent(0, d) for d in range(len(reads[0].shape))), default=1)
-    elif name in ("gather", "scatter", "scatter_add", "index_select", "index_add", "scatter_add_", "index_add_"):
-        bound = min(
-            (o.shape[d] for o in (*reads, *task.mutates) if o.dtype.startswith(("float", "bf")) for d in range(len(o.shape))), default=1
-        )
-    return {operand.value: bound for operand in task.inputs}
+def _with_total(tensor: torch.Tensor, total: float) -> torch.Tensor:
+    """Fill a tensor so that its sum is `total`, as evenly as its type allows."""
+    count = max(1, tensor.numel())
+    ends = (torch.arange(count + 1, dtype=torch.float64) * total / count).round() if not tensor.is_floating_point() else None
+    shares = ends.diff() if ends is not None else torch.full((count,), total / count)
+    return tensor.copy_(shares[: tensor.numel()].view(tensor.shape))
 
 
 def geometries(task: Task, plan: Plan) -> dict[str, tuple]:
@@ -123,13 +112,13 @@ def fill(task: Task, plan: Plan, pool: OperandPool, cuda: bool = False) -> dict[
 
     With `cuda`, saved statistics of norms are float32 even if the plan, whose graph is captured on the CPU, has them in half precision.
     """
-    bounds, statistics = integer_range(task, plan), saved_statistics(task) if cuda else frozenset()
+    elements, statistics = elements_of(task), saved_statistics(task) if cuda else frozenset()
 
     def value(name: str) -> Value:
         own = plan.values[name]
         return replace(own, dtype="float32") if name in statistics and own.dtype in ("bfloat16", "float16") else own
 
-    return {name: pool.tensor(value(name), bounds[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}
+    return {name: pool.tensor(value(name), elements[name], role, number) for name, (*_, role, number) in geometries(task, plan).items()}
 
 
 def saved_statistics(task: Task) -> frozenset[str]:

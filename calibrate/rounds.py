@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from calibrate.numerics import Numerics
-from calibrate.testbed import Progress, Testbed
+from calibrate.testbed import PlainLoop, Progress, Testbed
 from executors.measured import Measured
-from executors.reference import Reference
 from executors.run import WARM_UP, Executable
 from executors.segments import sample
 from simulator.plan.plan import Plan
@@ -66,7 +65,8 @@ class RoundTimes:
     """What the rounds measured.
 
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
-    warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed. Seconds are those
+    warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed, and `busy_share`
+    what others took of the machine in the rounds that count, on average; None if nobody knows. Seconds are those
     of the counted rounds: `plain_s` of plain PyTorch's steps by round, `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op
     during the baseline's steps and during key samples.
     """
@@ -75,6 +75,7 @@ class RoundTimes:
     key_samples: list[int]
     loop_samples: list[int]
     disturbed: int
+    busy_share: float | None
     plain_s: list[list[float]]
     anchor_in_steps_s: list[float]
     anchor_in_samples_s: list[float]
@@ -83,7 +84,7 @@ class RoundTimes:
 def run_rounds(
     candidates: Sequence[Candidate],
     testbed: Testbed,
-    plain: Reference,
+    plain: PlainLoop,
     progress: Progress,
     rounds: int = ROUNDS,
     sampled_for: Profile | None = None,
@@ -97,7 +98,7 @@ def run_rounds(
     """
     for candidate in candidates:
         sample(candidate.program, WARM_UP + candidate.program.unit)
-    testbed.time_plain(plain, WARM_UP)
+    plain.train(WARM_UP)
     plans = [candidate.plan for candidate in candidates[:-1]]
 
     def sample_all(number: int) -> None:
@@ -111,6 +112,7 @@ def run_rounds(
     sample_all(0)
     total = rounds + 2
     undisturbed: list[int] = []
+    busy_shares: list[float | None] = []
     plain_s: list[list[float]] = []
     anchors: list[tuple[list[float], list[float]]] = []
     count = len(candidates)
@@ -128,8 +130,10 @@ def run_rounds(
                 in_steps += testbed.anchor_samples()
         anchors.append((in_steps, in_samples))
         sample_all(1 + number)
-        plain_s.append(testbed.time_plain(plain, testbed.plain_steps_per_round)[1:])
-        if not monitor.stop().rejected:
+        plain_s.append(plain.train(testbed.plain_steps_per_round)[1:])
+        conditions = monitor.stop()
+        busy_shares.append(conditions.busy_share)
+        if not conditions.rejected:
             undisturbed.append(number)
         progress(min(2 + number, total - 1), total, f"round {number + 1}")
         if len(undisturbed) >= rounds or (number + 1 >= rounds and len(undisturbed) >= rounds // 2):
@@ -141,7 +145,13 @@ def run_rounds(
         [1 + r * count + place for r in counted for place in range(count)],
         [1 + r for r in counted],
         len(plain_s) - len(undisturbed),
+        _mean([busy_shares[r] for r in counted]),
         [plain_s[r] for r in counted],
         [s for r in counted for s in anchors[r][0]],
         [s for r in counted for s in anchors[r][1]],
     )
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if known else None

@@ -15,7 +15,7 @@ class Against:
     """What the rows are compared with, and how they were measured.
 
     `base` and `predicted`: the baseline, measured and predicted. `interleaved`: whether keys were measured in the rounds: then they
-    contain the drift, which corrects only costs from another time.
+    contain the drift, which corrects only costs from another time. `comparisons`: how many rows are compared with each other.
     """
 
     base: Candidate
@@ -24,12 +24,13 @@ class Against:
     drift: float | None
     aa_spread: float
     interleaved: bool
+    comparisons: int = 1
 
 
 def strategy_row(candidate: Candidate, predicted: Forecast, against: Against) -> ValidationResult:
     """A strategy's row, with its speed-up over plain PyTorch and its numbers."""
     steps_s = candidate.by_round(against.times.counted)
-    over_plain = measured_speedup(against.times.plain_s, steps_s, against.aa_spread)
+    over_plain = measured_speedup(against.times.plain_s, steps_s, against.aa_spread, against.comparisons)
     peak_bytes = predicted.measured_as(candidate.peak_bytes) or predicted.peak_bytes
     return _row(predicted, candidate.step_s(against.times.counted), steps_s, against, candidate is against.base).model_copy(
         update={
@@ -61,7 +62,7 @@ def loop_row(predicted: Forecast, against: Against) -> ValidationResult:
 
 
 def _row(predicted: Forecast, measured_s: float, steps_s: Sequence[Sequence[float]], against: Against, is_base: bool) -> ValidationResult:
-    over_base = measured_speedup(against.base.by_round(against.times.counted), steps_s, against.aa_spread)
+    over_base = measured_speedup(against.base.by_round(against.times.counted), steps_s, against.aa_spread, against.comparisons)
     predicted_s = predicted.timeline.step_s
     drift = 1.0 if against.interleaved else against.drift or 1.0
     return ValidationResult(

@@ -36,6 +36,12 @@ class Samples:
     blocks_per_sm: int | None = None
     geometry_from: str = ""
 
+    def keep(self, pair_s: tuple[float, float], number: int) -> None:
+        """Add a pair of cold and warm seconds, taken as `number`."""
+        self.cold_s.append(pair_s[0])
+        self.warm_s.append(pair_s[1])
+        self.numbers.append(number)
+
     def relative(self, numbers: frozenset[int]) -> dict[int, float]:
         """By number, the pairs with the given numbers as multiples of their median; above `MOST_RELATIVE`, they count as that."""
         pairs_s = {
@@ -92,6 +98,7 @@ def store_samples(
             issue_s=Stats.of(key_samples.issue_s).median_s if key_samples.issue_s else None,
             geometry_from=key_samples.geometry_from,
             launches=key_samples.task.body.loop_length,
+            model=profile.measured_model,
         )
         profile.failures.pop(key, None)
 

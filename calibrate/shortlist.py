@@ -15,7 +15,7 @@ from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, paired_interval
 from traces.profile import Profile
 from traces.search_result import RankedPlan
-from traces.speedup import SAME, verdict
+from traces.verdict import SAME, verdict
 
 #: Plans whose costs are measured for each one that runs, at most.
 _MEASURED = 3

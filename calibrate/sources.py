@@ -7,7 +7,7 @@ from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from calibrate.profiles import own_profile
 from simulator.costs.model import CostModel
 from simulator.costs.scaled import scaled_costs
-from simulator.job import Job
+from simulator.job import DEFAULT, Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
@@ -41,9 +41,9 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
         else:
             chosen = _cpu(measured, placement)
     elif machine == THIS_GPU:
-        measured = own_gpu_profile(tf32=job.precision == "tf32")
+        measured = own_gpu_profile(None if job.precision == DEFAULT else job.precision == "tf32")
         if measured is None:
-            raise StepcastError(_no_gpu_profile(job.precision == "tf32"))
+            raise StepcastError(_no_gpu_profile(job.precision))
         chosen = _gpu(measured, placement)
     elif machine == THIS_CPU:
         measured = own_profile()
@@ -51,7 +51,7 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
     else:
         return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)[1]
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
-    return CostModel(chosen, measured, dense_precision(job))
+    return CostModel(chosen, measured, dense_precision(job, measured))
 
 
 def _cpu(profile: Profile | None, placement: Placement) -> Machine:
@@ -73,15 +73,15 @@ def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machin
 
 def _check_tf32(profile: Profile, path: Path, precision: str) -> None:
     """Raise StepcastError if a profile's float32 products ran in another precision than the job's."""
-    if precision in ("fp32", "tf32") and profile.identity.tf32 != (precision == "tf32"):
-        used = "tf32" if profile.identity.tf32 else "fp32"
+    used = profile.identity.precision
+    if precision in ("fp32", "tf32") and used != precision:
         raise StepcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")
 
 
-def _no_gpu_profile(tf32: bool) -> str:
+def _no_gpu_profile(precision: str) -> str:
     name = gpu_here() or "NVIDIA GPU"
-    precision = "tf32" if tf32 else "fp32"
+    kind = "" if precision == DEFAULT else "tf32 " if precision == "tf32" else "fp32 "
     return (
-        f"--machine this-gpu: no calibrated {name} on this machine (no {precision} profile of one in {default_folder()});"
+        f"--machine this-gpu: no calibrated {name} on this machine (no {kind}profile of one in {default_folder()});"
         " stepcast calibrate --device cuda makes one, or use a preset such as h100"
     )

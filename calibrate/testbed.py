@@ -1,12 +1,15 @@
 """The protocol of a testbed: a device of this machine on which plans are calibrated and run (`cpu.testbed`, `cuda.testbed`, ...)."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from executors.reference import Reference
+import torch
+
 from executors.run import Backend
+from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.models.built import Built
 from simulator.plan.plan import Plan
 from traces.profile import Identity, Profile
 
@@ -19,11 +22,15 @@ def no_progress(done: int, total: int, text: str) -> None:
 
 
 class Conditions(Protocol):
-    """The conditions during a measurement. `rejected`: whether the machine was disturbed, so that the measurement should be repeated."""
+    """The conditions during a measurement."""
 
     @property
     def rejected(self) -> bool:
-        """Whether the measurement should be repeated."""
+        """Whether the machine was disturbed, so that the measurement should be repeated."""
+
+    @property
+    def busy_share(self) -> float | None:
+        """The share of the device that other processes took, from 0 to 1; None if nobody knows."""
 
 
 class Monitor(Protocol):
@@ -31,6 +38,22 @@ class Monitor(Protocol):
 
     def stop(self) -> Conditions:
         """The conditions since the monitor was created."""
+
+
+class PlainLoop(Protocol):
+    """Plain PyTorch's training of a job.
+
+    `losses`: one per step so far. `about`: with how many threads it runs, in words; empty on a GPU.
+    """
+
+    losses: Sequence[float]
+    about: str
+
+    def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
+        """Run `steps` steps, on `batches` of (inputs, target) or on the job's own, and return their lengths in seconds."""
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the current parameters and buffers into `targets`, by name."""
 
 
 class Testbed(Protocol):
@@ -50,8 +73,8 @@ class Testbed(Protocol):
     memory_limit_bytes: float | None
 
     @property
-    def plain_threads(self) -> int | None:
-        """The number of threads with which `time_plain` runs plain PyTorch; None on a GPU."""
+    def plain_threads(self) -> tuple[int, str] | None:
+        """The number of threads of plain PyTorch, and how they wait (`LoopCosts.waiting`); None on a GPU."""
 
     def machine(self, profile: Profile | None) -> Machine:
         """This machine with the figures of `profile`, its memories limited to `memory_limit_bytes`."""
@@ -99,14 +122,14 @@ class Testbed(Protocol):
         is as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
         """
 
-    def time_plain(self, plain: Reference, steps: int) -> list[float]:
-        """Run `steps` steps of plain PyTorch and return their lengths in seconds."""
+    def plain_loop(self, job: Job, built: Built, same_masks: bool) -> PlainLoop:
+        """Plain PyTorch's training of `job`, which `built` is made of; it may train the module of `built`.
 
-    def choose_threads(self, plain: Reference) -> str:
-        """Find the number of threads with which plain PyTorch is fastest, for `time_plain`, by steps of `plain` that are discarded.
-
-        Returns the choice in words, or an empty string if there is no choice.
+        `same_masks`: as in `calibrate.numerics.reference`. A testbed has one such loop at a time.
         """
+
+    def close(self) -> None:
+        """End the processes that the testbed has started. Those that are needed later are started again."""
 
     def about(self) -> dict[str, object]:
         """The device as documents describe it."""

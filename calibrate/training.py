@@ -12,15 +12,13 @@ from typing import Protocol
 import torch
 
 from calibrate.accuracy import Accuracy
-from calibrate.numerics import Numerics, References, compare, reference, steps_to_compare
-from calibrate.testbed import Progress, Testbed, no_progress
-from executors.binding import draws_numbers, op_tasks
-from executors.reference import Reference
+from calibrate.numerics import Numerics, References, compare, steps_to_compare
+from calibrate.testbed import PlainLoop, Progress, Testbed, no_progress
+from executors.binding import op_tasks
 from executors.run import Execution, Run
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
-from simulator.models.user_code import training_step
 from simulator.plan.plan import Plan
 from simulator.workloads.data import Batches
 from traces.curves import AUTOGRAD, Curve, Evaluation
@@ -52,49 +50,25 @@ class Learner(Protocol):
 class PlainLearner:
     """A learner that runs plain PyTorch's loop."""
 
-    def __init__(self, plain: Reference, testbed: Testbed, batch: int, inputs: int):
-        """`batch` is the number of samples per step; `inputs` is how many tensors of a batch are inputs of the module."""
-        self.plain, self._testbed, self._batch, self._inputs = plain, testbed, batch, inputs
-        self.losses: list[float] = []
+    def __init__(self, plain: PlainLoop, inputs: int):
+        """`inputs`: how many tensors of a batch are inputs of the module."""
+        self._plain, self._inputs = plain, inputs
+        self.copy_current = plain.copy_current
         self.ends_s: list[float] = []
 
+    @property
+    def losses(self) -> Sequence[float]:
+        """One loss per step."""
+        return self._plain.losses
+
     def run(self, steps: int, feeds: list[dict[str, torch.Tensor]] | None) -> None:
-        """Train `steps` more iterations, timed by the testbed. Batches are moved to the device before the steps."""
-        batches = _FedReference(self.plain, [self._fed(feed) for feed in feeds] if feeds is not None else None)
-        with training_step(self._batch):
-            lengths_s = self._testbed.time_plain(batches, steps)
-        for length_s in lengths_s:
+        """Train `steps` more iterations."""
+        batches = None if feeds is None else [(tuple(feed[f"input:{i}"] for i in range(self._inputs)), feed["target:0"]) for feed in feeds]
+        for length_s in self._plain.train(steps, batches):
             self.ends_s.append((self.ends_s[-1] if self.ends_s else 0.0) + length_s)
-        self.losses += map(float, batches.losses)
 
     def drain(self) -> None:
         """Do nothing: a step completes its iteration."""
-
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the module's parameters and buffers into `targets`, by name."""
-        module = self.plain.module
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            targets[name].detach().copy_(tensor.detach())
-
-    def _fed(self, feed: dict[str, torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        device = self._testbed.backend.torch_device
-        inputs = tuple(feed[f"input:{i}"].to(device) for i in range(self._inputs))
-        return inputs, feed["target:0"].to(device)
-
-
-@dataclass
-class _FedReference:
-    """A reference that takes its next batch before each step, and keeps its losses."""
-
-    plain: Reference
-    batches: list[tuple[tuple[torch.Tensor, ...], torch.Tensor]] | None
-    losses: list[torch.Tensor] = field(default_factory=list)
-
-    def step(self) -> None:
-        """Run one step on the next batch."""
-        if self.batches is not None:
-            self.plain.feed(*self.batches[len(self.losses)])
-        self.losses.append(self.plain.step())
 
 
 @dataclass
@@ -133,12 +107,10 @@ class Training:
         about: dict[str, str] = {}
         if autograd:
             # Plans draw their own dropout masks. Losses agree only if plain PyTorch draws the same ones, which takes it some time.
-            masks = any(draws_numbers(op) for plan in plans.values() for task in plan.tasks for op in op_tasks(task))
-            with built.restored(), training_step(job.batch):
-                threads = testbed.choose_threads(reference(job, built, same_masks=masks, backend=testbed.backend))
-            plain = reference(job, built, same_masks=masks, backend=testbed.backend)
-            learners[AUTOGRAD] = PlainLearner(plain, testbed, job.batch, len(built.inputs))
-            about[AUTOGRAD] = f"plain PyTorch{threads and ', '}{threads}"
+            masks = any(op.body.random for plan in plans.values() for task in plan.tasks for op in op_tasks(task))
+            plain = testbed.plain_loop(job, built, masks)
+            learners[AUTOGRAD] = PlainLearner(plain, len(built.inputs))
+            about[AUTOGRAD] = ", ".join(filter(None, ("plain PyTorch", plain.about)))
         return Training(job, testbed, learners, about, batches, built, numerics, evaluate_every)
 
     def turns(self, steps: int, progress: Progress = no_progress) -> Iterator[int]:

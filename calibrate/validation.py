@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from calibrate.estimate import validation_seconds
-from calibrate.numerics import Numerics, References, compare, reference, steps_to_compare
+from calibrate.numerics import Numerics, References, compare, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.rows import Against, loop_row, strategy_row
@@ -21,10 +21,9 @@ from simulator.models.built import Built
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.waterfall import measured_waterfall
-from traces.comparison import PYTORCH, Comparison, Validation, ValidationResult
+from traces.comparison import BASELINE, PYTORCH, Comparison, Validation, ValidationResult
 from traces.profile import Profile, Stats
-
-BASELINE = "baseline"
+from traces.verdict import is_busy
 
 
 @dataclass
@@ -70,6 +69,7 @@ def validate(
         if BASELINE in forecasts:
             announce(validation_seconds({label: f for label, f in forecasts.items() if label != PYTORCH}, testbed, rounds, calibrate))
 
+    profile.measuring(job.model)
     planned, skipped = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
@@ -96,26 +96,34 @@ def validate(
 
     candidates = {label: candidate(label) for label in planned}
     base, second_base = candidates[BASELINE], candidate(BASELINE)
-    plain = reference(job, built, same_masks=False, backend=testbed.backend)
     loop_plan = loop.plan if loop is not None else None
-    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, profile if interleaved else None, loop_plan)
-    del plain
+    times = run_rounds(
+        [*candidates.values(), second_base],
+        testbed,
+        testbed.plain_loop(job, built, same_masks=False),
+        progress,
+        rounds,
+        profile if interleaved else None,
+        loop_plan,
+    )
     if interleaved:
         sampled = testbed.record(profile, times.key_samples, times.loop_samples)
         profile.anchor_s = _median_s(times.anchor_in_samples_s) or profile.anchor_s
-        if save_to is not None:
+        if save_to is not None and not is_busy(times.busy_share):  # no later prediction should rest on these costs
             profile.save(save_to)
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
     drift = _anchor_drift(times, profile)
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
-    against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved)
+    against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
     if loop is not None:
         plain_row = loop_row(forecast(loop.plan, machine, model), against)
     plain_s = [s for steps_s in times.plain_s for s in steps_s]
-    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row)
+    document = _document(job, testbed, drift, aa_spread, plain_s, [*rows, *skipped], plain_row).model_copy(
+        update={"busy_share": times.busy_share, "comparisons": len(candidates)}
+    )
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
@@ -158,6 +166,7 @@ def _document(
     rows: Sequence[ValidationResult],
     plain: ValidationResult | None,
 ) -> Validation:
+    threads, waiting = (testbed.plain_threads if plain_s else None) or (None, None)
     return Validation(
         model=job.model,
         batch_size=job.batch,
@@ -170,7 +179,8 @@ def _document(
         aa_spread=aa_spread,
         reference_step_s=statistics.median(plain_s) if plain_s else None,
         results=tuple(rows),
-        reference_threads=testbed.plain_threads if plain_s else None,
+        reference_threads=threads,
+        reference_waiting=waiting,
         reference_runs_s=tuple(plain_s),
         pytorch=plain,
     )

@@ -1,21 +1,27 @@
 """Says how the ranking of a search held for the plans that ran, which one is the fastest, and how sure that is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from calibrate.validation import Outcome
 from traces.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan
 from traces.speedup import measured_speedup
+from traces.verdict import is_busy
 
 #: Step times by plan and round.
 Rounds = Mapping[str, Sequence[Sequence[float]]]
 
 
 def verified(result: SearchResult, texts: Sequence[str], outcome: Outcome) -> SearchResult:
-    """The result of a search with what a validation measured of its plans `texts`; its `best` plan is the one measured fastest."""
+    """The result of a search with what a validation measured of its plans `texts`; its `best` plan is the one measured fastest.
+
+    On a busy machine nothing was measured, and the prediction stays.
+    """
     by_text = {plan.plan: plan for plan in result.plans}
     told = verification([by_text[text] for text in texts], outcome)
-    return result.model_copy(update={"verification": told, "best": told.fastest or result.best})
+    best = result.best if is_busy(told.busy_share) else told.fastest or result.best
+    return result.model_copy(update={"verification": told, "best": best})
 
 
 def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification:
@@ -36,10 +42,12 @@ def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification
                 max_grad_error=row.max_grad_error if row is not None else None,
             )
         )
-    return judged(rows, outcome.validation.aa_spread, outcome.steps_s)
+    return judged(rows, outcome.validation.aa_spread, outcome.steps_s, outcome.validation.busy_share)
 
 
-def judged(rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Rounds | None = None) -> Verification:
+def judged(
+    rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Rounds | None = None, busy_share: float | None = None
+) -> Verification:
     """The verdict on a ranking, from its rows. `steps_s`: the measured step times by plan and round, in rounds in which all plans ran."""
     ran = [row for row in rows if row.measured_step_s is not None and row.recalibrated_step_s is not None]
     measured_s = {row.plan: row.measured_step_s for row in ran}
@@ -48,7 +56,10 @@ def judged(rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Round
     fastest = min(measured_s, key=measured_s.get, default=None)
     rounds = {plan: (steps_s or {}).get(plan, [[measured_s[plan]]]) for plan in measured_s}
     return Verification(
-        plans=tuple(row if row.plan not in rounds else _against(row, rounds[fastest], rounds[row.plan], aa_spread) for row in rows),
+        plans=tuple(
+            row if row.plan not in rounds else _against(row, rounds[fastest], rounds[row.plan], aa_spread, math.comb(len(rounds), 2))
+            for row in rows
+        ),
         tau=_tau({row.plan: row.predicted_step_s for row in ran}, measured_s),
         recalibrated_tau=_tau({row.plan: row.recalibrated_step_s for row in ran}, measured_s),
         predicted=predicted.plan if predicted is not None else None,
@@ -57,14 +68,15 @@ def judged(rows: Sequence[VerifiedPlan], aa_spread: float | None, steps_s: Round
         regret=measured_s[chosen.plan] / measured_s[fastest] - 1 if chosen is not None else None,
         held_out_regret=held_out_regret(rounds),
         aa_spread=aa_spread,
+        busy_share=busy_share,
     )
 
 
 def _against(
-    row: VerifiedPlan, fastest_s: Sequence[Sequence[float]], own_s: Sequence[Sequence[float]], aa_spread: float | None
+    row: VerifiedPlan, fastest_s: Sequence[Sequence[float]], own_s: Sequence[Sequence[float]], aa_spread: float | None, pairs: int
 ) -> VerifiedPlan:
-    """The row with the plan's step over that of the plan measured fastest."""
-    over = measured_speedup(own_s, fastest_s, aa_spread or 0.0)
+    """The row with the plan's step over that of the plan measured fastest. Its interval holds for all `pairs` of plans at once."""
+    over = measured_speedup(own_s, fastest_s, aa_spread or 0.0, max(1, pairs))
     interval = over.interval if own_s is not fastest_s else None
     return row.model_copy(update={"behind": over.value, "behind_interval": interval})
 

@@ -5,9 +5,8 @@ A carried storage has one tensor for the whole run. Every other value lives in a
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -15,14 +14,10 @@ import torch
 
 from executors.forms import PLAIN, Forms
 from executors.strides import fits, with_strides
-from simulator.bodies.drawn_part import drawn_part
 from simulator.bodies.opcall import OpCall
-from simulator.collectives.local import LocalPlan
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
-from simulator.ops.random_draws import is_random
-from simulator.plan.dependencies import Box, overlap
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT, Operand, Task, ViewStep
+from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
 from traces.errors import StepcastError
 
 Getter = Callable[["Instance"], torch.Tensor]
@@ -60,6 +55,14 @@ def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
     return tensor
 
 
+def input_piece(tensor: torch.Tensor, value: Value) -> torch.Tensor:
+    """The piece of a job's input that an input value of the plan is.
+
+    An input with the shape of the value itself does not grow with the batch, as a mask without a batch dimension: every piece is all of it.
+    """
+    return tensor if tuple(tensor.shape) == value.shape else apply_views(tensor, value.source or value.operand())
+
+
 def op_tasks(task: Task) -> Iterator[Task]:
     """The single ops that a task runs, each as a task: itself, or the steps of its OpList."""
     if isinstance(task.body, OpCall):
@@ -68,44 +71,12 @@ def op_tasks(task: Task) -> Iterator[Task]:
         yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
 
 
-def draws_numbers(task: Task) -> bool:
-    """Whether an op draws random numbers, such as a dropout mask. Draws are numbered by micro-batch first, then in issue order."""
-    target = getattr(task.body, "target", "")
-    if not is_random(target):
-        return False
-    return target != "aten.native_dropout.default" or json.loads(task.body.args)[2] is not False
-
-
-def draw_numbers(draws: Sequence[Task]) -> dict[str, int]:
-    """By op, the number of its draw among `draws`, which are in order. Ops that draw parts of one mask have one number.
-
-    Two parts are of one mask if they are of one layer and micro-batch, of equal shape as a whole, and do not overlap: where a layer draws
-    several masks, each worker draws its parts of them in their order.
-    """
-    numbers: dict[str, int] = {}
-    masks: dict[tuple, list[tuple[int, list[Box]]]] = {}  # by what parts have in common: number and parts of each mask
-    drawn = count()
-    for task in draws:
-        part = drawn_part(task.body.kwargs)
-        if part is None:
-            numbers[task.name] = next(drawn)
-            continue
-        alike = masks.setdefault((task.layer, task.micro_batch, part.of, task.body.args), [])
-        mask = next((mask for mask in alike if not any(overlap(part.box, other) for other in mask[1])), None)
-        if mask is None:
-            mask = next(drawn), []
-            alike.append(mask)
-        mask[1].append(part.box)
-        numbers[task.name] = mask[0]
-    return numbers
-
-
 class Binding:
     """The slots and carried tensors of one plan, and the getters and setters that its tasks are compiled to.
 
     `slot`: by value name, its position in `Instance.slots`. `carried`: by value name, the tensor that lives for the whole run.
-    `fed`: by name of an input value, the operand of the job's input that it comes from. `draw_index`: by op, the number of its draw of
-    random numbers (`draw_numbers`). `forms`: which form of the canonical ops the backend runs.
+    `fed`: by name of an input value, the operand of the job's input that it comes from. `forms`: which form of the canonical ops the
+    backend runs.
     """
 
     def __init__(
@@ -122,11 +93,8 @@ class Binding:
         self.slot: dict[str, int] = {}
         self.carried: dict[str, torch.Tensor] = {}
         self.fed: dict[str, Operand] = {}
-        self.ops = _ops(plan)
+        self.ops = [op for task in plan.every_task for op in op_tasks(task)]
         self._reported = False  # that results are copied to get the plan's strides
-        ops_of_all_devices = self.ops if not isinstance(plan, LocalPlan) else _ops(plan.whole)
-        draws = [op for op in ops_of_all_devices if draws_numbers(op)]
-        self.draw_index = draw_numbers(sorted(draws, key=lambda task: task.micro_batch))
         for name, value in plan.values.items():
             if value.storage in plan.carried:
                 self.carried[name] = carried[name] if name in carried else self._initial(value, tensors)
@@ -151,7 +119,7 @@ class Binding:
         """Put the job's inputs of one iteration into its instance."""
         for name, source in self.fed.items():
             value = self.plan.values[name]
-            tensor = apply_views(tensors[source.value].detach(), source).to(self.device(value.device))
+            tensor = input_piece(tensors[source.value].detach(), value).to(self.device(value.device))
             instance.slots[self.slot[name]] = tensor if fits(tensor, value) else with_strides(tensor, value.strides)
 
     def getter(self, operand: Operand) -> Getter:
@@ -225,10 +193,6 @@ class Binding:
         getters = [self.getter(operand) for operand in task.inputs]
         template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
         return _filler(template, named, getters)
-
-
-def _ops(plan: Plan) -> list[Task]:
-    return [op for segment in plan.segments for task in segment.tasks for op in op_tasks(task)]
 
 
 def _filler(template: list, named: dict, getters: list[Getter]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,25 +13,25 @@ from executors.dropout import DeterministicDraws, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
 from simulator.bodies.update import rate_at
+from simulator.models.batch import mapped
 from traces.errors import StepcastError
 
 
-def split(batch: object, count: int) -> list:
+def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     """Split a batch into `count` equal micro-batches along dimension 0.
 
-    `batch`: a tensor, or a tuple, list or dict of batches. Any other object is repeated in every micro-batch. Raises StepcastError if the
-    batch does not divide.
+    `batch`: as in `simulator.models.batch`. What is no tensor is repeated in every micro-batch, and so are the tensors of `whole`,
+    which have no batch dimension. Raises StepcastError if the batch does not divide.
     """
-    if isinstance(batch, Tensor) and batch.dim():
-        if batch.shape[0] % count:
-            raise StepcastError(f"a batch of {batch.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
-        return list(batch.chunk(count))
-    if isinstance(batch, (tuple, list)):
-        return [type(batch)(chunk) for chunk in zip(*(split(item, count) for item in batch), strict=True)] or [batch] * count
-    if isinstance(batch, dict):
-        chunks_by_key = {key: split(value, count) for key, value in batch.items()}
-        return [{key: chunks[number] for key, chunks in chunks_by_key.items()} for number in range(count)]
-    return [batch] * count
+
+    def part(tensor: Tensor, number: int) -> Tensor:
+        if not tensor.dim() or any(tensor is each for each in whole):
+            return tensor
+        if tensor.shape[0] % count:
+            raise StepcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
+        return tensor.chunk(count)[number]
+
+    return [mapped(batch, partial(part, number=number)) for number in range(count)]
 
 
 class Reference:
@@ -38,6 +39,7 @@ class Reference:
 
     `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
     `accumulate`: the number of micro-batches. Their gradients are summed, and the loss is the mean of theirs.
+    `whole`: the tensors among the inputs that have no batch dimension, so that every micro-batch has all of them.
     `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.dropout`; with "stream"
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
@@ -58,6 +60,7 @@ class Reference:
         form: str,
         hyper: Sequence[tuple[str, float]] = (),
         accumulate: int = 1,
+        whole: Sequence[Tensor] = (),
         clip_norm: float | None = None,
         dropout_seed: int | None = None,
         draws: str = "keyed",
@@ -80,7 +83,7 @@ class Reference:
         self.rates = rates
         self.autocast = autocast
         self.scaler = scaler
-        self.accumulate = accumulate
+        self.accumulate, self._whole = accumulate, whole
         self.feed(inputs, target)
 
     def feed(self, inputs: Sequence[object] | dict[str, object], target: object) -> None:
@@ -91,7 +94,7 @@ class Reference:
     def split(self, count: int) -> None:
         """Train on `count` micro-batches from the next step on."""
         (arguments, target), self.accumulate = self._batch, count
-        self.micro_batches = list(zip(split(arguments, self.accumulate), split(target, self.accumulate), strict=True))
+        self.micro_batches = list(zip(*(split(item, count, self._whole) for item in (arguments, target)), strict=True))
 
     def step(self) -> Tensor:
         """Train one step. Returns its loss as a detached tensor, without waiting for a device."""

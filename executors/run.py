@@ -200,4 +200,6 @@ def failure(task: Task, error: Exception) -> Exception:
     if isinstance(error, PeerLostError) or out_of_memory(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
+    if isinstance(error, StepcastError):
+        return TaskFailedError(f"task {task.name}{where}: {error}")
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

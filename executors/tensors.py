@@ -6,6 +6,7 @@ from executors.kernels.update import initial_state
 from simulator.graph import TrainingGraph
 from simulator.job import Job
 from simulator.models.built import Built
+from simulator.ops.content import tensor_of
 from simulator.plan.task import BUFFER, PARAMETER
 from traces.errors import StepcastError
 
@@ -13,14 +14,17 @@ from traces.errors import StepcastError
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
     """Parameters, buffers, constants, inputs, gradient scaler and fresh optimizer state of `built`, by value name. Nothing is copied.
 
-    Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time.
+    Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time, and if the graph
+    rests on assumptions.
     """
+    if graph.assumptions:
+        raise StepcastError(f"the model can be predicted, not run: {graph.assumptions[0]}; use predict")
     module = built.module
     tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
     tensors |= built.scaler
     _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
-        tensors[name] = torch.tensor(content, dtype=getattr(torch, graph.values[name].dtype))
+        tensors[name] = tensor_of(content, graph.values[name].shape, graph.values[name].dtype)
     for parameter in graph.parameters:
         for state, tensor in initial_state(job.optimizer, tensors[parameter]).items():
             tensors[f"{parameter}::{state}"] = tensor

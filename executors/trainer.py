@@ -1,6 +1,5 @@
 """Trains a user's module with a plan."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from executors.kernels.update import initial_state, state_dict
@@ -8,6 +7,7 @@ from executors.run import Backend
 from executors.strides import same_strides, with_strides
 from executors.tensors import job_tensors
 from simulator.job import Job
+from simulator.models.batch import arguments
 from simulator.models.built import Built
 from simulator.plan.plan import Plan
 
@@ -34,9 +34,7 @@ class Trainer:
         `inputs`: as the factory returns them: a tensor, a tuple, or a dict of keyword arguments. Raises ValueError if a shape or dtype
         differs from the job's.
         """
-        keywords = dict(inputs) if isinstance(inputs, Mapping) else {}
-        positional = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-        fed = Built(self.module, positional, keywords, target, self._built.loss).named_inputs()
+        fed = Built(self.module, *arguments(self.module, inputs), target, self._built.loss).named_inputs()
         for name, tensor in self._built.named_inputs().items():
             actual = fed.get(name)
             if actual is None or actual.shape != tensor.shape or actual.dtype != tensor.dtype:

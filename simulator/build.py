@@ -317,6 +317,8 @@ class PlanBuilder:
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
             notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
+        if self.graph.assumptions:
+            notes["assumed"] = self.graph.assumptions[0]
         for builder in (self, *others):
             builder._add_unused()
         tensors = merged(builder.tensors for builder in (self, *others))
@@ -347,7 +349,7 @@ class PlanBuilder:
         self.served[name] = (index, op.gradient)
         return Task(
             name=name,
-            body=op.body,
+            body=self._numbered(op.body, micro_batch),
             device=self.place.devices[index],
             stream=stream,
             reads=place(op.reads),
@@ -359,6 +361,10 @@ class PlanBuilder:
             lag=lag,
             action=action,
         )
+
+    def _numbered(self, body: OpCall, micro_batch: int) -> OpCall:
+        """The op as a micro-batch runs it: the draws of one micro-batch come after those of the one before."""
+        return replace(body, draw=body.draw + micro_batch * self.graph.draws) if micro_batch and body.random else body
 
     def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int, lag: int, action: str) -> Task:
         addend = self._operand(self.graph.gradients[parameter], micro_batch)

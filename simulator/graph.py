@@ -15,6 +15,8 @@ from traces.files import first_fault
 
 #: The op that converts a tensor to another type.
 CAST = "aten._to_copy.default"
+#: The op that checks a number on which the course of the step depends.
+CHECK = "stepcast.expect.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ class TrainingGraph:
 
     `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
     gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
-    gradient, which has the parameter's strides and a storage of its own. `constants` holds small tensors that the model keeps outside its
-    parameters and buffers, as nested lists.
+    gradient, which has the parameter's strides and a storage of its own. `constants` holds tensors that the model keeps outside its
+    parameters and buffers, as texts (`simulator.ops.content`). `assumptions`: what is assumed of values that shapes depend on; a graph that
+    assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing needs as
+    well.
     """
 
     batch: int
@@ -61,7 +65,9 @@ class TrainingGraph:
     layers: Mapping[str, str]
     gradients: Mapping[str, Operand]
     loss: str
-    constants: Mapping[str, list | float | int | bool] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    draws: int = 0
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

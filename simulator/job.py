@@ -13,7 +13,9 @@ from simulator.plan.in_use import PlansInUse
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
-PRECISIONS = ("fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
+#: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
+DEFAULT = "default"
+PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
 
 
@@ -25,7 +27,7 @@ class Job:
     """
 
     model: str
-    """Built-in name, `path/to/file.py:factory`, `package.module:factory` or `torchvision:NAME`."""
+    """Built-in name, `path/to/file.py:factory`, `package.module:factory`, or `torchvision:NAME`, `timm:NAME`, `hf:NAME`."""
     batch: int
     """Samples per step, all micro-batches together."""
     image_size: int | None = None
@@ -43,7 +45,7 @@ class Job:
     accumulate: int = 1
     """Micro-batches whose gradients are accumulated before the update."""
     precision: str = "fp32"
-    """fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
+    """default (PyTorch's own), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
     layout: str = "nchw"
     """Memory layout of images: nchw or nhwc."""
     autocast: str = ""
@@ -131,10 +133,12 @@ class Job:
         return seeded
 
     def on(self, kind: str) -> "Job":
-        """Return the job as a device of this kind runs it: with its rules of autocast. Captured graphs are shared."""
-        if self.autocast_dtype is None or self.autocast == kind:
+        """Return the job as a device of this kind runs it: with its rules of autocast and its precision. Captured graphs are shared."""
+        precision = "fp32" if (self.precision, kind) == (DEFAULT, "cpu") else self.precision
+        autocast = self.autocast if self.autocast_dtype is None else kind
+        if (precision, autocast) == (self.precision, self.autocast):
             return self
-        job = replace(self, autocast=kind)
+        job = replace(self, precision=precision, autocast=autocast)
         for shared in ("_graphs", "_plans"):
             object.__setattr__(job, shared, getattr(self, shared))
         return job
@@ -202,7 +206,7 @@ class Job:
             with interrupts_delayed():
                 from simulator.capture.capture import capture
 
-            graph = capture(lambda: self.build(batch), batch, float(parts), repeats=fingerprint is None)
+            graph = capture(lambda: self.build(batch), batch, float(parts), repeats=self.factory.repeats)
             if fingerprint is not None:
                 graph_cache.store(key, graph)
         return graph

@@ -51,6 +51,17 @@ def backend(two_cores):
     return CpuBackend(two_cores)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cold_launch():
+    """Plain PyTorch's process starts at once in all tests. Yields the function that starts it as users do."""
+    from calibrate.cpu import plain_process
+    from tests.support.warm_processes import launch_plain
+
+    before, plain_process.launch = plain_process.launch, launch_plain
+    yield before
+    plain_process.launch = before
+
+
 @pytest.fixture(scope="session")
 def stepcast(tmp_path_factory):
     """The command line in a warm process, in a folder outside the repository."""

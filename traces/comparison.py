@@ -3,7 +3,7 @@
 Floats are finite or null. A quantity that does not exist, such as the measured time of a skipped strategy, is null, never 0 and never NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Annotated, Any, Literal, Self
 
@@ -11,11 +11,15 @@ from pydantic import Field, model_validator
 
 from traces.documents import Bytes, Data, Document, Duration
 from traces.memory_use import AtPeak
-from traces.speedup import Verdict, verdict
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
+from traces.verdict import Gain, for_choice, gain, is_busy
 
 #: The row of plain PyTorch, the user's own loop.
 PYTORCH = "pytorch"
+#: The same with each step captured in one CUDA graph, as torch.cuda.graph does it: the fair rival of a schedule on a GPU.
+PYTORCH_GRAPH = "pytorch-graph"
+#: The same step as a plan on one stream.
+BASELINE = "baseline"
 
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
 INTERLEAVED, PROFILE = "interleaved", "profile"
@@ -60,7 +64,11 @@ class Prediction(Document):
     plan does not fit, `largest_batch` is the largest batch that is predicted to fit (None: unknown, or none does).
 
     `pytorch_step_s` is the predicted step time of plain PyTorch, the user's own loop; `against_pytorch` is that over `step_s`.
+    `settled` is False if the schedule neither repeats itself nor has the same mean in longer runs, so that `step_s` is but an estimate.
     `faster_probability` and `faster_than_pytorch_probability`: how likely this step is shorter than the baseline's and than PyTorch's.
+
+    `measured_share`: the share of the predicted task seconds that rests on measured costs, the smallest of this step's and of those that it
+    is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
     """
 
     schema_name = "stepcast.prediction/1"
@@ -92,16 +100,28 @@ class Prediction(Document):
     against_pytorch_interval: tuple[float, float] | None = None
     faster_probability: float | None = Field(default=None, ge=0, le=1)
     faster_than_pytorch_probability: float | None = Field(default=None, ge=0, le=1)
+    measured_share: float | None = Field(default=None, ge=0, le=1)
+    settled: bool = True
 
     @property
-    def verdict_against_pytorch(self) -> Verdict | None:
-        """Whether the strategy is faster than plain PyTorch; None for plain PyTorch itself, or if it was not predicted."""
-        return None if self.against_pytorch is None or self.strategy == PYTORCH else verdict(self.against_pytorch_interval)
+    def gain_over_pytorch(self) -> Gain | None:
+        """The gain over plain PyTorch; None for plain PyTorch itself, or if it was not predicted."""
+        return None if self.strategy == PYTORCH else self._gain(self.against_pytorch, self.against_pytorch_interval)
 
     @property
-    def verdict(self) -> Verdict | None:
-        """Whether the strategy is faster than the baseline; None for the baseline itself, or if it was not predicted."""
-        return None if self.speedup is None or self.strategy == "baseline" else verdict(self.speedup_interval)
+    def gain_over_baseline(self) -> Gain | None:
+        """The gain over the baseline; None for the baseline itself, or if it was not predicted."""
+        return None if self.strategy == BASELINE else self._gain(self.speedup, self.speedup_interval)
+
+    @property
+    def gain(self) -> Gain | None:
+        """The gain over plain PyTorch, or over the baseline if plain PyTorch was not predicted; None for plain PyTorch itself."""
+        if self.strategy == PYTORCH:
+            return None
+        return self.gain_over_baseline if self.against_pytorch is None else self.gain_over_pytorch
+
+    def _gain(self, factor: float | None, interval: tuple[float, float] | None) -> Gain | None:
+        return None if factor is None else gain(factor, interval, measured_share=self.measured_share)
 
 
 class ValidationResult(Data):
@@ -121,8 +141,8 @@ class ValidationResult(Data):
     `max_grad_error` and `max_param_error` compare with plain PyTorch. `reference_grad_error` and `reference_param_error` compare plain
     PyTorch with itself, run twice: on a GPU its numbers may differ from run to run, and a plan's may by a multiple of that.
 
-    Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, that of `measured_speedup` from
-    rounds in which both ran. `against_pytorch` is plain PyTorch's step time over this one, both measured in the same rounds. `waterfall`
+    Intervals hold 90 %. That of `predicted_speedup` comes from draws of the costs that both plans share, those of `measured_speedup` and of
+    `against_pytorch` (plain PyTorch's step time over this one) from rounds in which both ran; see `Validation.comparisons`. `waterfall`
     explains `measured_step_s` − `predicted_step_s`, and is exact in its sum.
     """
 
@@ -167,16 +187,6 @@ class ValidationResult(Data):
         return self.status == "ok"
 
     @property
-    def verdict(self) -> Verdict | None:
-        """Whether the strategy was measured to be faster than the baseline; None for the baseline itself, or if it did not run."""
-        return None if self.measured_speedup is None or self.strategy == "baseline" else verdict(self.measured_speedup_interval)
-
-    @property
-    def verdict_against_pytorch(self) -> Verdict | None:
-        """Whether the strategy was measured to be faster than plain PyTorch; None if they were not compared."""
-        return None if self.against_pytorch is None or self.strategy == PYTORCH else verdict(self.against_pytorch_interval)
-
-    @property
     def scored_error(self) -> float | None:
         """The error that counts wherever errors are summarized or scored; None if the strategy did not run.
 
@@ -202,9 +212,15 @@ class Validation(Document):
 
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
+    `reference_waiting` is what its threads did between ops if the user's OMP_WAIT_POLICY said so, "active" or "passive", else ""; None in
+    documents from before it ran in the user's own environment.
     `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
     `image_size` is None for the model's own. `pytorch` is the row of plain PyTorch, predicted and measured (`reference_step_s`) like the
     strategies, but not run by an executor; None in documents from before it was predicted.
+
+    `busy_share` is the share of the cores that other processes, and the hypervisor, took during the rounds that count (None: unknown).
+    Above `traces.verdict.BUSY` the document is no measurement. `comparisons`: for how many rows at once the intervals of measured speed-ups
+    hold 90 %, so that the fastest row may be picked; 1 in documents from before that was so.
     """
 
     schema_name = "stepcast.validation/1"
@@ -222,8 +238,43 @@ class Validation(Document):
     results: tuple[ValidationResult, ...]
     image_size: int | None = None
     reference_threads: int | None = None
+    reference_waiting: str | None = None
     reference_runs_s: tuple[Duration, ...] = ()
     pytorch: ValidationResult | None = None
+    busy_share: float | None = Field(default=None, ge=0)
+    comparisons: int = Field(default=1, ge=1)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other processes took so much of the machine that this is no measurement."""
+        return is_busy(self.busy_share)
+
+    def gain_over_pytorch(self, result: ValidationResult) -> Gain | None:
+        """The measured gain of a strategy over plain PyTorch; None if either was not measured, and for plain PyTorch itself."""
+        factor = result.against_pytorch
+        if factor is None and self.reference_step_s and result.measured_step_s:
+            factor = self.reference_step_s / result.measured_step_s
+        return None if result.strategy == PYTORCH else self._gain(factor, result.against_pytorch_interval)
+
+    def gain_over_baseline(self, result: ValidationResult) -> Gain | None:
+        """The measured gain of a strategy over the baseline; None if either was not measured, and for the baseline itself."""
+        return None if result.strategy == BASELINE else self._gain(result.measured_speedup, result.measured_speedup_interval)
+
+    def _gain(self, factor: float | None, interval: tuple[float, float] | None) -> Gain | None:
+        """A measured gain, wide enough for a choice among all rows. Without an interval, the run-to-run noise decides its verdict."""
+        if factor is None:
+            return None
+        if interval is not None:
+            return gain(factor, for_choice(factor, interval, len(self.ran), self.comparisons), busy_share=self.busy_share)
+        noise = 1 + (self.aa_spread or 0.0)
+        return replace(gain(factor, (factor / noise, factor * noise), busy_share=self.busy_share), interval=None)
+
+    @property
+    def headline_gain(self) -> Gain | None:
+        """The gain of the fastest strategy over plain PyTorch, or over the baseline if plain PyTorch was not measured."""
+        if self.fastest is None:
+            return None
+        return self.gain_over_baseline(self.fastest) if self.reference_step_s is None else self.gain_over_pytorch(self.fastest)
 
     @property
     def ran(self) -> tuple[ValidationResult, ...]:
@@ -265,7 +316,7 @@ class Validation(Document):
     @property
     def plain_speedup(self) -> float | None:
         """Measured speed-up of plain PyTorch against the executor's baseline; None if either was not measured."""
-        baseline_s = next((r.measured_step_s for r in self.ran if r.strategy == "baseline"), None)
+        baseline_s = next((r.measured_step_s for r in self.ran if r.strategy == BASELINE), None)
         return baseline_s / self.reference_step_s if baseline_s and self.reference_step_s else None
 
     @property

@@ -1,7 +1,7 @@
 """Errors that a user's request can cause. A message is one line: what was given, what is expected, what to do."""
 
 #: Characters of a message at most.
-LONGEST = 2000
+LONGEST = 800
 
 
 class StepcastError(Exception):
@@ -27,7 +27,7 @@ def _one_line(message: str) -> str:
     if not message.isprintable():
         message = " ".join(message.split())
         message = "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else c.encode("unicode_escape").decode() for c in message)
-    return message if len(message) <= LONGEST else f"{message[: LONGEST - 503]}...{message[-500:]}"
+    return message if len(message) <= LONGEST else f"{message[: LONGEST - 303]}...{message[-300:]}"
 
 
 class UnusableFileError(StepcastError):

@@ -23,6 +23,15 @@ def ignore_stopping() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: _received.append(number))
 
 
+def ignore_until_exit() -> None:
+    """Ignore Ctrl-C and SIGTERM until this process has ended: its work is done.
+
+    Python takes its own handlers away before it unloads modules, which takes a second with PyTorch; a signal that is ignored stays so.
+    """
+    for number in _STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def stopped_status() -> int:
     """The exit status of a stopped process: 143 after SIGTERM, otherwise 130, that of Ctrl-C."""
     return 128 + (signal.SIGTERM if signal.SIGTERM in _received else signal.SIGINT)

@@ -18,6 +18,7 @@ from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
 from traces.locks import locked
+from traces.measured_step import MeasuredStep
 from traces.merging import merged
 
 SCHEMA = "stepcast.profile/1"
@@ -61,6 +62,7 @@ class KeyCost(NamedTuple):
     `issue_s` is the host's time to issue the task in eager mode: filling in arguments, the op's dispatch and all its launches (None: not
     measured). `geometry_from` is "profiler", "partitions" (fitted to times at several SM counts), "table" or "" (unknown).
     `launches` is the number of kernels (on a CPU: op calls) of an op that is a loop, such as a recurrent layer; 1 for all others.
+    `model` is that of the job for which the key was measured; empty in profiles from before it was kept.
     """
 
     warm: Stats
@@ -73,6 +75,7 @@ class KeyCost(NamedTuple):
     issue_s: Measure | None = None
     geometry_from: str = ""
     launches: Blocks = 1
+    model: str = ""
 
 
 def slug(text: str) -> str:
@@ -104,13 +107,24 @@ class Identity(_Data):
     torch: str = ""
     cudnn: dict[str, JsonValue] = {}
     tf32: bool = False
+    conv_tf32: bool = False
     throttle: dict[str, JsonValue] = {}
     extras: dict[str, JsonValue] = {}
 
     @property
+    def precision(self) -> str:
+        """What dense kernels on float32 operands ran in: fp32, tf32, or "default" (convolutions alone in TF32)."""
+        return "tf32" if self.tf32 else "default" if self.conv_tf32 else "fp32"
+
+    @property
     def name(self) -> str:
         """A short name for files: `gpu-nvidia-h100-132` (with TF32 `gpu-nvidia-h100-132-tf32`), `cpu-amd-epyc-2`."""
-        words = [self.kind, self.gpu or self.cpu or "unknown", str(self.sms or self.cores), "tf32" if self.tf32 else ""]
+        words = [
+            self.kind,
+            self.gpu or self.cpu or "unknown",
+            str(self.sms or self.cores),
+            "" if self.precision == "fp32" else self.precision,
+        ]
         return slug(" ".join(words))
 
     def differences(self, other: "Identity") -> list[str]:
@@ -128,6 +142,7 @@ class Identity(_Data):
 _WORDS = {
     "cpu": "the CPU model", "cores": "the number of cores", "pinned": "pinning of threads", "gpu": "the GPU", "sms": "the number of SMs",
     "clocks_mhz": "the clocks in MHz", "driver": "the driver", "cuda": "CUDA", "cudnn": "the cuDNN settings", "tf32": "TF32",
+    "conv_tf32": "TF32 of convolutions",
 }  # fmt: skip
 
 
@@ -165,6 +180,8 @@ class LoopCosts(_Data):
 
     `forward_s`: per op of the forward pass (modules, autograd's graph). `backward_s`: per op of the backward pass. `view_s`: per view.
     `update_s`: per call of `optimizer.step()`, and `parameter_s`: per parameter, with `zero_grad` and the gradient's hand-over.
+    `threads`: how many PyTorch used for an op on a CPU; None on a GPU and in older profiles. `waiting`: "active" or "passive" if the user's
+    environment said how they wait (OMP_WAIT_POLICY).
     """
 
     forward_s: Difference = 0.0
@@ -172,6 +189,8 @@ class LoopCosts(_Data):
     view_s: Difference = 0.0
     update_s: Difference = 0.0
     parameter_s: Difference = 0.0
+    threads: int | None = Field(default=None, gt=0)
+    waiting: str = ""
 
 
 class Transfer(_Data):
@@ -233,7 +252,7 @@ class Profile(_Data):
     `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the anchor op at calibration. The memory
     sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays
     allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split,
-    by n as text. `notes` describe anything unusual, such as throttling.
+    by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
     """
 
     identity: Identity
@@ -255,10 +274,18 @@ class Profile(_Data):
     workspace_bytes: Count | None = None
     partition_sms: dict[str, Count] = {}
     notes: list[str] = []
+    steps: dict[str, MeasuredStep] = {}
 
     #: The content of the file when this profile was last read or written, and the keys that failed since it was read.
     _saved: dict[str, Any] = PrivateAttr(default_factory=dict)
     _failed: frozenset[str] = PrivateAttr(default=frozenset())
+    #: The model of the job that is being measured, for `KeyCost.model`.
+    _model: str = PrivateAttr(default="")
+
+    def measuring(self, model: str) -> "Profile":
+        """This profile, from now on measured for a job of `model`."""
+        self._model = model
+        return self
 
     @staticmethod
     def load(path: Path | str) -> "Profile":
@@ -310,6 +337,11 @@ class Profile(_Data):
         """Record that `key` could not be measured now. The next calibration tries it again, since the reason may have passed."""
         self.failures[key] = why
         self._failed |= {key}
+
+    @property
+    def measured_model(self) -> str:
+        """The model of the job that is being measured."""
+        return self._model
 
     @property
     def new_failures(self) -> dict[str, str]:

@@ -1,16 +1,43 @@
 """The document of `stepcast replay`: a recording compared with its simulation."""
 
-from pydantic import Field
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
 
 from traces.documents import Data, Document
 
 
+class StepPart(Data):
+    """Time per step that a device spends on one thing, or idle for one reason, and its share of the step time."""
+
+    part: str
+    seconds: float
+    share: float
+
+
+class HostWait(Data):
+    """Time of a step in which devices waited for the host, by what the host did: the op or annotation that was open, or the call."""
+
+    label: str
+    seconds: float
+
+
 class ReplayStep(Data):
-    """One recorded iteration."""
+    """One recorded iteration. `parts` sum to its recorded time. `waits`: the longest first."""
 
     name: str
     measured_s: float
     simulated_s: float
+    parts: tuple[StepPart, ...] = ()
+    waits: tuple[HostWait, ...] = ()
+
+
+class ChangedStep(Data):
+    """One iteration after what-if rules. `parts` sum to its simulated time."""
+
+    name: str
+    seconds: float
+    parts: tuple[StepPart, ...]
 
 
 class StreamBusy(Data):
@@ -33,14 +60,6 @@ class MisplacedKernel(Data):
     reason: str
 
 
-class StepPart(Data):
-    """Time per step that a device spends on one thing, or idle for one reason, and its share of the step time."""
-
-    part: str
-    seconds: float
-    share: float
-
-
 class RuleAnswer(Data):
     """The simulated step time under one what-if rule, alone.
 
@@ -60,7 +79,7 @@ class RuleAnswer(Data):
 
 
 class WhatIf(Data):
-    """The effect of what-if rules on the step time. `speedup` is before/after; both are simulated.
+    """The effect of what-if rules on the mean step time. `speedup` is before/after; both are simulated.
 
     `rules` are those that were applied, one after another; `answers` has every rule that was asked, alone. `diagnosis` sums to the step
     time after the rules.
@@ -73,6 +92,7 @@ class WhatIf(Data):
     speedup: float | None
     answers: tuple[RuleAnswer, ...] = ()
     diagnosis: tuple[StepPart, ...] = ()
+    steps: tuple[ChangedStep, ...] = ()
 
 
 class StragglerCost(Data):
@@ -89,11 +109,12 @@ class StragglerCost(Data):
 class ReplayResult(Document):
     """A replayed recording. Document `stepcast.replay/1`.
 
-    The period is the GPU's time per iteration, end to end. `error` = simulated / measured − 1. `streams` is the number of streams,
-    `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
-    collectives and no kernels. `diagnosis` sums to the recorded step time. `ladder` and `bounds` answer the default changes, the largest
-    gain first; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several ranks, says what each rank, and
-    each kind of work, costs the job.
+    The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
+    the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
+    `error` = simulated / measured − 1. `streams` is the number of streams, `unmatched_kernels` the number of device operations whose launch
+    was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis` sums to the recorded period.
+    `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was recorded; `ladder_left_out` are rules
+    that there was no time for. `stragglers`, if there are several ranks, says what each rank, and each kind of work, costs the job.
     """
 
     schema_name = "stepcast.replay/1"
@@ -102,7 +123,7 @@ class ReplayResult(Document):
     gpu_period_measured_s: float
     gpu_period_simulated_s: float
     error: float | None
-    steps: tuple[ReplayStep, ...]
+    steps: Annotated[tuple[ReplayStep, ...], Field(min_length=1)]
     kernels: int = Field(ge=0)
     streams: int = Field(ge=0)
     unmatched_kernels: int = Field(ge=0)
@@ -110,6 +131,8 @@ class ReplayResult(Document):
     exposed_communication_simulated_s: float
     busy: tuple[StreamBusy, ...] = ()
     misplaced: tuple[MisplacedKernel, ...] = ()
+    median_step: Annotated[int, Field(ge=0)] = 0
+    slow_steps: tuple[Annotated[int, Field(ge=0)], ...] = ()
     notes: tuple[str, ...] = ()
     diagnosis: tuple[StepPart, ...] = ()
     ladder: tuple[RuleAnswer, ...] = ()
@@ -117,3 +140,9 @@ class ReplayResult(Document):
     ladder_left_out: tuple[str, ...] = ()
     what_if: WhatIf | None = None
     stragglers: tuple[StragglerCost, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_its_steps(self) -> Self:
+        if max(self.median_step, *self.slow_steps, 0) >= len(self.steps):
+            raise ValueError(f"there are {len(self.steps)} steps; the median or a slow one is none of them")
+        return self

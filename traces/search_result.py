@@ -1,12 +1,13 @@
 """The document of `stepcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from traces.comparison import Change
 from traces.documents import Bytes, Data, Document, Duration
-from traces.speedup import Verdict, verdict
+from traces.measured_step import MeasuredStep
+from traces.verdict import Verdict, verdict
 
 
 class RankedPlan(Data):
@@ -15,6 +16,7 @@ class RankedPlan(Data):
     `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
     of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
     bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
+    `measured`: what an earlier validation measured of it on this machine.
     """
 
     plan: str
@@ -33,6 +35,7 @@ class RankedPlan(Data):
     bound_s: float
     bound_by: str
     why_not: str = ""
+    measured: MeasuredStep | None = None
     semantics: dict[str, Any] = {}
 
     @property
@@ -44,6 +47,15 @@ class RankedPlan(Data):
     def tied(self) -> bool:
         """Whether nobody can tell that the best plan is faster than this one, or it is the same for all practical purposes."""
         return self.verdict in ("same", "cannot tell")
+
+
+class PlainStep(Data):
+    """Plain PyTorch's predicted step with its 90 % interval, and what was measured of it here before."""
+
+    step_s: Duration
+    interval_s: tuple[float, float]
+    peak_bytes: Bytes
+    measured: MeasuredStep | None = None
 
 
 class PrunedPlan(Data):
@@ -94,7 +106,8 @@ class Verification(Data):
     `recalibrated_tau` is that of the predictions from measured costs. `predicted` is the plan that ran which the search put first, `chosen`
     the one that measured costs put first, `fastest` the one with the shortest measured step; `regret` is the measured step of `chosen` over
     that of `fastest`, minus 1. `held_out_regret` is the same of the plan measured fastest in half of the rounds, judged by the other half:
-    what is left of the noise in this choice. `aa_spread` is by how much the baseline differs from itself.
+    what is left of the noise in this choice. `aa_spread` is by how much the baseline differs from itself. `busy_share`: that of the
+    validation (`traces.comparison.Validation`).
     """
 
     plans: tuple[VerifiedPlan, ...]
@@ -106,6 +119,16 @@ class Verification(Data):
     aa_spread: float | None
     predicted: str | None = None
     held_out_regret: float | None = None
+    busy_share: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _names_plans_that_ran(self) -> Self:
+        ran = {plan.plan for plan in self.plans if plan.measured_step_s is not None}
+        named = {"predicted": self.predicted, "chosen": self.chosen, "fastest": self.fastest}
+        for field, plan in named.items():
+            if plan not in ran and (plan is not None or (field == "fastest" and ran)):
+                raise ValueError(f"{field} is not one of the plans that ran")
+        return self
 
 
 class SearchResult(Document):
@@ -113,7 +136,8 @@ class SearchResult(Document):
 
     `best` is the `plan` of the first one or, once plans ran, of the one measured fastest; None if none fits. `bound_s` is the smallest
     lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
-    `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies.
+    `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies. `measured_share`: that of the first
+    plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`.
     """
 
     schema_name = "stepcast.search/1"
@@ -135,6 +159,8 @@ class SearchResult(Document):
     bound_s: float | None = None
     baseline_step_s: Duration | None = None
     pytorch_step_s: Duration | None = None
+    pytorch: PlainStep | None = None
+    measured_share: float | None = Field(default=None, ge=0, le=1)
     waterfall: tuple[Change, ...] = ()
     rival: str | None = None
     rival_waterfall: tuple[Change, ...] = ()

@@ -74,7 +74,8 @@ class Timeline:
 
     `window_s` is the steady period (start, end) that plots and the critical path refer to. `memory` maps a device to (time_s, bytes) steps.
     `memory_kinds` splits the bytes of the steady period by kind of value. `limits_bytes` is the size of a device's memory, which devices
-    may share. `settled` is False if the lengths of successive periods did not agree.
+    may share. `settled` is False if `step_s` is not known to be that of the steady state: the schedule neither repeats itself nor has the
+    same mean in longer runs.
     """
 
     kind: str  # "predicted" or "measured"

@@ -22,7 +22,8 @@ class TrainingRun(Document):
     `reference_grad_error` and `reference_param_error` compare plain PyTorch with itself, as in a validation. `max_loss_difference` is the
     `largest_difference` of the other curves of the first seed from the first. `mode_reason` says why the mode is not the one asked for, if
     it is not. `predicted_on` is the machine of the curves' `predicted_step_s`. `reached` says when each curve had a test accuracy of
-    `target`, and `wins` how often the strategy had it earlier than the others.
+    `target`, and `wins` how often the strategy had it earlier than the others. `busy_share`: what other processes took of the machine
+    meanwhile, as in `traces.comparison.Validation`.
     """
 
     schema_name: ClassVar[str] = "stepcast.run/1"
@@ -52,6 +53,7 @@ class TrainingRun(Document):
     target: float | None = Field(default=None, gt=0, le=1)
     reached: tuple[Reached, ...] = ()
     wins: tuple[Wins, ...] = ()
+    busy_share: float | None = Field(default=None, ge=0)
 
     @field_validator("job")
     @classmethod

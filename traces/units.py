@@ -126,3 +126,8 @@ def difference(value: float | None) -> str:
     if value is None:
         return NONE
     return "identical" if value == 0 else f"{value:.0e}"
+
+
+def threads(count: int, waiting: str = "") -> str:
+    """2 threads; with what the environment said of how they wait ("active", "passive"): 2 threads, OMP_WAIT_POLICY=ACTIVE."""
+    return f"{count} thread{'' if count == 1 else 's'}" + (f", OMP_WAIT_POLICY={waiting.upper()}" if waiting else "")

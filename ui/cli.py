@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ui.commands import completion
 from ui.commands.job_options import takes_job
 from ui.commands.once import OnceCommand
 from ui.own_packages import load_own_packages
 
 if TYPE_CHECKING:
+    import logging
+
     from calibrate.placement import Placement
     from simulator.job import Job
-
-# OpenMP reads this when torch is first imported. Threads that wait must not spin, because pinned workers share their cores.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
 #: What writing to standard output fails with: no space, no quota, a limit, a broken device, a reader that left.
 _STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+#: The folder in which the demo writes its report.
+DEMO_REPORT = Path("report")
 app = typer.Typer(
     name="stepcast",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="""Forecast how long a training step takes under a schedule, and prove it by running that schedule.
@@ -42,8 +43,11 @@ Your own model: --model my_model.py:make, where make(batch_size) returns (module
     rich_markup_mode="rich",
 )
 
-Strategy = Annotated[str, typer.Option(help="NAME[:option=value,...]; see stepcast strategies.")]
-Strategies = Annotated[list[str] | None, typer.Option("--strategy", help="NAME[:option=value,...]; repeatable; default: all.")]
+Strategy = Annotated[str, typer.Option(autocompletion=completion.strategies, help="NAME[:option=value,...]; see stepcast strategies.")]
+Strategies = Annotated[
+    list[str] | None,
+    typer.Option("--strategy", autocompletion=completion.strategies, help="NAME[:option=value,...]; repeatable; default: all."),
+]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 WHAT_IF_RULES = (
     "A change; repeatable, answered alone and together, in order: 'kernel:/REGEX/ 2x faster', 'host 2x faster', 'network 2x faster' (also"
@@ -62,6 +66,15 @@ SchedulePath = Annotated[
     ),
 ]
 
+MachineName = Annotated[
+    str | None, typer.Option(autocompletion=completion.machines, help="Machine by name; see stepcast machines. Default: this machine.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, help="Wait up to so long until other processes take less than 10 % of the cores, then measure."
+    ),
+]
 ScaleText = Annotated[
     str,
     typer.Option(
@@ -96,31 +109,31 @@ def stepcast(
     """Declares the options that precede a command."""
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="List")
 def models(json: AsJson = False):
     """List the built-in models."""
     _commands("listing").models(json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="List")
 def strategies(json: AsJson = False):
     """List the strategies and their options."""
     _commands("listing").strategies(json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="List")
 def machines(json: AsJson = False):
     """List the machines that stepcast can predict for."""
     _commands("listing").machines(json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="List")
 def profiles(json: AsJson = False):
     """List this machine's calibration profiles."""
     _commands("listing").profiles(json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job(memory_limit=False)
 def calibrate(
     job: "Job",
@@ -131,6 +144,7 @@ def calibrate(
     from_trace: Annotated[
         Path | None, typer.Option("--from-trace", metavar="TRACE", help="Take the costs from a trace of torch.profiler instead.")
     ] = None,
+    wait: Wait = 0.0,
     json: AsJson = False,
 ):
     """Measure what a job's plans need on this machine, and add it to the machine's profile.
@@ -145,10 +159,10 @@ def calibrate(
     if from_trace is not None:
         _commands("tracing").calibrate(job, from_trace, strategy or [], output, json)
     else:
-        _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json)
+        _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json, wait)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Predict")
 @takes_job(several=True)
 def predict(
     jobs: "list[Job]",
@@ -158,7 +172,11 @@ def predict(
     profile: ProfilePath = None,
     machine: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME...]", help="Machines by name; see stepcast machines. Default: this machine."),
+        typer.Option(
+            metavar="NAME[,NAME...]",
+            autocompletion=completion.machines,
+            help="Machines by name; see stepcast machines. Default: this machine.",
+        ),
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
@@ -166,6 +184,13 @@ def predict(
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
+    calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--calibrate/--no-calibrate",
+            help="Measure missing costs on this machine first. Default: if its profile has under half of the time and it takes seconds.",
+        ),
+    ] = None,
     json: AsJson = False,
 ):
     """Predict step times, and say why a strategy is faster or slower than the baseline.
@@ -181,10 +206,12 @@ def predict(
     from simulator.machine.scaled import scale_of
 
     placement = replace(placement, scale=scale_of(scale))
-    _commands("predicting").predict(jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule)
+    _commands("predicting").predict(
+        jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration
+    )
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job()
 def run(
     job: "Job",
@@ -194,7 +221,12 @@ def run(
     profile: ProfilePath = None,
     steps: Annotated[int, typer.Option(help="Training steps to run.")] = 10,
     beside: Annotated[
-        list[str] | None, typer.Option(metavar="autograd|STRATEGY", help="Also train by plain PyTorch or another strategy; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="autograd|STRATEGY",
+            autocompletion=completion.strategies,
+            help="Also train by plain PyTorch or another strategy; repeatable.",
+        ),
     ] = None,
     lr_schedule: Annotated[
         str | None,
@@ -215,6 +247,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Write a folder with a page, a picture of the loss, and the JSON document of --metrics.")
     ] = None,
+    wait: Wait = 0.0,
     json: AsJson = False,
 ):
     """Train by a strategy's plan for real, and report its measured step time and its losses.
@@ -235,10 +268,10 @@ def run(
     goals = _commands("training_goals").Goals(eval_every, seeds, target, predict_on)
     job = replace(job, lr_schedule=lr_schedule)
     places = metrics, timeline, out
-    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], places, json, schedule, goals)
+    _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], places, json, schedule, goals, wait)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 @takes_job()
 def validate(
     job: "Job",
@@ -250,25 +283,27 @@ def validate(
     schedule: SchedulePath = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
+    wait: Wait = 0.0,
     json: AsJson = False,
 ):
     """Predict strategies, run them, and compare predicted with measured step times, and results with those of plain PyTorch.
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule)
+    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
 def demo(
-    out: Annotated[Path, typer.Option(help="Report folder to write.")] = Path("report"),
+    out: Annotated[Path, typer.Option(help="Report folder to write.")] = DEMO_REPORT,
+    wait: Wait = 0.0,
     json: AsJson = False,
 ):
     """Validate two small models under every strategy on this machine, and write a report. Takes about two minutes."""
-    _commands("measuring").demo(out, json)
+    _commands("measuring").demo(out, json, wait)
 
 
-@app.command("gpu-report", cls=OnceCommand)
+@app.command("gpu-report", cls=OnceCommand, rich_help_panel="Measure on this machine")
 def gpu_report(
     minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.0,
     resume: Annotated[
@@ -306,7 +341,7 @@ def gpu_report(
     _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive)
 
 
-@app.command("gpu-first", cls=OnceCommand)
+@app.command("gpu-first", cls=OnceCommand, rich_help_panel="Measure on this machine")
 def gpu_first(
     minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 9.0,
     resume: Annotated[
@@ -333,7 +368,7 @@ def gpu_first(
     _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Predict")
 @takes_job()
 def search(
     job: "Job",
@@ -341,10 +376,14 @@ def search(
     settings: list[str],
     strategy: Annotated[
         list[str] | None,
-        typer.Option("--strategy", help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all."),
+        typer.Option(
+            "--strategy",
+            autocompletion=completion.strategies,
+            help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all.",
+        ),
     ] = None,
     profile: ProfilePath = None,
-    machine: Annotated[str | None, typer.Option(help="Machine by name; see stepcast machines. Default: this machine.")] = None,
+    machine: MachineName = None,
     scale: ScaleText = "",
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
@@ -356,6 +395,7 @@ def search(
         str | None, typer.Option(metavar="ADDRESS", help="Evaluate on the Dask cluster whose scheduler is there: tcp://HOST:8786.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")] = None,
+    wait: Wait = 0.0,
     json: AsJson = False,
 ):
     """Rank every strategy with its sensible options and combinations on a job and a machine, and say why the best plan wins.
@@ -372,11 +412,11 @@ def search(
 
     placement = replace(placement, scale=scale_of(scale))
     _commands("searching").search_plans(
-        job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json
+        job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
     )
 
 
-@app.command("deepa-cost", cls=OnceCommand)
+@app.command("deepa-cost", cls=OnceCommand, rich_help_panel="Predict")
 @takes_job(memory_limit=False)
 def deepa_cost(
     job: "Job",
@@ -387,7 +427,7 @@ def deepa_cost(
     input_config: Annotated[
         str | None, typer.Option(metavar="n=16", help="Degrees of the layers that it reads. Default: images among all devices.")
     ] = None,
-    machine: Annotated[str | None, typer.Option(help="Machine by name; see stepcast machines. Default: this machine.")] = None,
+    machine: MachineName = None,
     profile: ProfilePath = None,
     json: AsJson = False,
 ):
@@ -401,7 +441,7 @@ def deepa_cost(
     _commands("layer_costs").deepa_cost(job, settings, layer, config, input_config, machine, profile, placement, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Recorded runs")
 def replay(
     traces: Annotated[
         list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several traces are the ranks of one job.")
@@ -421,7 +461,7 @@ def replay(
     _commands("replaying").replay(traces, what_if or [], timeline, perfetto, details, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Recorded runs")
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A trace, a timeline, or a report folder of validate: DIR or DIR:STRATEGY.")],
     b: Annotated[str | None, typer.Argument(metavar="[B]", help="A second trace or timeline; not with a report folder.")] = None,
@@ -443,7 +483,7 @@ def diff(
     _commands("comparing").diff(a, b, perfetto, out, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Show")
 def report(
     places: Annotated[
         list[Path], typer.Argument(metavar="PLACE...", help="Folders that --out wrote, JSON documents and timelines, in the page's order.")
@@ -468,7 +508,7 @@ def report(
     _commands("reporting").report(places, out, title, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Predict")
 def reproduce(
     paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="A paper's name, or all. Without it, the papers are listed.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
@@ -492,15 +532,19 @@ def reproduce(
     _commands("reproducing").reproduction(paper, measure, out, json)
 
 
-@app.command(cls=OnceCommand)
+@app.command(cls=OnceCommand, rich_help_panel="Show")
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
     trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Your own model to offer, FILE.py:FACTORY; repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):
-    """Open the app: reports, what-if predictions, and replays of recorded traces. It serves this machine only."""
-    _commands("serving").serve(port, reports or [], trace or [], model or [])
+    """Open the app: reports, what-if predictions, and replays of recorded traces. It serves this machine only.
+
+    If no report is named, the app also offers the one that the demo has written in this folder.
+    """
+    written = [DEMO_REPORT] if (DEMO_REPORT / "report.json").is_file() else []
+    _commands("serving").serve(port, reports or written, trace or [], model or [])
 
 
 def _commands(name: str) -> ModuleType:
@@ -511,15 +555,32 @@ def _commands(name: str) -> ModuleType:
         return import_module(f"ui.commands.{name}")
 
 
+def _show_progress(log: "logging.Logger") -> None:
+    """Keep one line on a terminal's standard error that shows the last message of `log`, an empty one included; none with --json."""
+    import logging
+
+    def show(record: logging.LogRecord) -> bool:
+        if sys.stderr.isatty() and sys.stdout is not sys.stderr:
+            print(f"\r{record.getMessage()[:100]}\x1b[K", end="", file=sys.stderr, flush=True)
+        return False  # no other handler prints it
+
+    log.setLevel(logging.INFO)
+    log.addFilter(show)
+
+
 def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
     load_own_packages()
-    from traces.interrupts import heed_termination, ignore_stopping
+    from executors.cpu.wait_policy import wait_passively
+    from traces.interrupts import heed_termination, ignore_until_exit
+
+    wait_passively()
 
     heed_termination()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    _show_progress(logging.getLogger("stepcast.progress"))
     ranks = _ranks()
     if ranks is not None and not ranks.first:
         from executors.distributed.rank_server import serve_rank
@@ -534,7 +595,7 @@ def main() -> None:
         status = _usage_error(error) if hasattr(error, "format_message") else _failure(error, ranks is not None)
     if status == STOPPED:  # newer versions of typer return it after Ctrl-C instead of raising
         _exit_stopped()
-    ignore_stopping()  # the work is done: a late Ctrl-C must not show a traceback from libraries that shut down
+    ignore_until_exit()  # a late signal must not show a traceback from libraries that shut down, nor change the status
     status = status if isinstance(status, int) else 0
     if ranks is not None:
         _end_other_ranks(status)

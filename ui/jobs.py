@@ -76,7 +76,7 @@ def measured_here(model: CostModel) -> bool:
 
 
 def caution_precision(machines: Iterable[Machine], precision: str) -> None:
-    """Say what fp32 means on GPUs that have TF32."""
+    """Say what the default precision means on GPUs that have TF32."""
     words = precision_words(machines, precision)
     if words:
         log.warning("%s", words)
@@ -105,6 +105,14 @@ def progress(title: str, quiet: bool = False):
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal, refresh_per_second=4) as bar:
         task = bar.add_task(title, total=None, text="")
         yield lambda done, total, text: bar.update(task, completed=done, total=total, text=text[:40])
+
+
+@contextmanager
+def stages(title: str, count: int, quiet: bool = False):
+    """Show on standard error which of `count` stages is at work. Yields `told(stage)`, to be called before each of them."""
+    with progress(title, quiet) as report:
+        numbers = iter(range(count))
+        yield lambda stage: report(next(numbers, count), count, stage)
 
 
 def choices() -> Choices:
@@ -164,7 +172,7 @@ def predict_many(request: Request) -> list[Forecast | Refusal]:
         strategies.check_shared(request.strategies, dict(request.settings))
         placement = placement_of(request)
         _, model = target_of(job.precision, request.machine, placement, stamp)
-        names = dict.fromkeys([PYTORCH, *request.strategies])
+        names = dict.fromkeys([*simulated.references(model.machine), *request.strategies])
         forecasts = {text: kept_forecast(job, text, request, placement, stamp) for text in dict.fromkeys(["baseline", *names])}
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
         if isinstance(base, StepcastError):
@@ -224,5 +232,5 @@ def _answer(name: str, forecast, base, plain, job: Job, model: CostModel) -> For
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
         return Refusal(name, str(forecast))
-    document = simulated.prediction(forecast, base, job.precision, plain)
+    document = simulated.prediction(forecast, base, model.shown_precision(job.precision), plain)
     return Forecast(document, forecast.timeline, measured_here(model), name, model.machine.name)

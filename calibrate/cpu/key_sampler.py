@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from calibrate.cpu.sampler import Sampler
+from calibrate.cpu.sampler import KeyPairs
 from calibrate.samples import store_samples
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -12,7 +12,7 @@ from traces.profile import Profile
 class KeySampler:
     """The samples of plans' keys. A plan's keys are compiled when they are first sampled, so that until then they take no memory."""
 
-    def __init__(self, machine: Machine, sampler: Sampler):
+    def __init__(self, machine: Machine, sampler: KeyPairs):
         self._machine, self._sampler = machine, sampler
         self._keys: dict[int, tuple[Plan, tuple[str, ...]]] = {}  # by identity: plans are large, and not hashable
 

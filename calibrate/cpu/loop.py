@@ -6,26 +6,24 @@ from collections.abc import Callable
 
 import torch
 
-from calibrate.cpu.sampler import Sampler
+from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
-from executors.cpu.backend import CpuBackend
 from simulator.machine.this_cpu import this_cpu
 from traces.profile import LoopCosts
 
 _SAMPLES = 15
 
 
-def measure_loop(backend: CpuBackend) -> LoopCosts:
-    """Time a loop of tiny ops on this thread against the same ops one by one."""
+def measure_loop(sampler: PairSampler) -> LoopCosts:
+    """Time a loop of tiny ops on this thread against the same ops one by one. `sampler`: of this thread, without keys."""
     machine = this_cpu(cores=1)
     job, plan = loop_plan(machine)
-    sampler = Sampler(backend)
     keys = plan.keys(machine)
     sampler.add(plan, keys)
-    for number in range(_SAMPLES):
-        sampler.sample(list(keys), number)
+    with torch.no_grad():
+        for number in range(_SAMPLES):
+            sampler.sample(list(keys), number)
     own_s = {key: statistics.median(s.warm_s[1:]) for key, s in sampler.samples.items() if key not in sampler.failures}
-    torch.set_num_threads(1)
     return loop_costs(job, plan, machine, own_s, _seconds_of)
 
 

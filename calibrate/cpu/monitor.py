@@ -1,10 +1,17 @@
-"""Disturbances of a CPU measurement: steal time and other processes' CPU time from /proc/stat, and preemptions of a thread."""
+"""Disturbances of a CPU measurement: what other processes and the hypervisor take of its cores, and preemptions of a thread.
+
+The cores are those that this process may use. In a container only what its system shows is known: other containers' work on these cores
+counts where the whole machine's times are visible.
+"""
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
+
+from executors.cpu.cores import available_cores
 
 try:
     import resource
@@ -17,10 +24,15 @@ LARGEST_FOREIGN = 0.03
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Shares of all cores' time taken by the hypervisor (`steal`) and by other processes (`foreign`)."""
+    """Shares of the cores' time taken by the hypervisor (`steal`) and by other processes (`foreign`)."""
 
     steal: float
     foreign: float
+
+    @property
+    def busy_share(self) -> float:
+        """What others took of the cores, of all kinds."""
+        return min(1.0, self.steal + self.foreign)
 
     @property
     def rejected(self) -> bool:
@@ -28,39 +40,65 @@ class Disturbance:
         return self.steal > LARGEST_STEAL or self.foreign > LARGEST_FOREIGN
 
 
+@dataclass(frozen=True)
+class CoreTimes:
+    """CPU seconds so far of all cores together: stolen, busy (without stolen), and busy with what is being measured; and the time now."""
+
+    steal_s: float
+    busy_s: float
+    own_s: float
+    now_s: float
+    cores: int
+
+    def until(self, later: "CoreTimes") -> Disturbance:
+        """What others took of the cores from this time until `later`."""
+        capacity_s = max(1e-9, (later.now_s - self.now_s) * self.cores)
+        foreign_s = (later.busy_s - self.busy_s) - (later.own_s - self.own_s)
+        return Disturbance(*(max(0.0, share_s) / capacity_s for share_s in (later.steal_s - self.steal_s, foreign_s)))
+
+
 class CpuMonitor:
     """Measures the disturbance between its creation and `stop`."""
 
     def __init__(self, own_s: Callable[[], float] | None = None):
-        """`own_s` returns the CPU seconds so far of what is being measured (default: of this process)."""
+        """`own_s` returns the CPU seconds so far of what is being measured (default: of this process and its children)."""
         self._own_s = own_s or cpu_s
-        self._start = _read(self._own_s)
+        self._start = core_times(self._own_s)
 
     def stop(self) -> Disturbance:
-        """The disturbance since the start. Its shares are 0 on systems without /proc/stat."""
-        if self._start is None:
-            return Disturbance(0.0, 0.0)
-        (steal_0, busy_0, own_0, wall_0), (steal_1, busy_1, own_1, wall_1) = self._start, _read(self._own_s)
-        capacity = max(1e-9, (wall_1 - wall_0) * (os.cpu_count() or 1))
-        foreign = (busy_1 - busy_0) - (own_1 - own_0)
-        return Disturbance(max(0.0, steal_1 - steal_0) / capacity, max(0.0, foreign) / capacity)
+        """The disturbance since the start."""
+        return self._start.until(core_times(self._own_s))
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process so far."""
+    """CPU seconds so far of this process and of its children, those that have ended included."""
     own = os.times()
-    return own.user + own.system
+    return own.user + own.system + children_s()
 
 
-def _read(own_s: Callable[[], float]) -> tuple[float, float, float, float] | None:
-    """CPU seconds so far (stolen, busy without stolen, own) and the current time; None without /proc/stat."""
+def children_s() -> float:
+    """CPU seconds so far of this process's children, those that have ended included."""
+    ended = os.times()
+    return ended.children_user + ended.children_system + sum(map(_used_s, psutil.Process().children(recursive=True)))
+
+
+def _used_s(process: psutil.Process) -> float:
     try:
-        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-    except OSError:
-        return None
-    tick = os.sysconf("SC_CLK_TCK")
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(f) / tick for f in fields[:8])
-    return steal, user + nice + system + irq + softirq, own_s(), time.monotonic()
+        times = process.cpu_times()
+    except psutil.Error:  # it has just ended
+        return 0.0
+    return times.user + times.system
+
+
+def core_times(own_s: Callable[[], float] = cpu_s) -> CoreTimes:
+    """The times of the cores that this process may use, now."""
+    cores = psutil.cpu_times(percpu=True)
+    cores = [cores[number] for number in available_cores() if number < len(cores)] or cores
+    steal_s = sum(getattr(core, "steal", 0.0) for core in cores)
+    waiting_s = sum(core.idle + getattr(core, "iowait", 0.0) for core in cores)
+    # Guests' time is in user and nice too.
+    total_s = sum(sum(core) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0) for core in cores)
+    return CoreTimes(steal_s, total_s - waiting_s - steal_s, own_s(), time.monotonic(), len(cores))
 
 
 def undisturbed_s(call: Callable[[], None]) -> float:

@@ -1,12 +1,12 @@
 """Times cost keys on a CPU worker, through the very functions that the executor runs.
 
 Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The anchor op runs in
-between two keys. A key of several threads is sampled on the main thread, where PyTorch's own loop runs, with that many threads, and its
-dropout draws its masks as PyTorch does.
+between two keys. The keys of plain PyTorch are sampled by `PairSampler` alone, on the thread and in the process where its loop runs.
 """
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
@@ -15,9 +15,8 @@ from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
-from executors.forms import Forms
+from executors.forms import PLAIN, Forms
 from simulator.costs.model import measurable
-from simulator.plan.keys import threads_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
@@ -25,22 +24,33 @@ from simulator.plan.task import Task
 #: op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
 #: median |error| was 4 % with it and 9 % with 24 MiB.
 FLUSH_BYTES = 12 << 20
-#: Dropout as PyTorch's own loop runs it.
-_OWN_DRAWS = Forms(draws="stream")
 #: Up to `_FEW_FAULTS` page faults (a page is 4 KiB) during a sample do not count. Otherwise it is repeated, up to `_TRIES` times in all,
 #: and the last try counts.
 _FEW_FAULTS, _TRIES = 16, 4
 
 
-class Sampler:
-    """Compiled tasks for the keys of one or more plans, with the samples taken of them."""
+class KeyPairs(Protocol):
+    """Samples of the keys of plans, taken here or by another process. `failures`: why keys cannot be sampled."""
 
-    def __init__(self, backend: CpuBackend, pool: OperandPool | None = None):
-        """`pool`: operands that it shares with another sampler."""
-        self.backend = backend
+    samples: dict[str, Samples]
+    failures: dict[str, str]
+
+    def add(self, plan: Plan, keys: dict[str, Task]) -> None:
+        """Compile the tasks of `keys`. Keys that were added before, and keys that need no measuring, are skipped."""
+
+    def sample(self, keys: list[str], number: int) -> None:
+        """Take sample `number` of each key that does not fail: one cold and one warm."""
+
+
+class PairSampler:
+    """Compiled tasks for the keys of one or more plans, with the samples taken of them on the calling thread."""
+
+    def __init__(self, pool: OperandPool | None = None, forms: Forms = PLAIN):
+        """`pool`: operands that it shares with another sampler. `forms`: the forms in which ops run."""
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
         self._pool = OperandPool() if pool is None else pool
+        self._forms = forms
         self._compiled: dict[str, Compiled] = {}
         self._flush = torch.ones(FLUSH_BYTES // 4)
 
@@ -51,31 +61,14 @@ class Sampler:
                 continue
             self.samples[key] = Samples(task)
             try:
-                forms = {} if threads_of(key) == 1 else {"forms": _OWN_DRAWS}
-                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), self.backend.device, **forms)
+                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), _on_cpu, self._forms)
             except Exception as error:
                 self.failures[key] = reason(error)
 
     def sample(self, keys: list[str], number: int) -> None:
-        """Take one cold and one warm sample of each key, those of one thread on one worker; the workers alternate with the `number`."""
-        together = [key for key in keys if threads_of(key) > 1]
-        self._sample_alone([key for key in keys if threads_of(key) == 1], number)
-        for key in together:
-            torch.set_num_threads(threads_of(key))
+        """Take one cold and one warm sample of each key that does not fail."""
+        for key in keys:
             self._take_pair_if_usable(key, number)
-
-    def _sample_alone(self, keys: list[str], number: int) -> None:
-        position = number % len(self.backend.workers.cores)
-        anchor = self.backend.anchors[position] if self.backend.anchors else None
-
-        def work(_: int) -> None:
-            for key in keys:
-                if anchor is not None:
-                    anchor.tick()
-                self._take_pair_if_usable(key, number)
-
-        if keys:
-            self.backend.workers.run(work, (position,))
 
     def _take_pair_if_usable(self, key: str, number: int) -> None:
         if key in self.failures:
@@ -84,6 +77,9 @@ class Sampler:
             self._take_pair(key, number)
         except Exception as error:
             self.failures[key] = reason(error)
+
+    def _take_pair(self, key: str, number: int) -> None:
+        self.samples[key].keep(self.timed(key, _timed), number)
 
     def run(self, key: str) -> None:
         """Run the task of `key` once, on this thread."""
@@ -98,17 +94,41 @@ class Sampler:
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
         return seconds_of(compiled), seconds_of(compiled)
 
+
+class Sampler(PairSampler):
+    """A sampler of the executor's keys, on its workers."""
+
+    def __init__(self, backend: CpuBackend, pool: OperandPool | None = None):
+        """`pool`: operands that it shares with another sampler."""
+        super().__init__(pool)
+        self.backend = backend
+
+    def sample(self, keys: list[str], number: int) -> None:
+        """Take one cold and one warm sample of each key on one worker; the workers alternate with the `number`."""
+        position = number % len(self.backend.workers.cores)
+        anchor = self.backend.anchors[position] if self.backend.anchors else None
+
+        def work(_: int) -> None:
+            for key in keys:
+                if anchor is not None:
+                    anchor.tick()
+                self._take_pair_if_usable(key, number)
+
+        if keys:
+            self.backend.workers.run(work, (position,))
+
     def _take_pair(self, key: str, number: int) -> None:
         """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in steady steps."""
         for _ in range(_TRIES):
             faults = page_faults()
-            cold, warm = self.timed(key, _timed)
+            pair_s = self.timed(key, _timed)
             if page_faults() - faults <= _FEW_FAULTS:
                 break
-        samples = self.samples[key]
-        samples.cold_s.append(cold)
-        samples.warm_s.append(warm)
-        samples.numbers.append(number)
+        self.samples[key].keep(pair_s, number)
+
+
+def _on_cpu(device: str) -> torch.device:
+    return torch.device("cpu")
 
 
 def _timed(compiled: Callable[[], None]) -> float:

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from calibrate.cpu.sampler import Sampler
+from calibrate.cpu.sampler import KeyPairs
 from calibrate.samples import missing_keys, save_samples, store_samples
 from calibrate.testbed import Progress
-from executors.cpu.backend import CpuBackend
+from executors.cpu.anchor import Anchor
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -23,14 +23,16 @@ GROUP, GROUP_S = 120, 20.0
 def calibrate_cpu(
     plans: Iterable[Plan],
     machine: Machine,
-    backend: CpuBackend,
+    open_sampler: Callable[[], KeyPairs],
     profile: Profile,
     save_to: Path | None,
     progress: Progress,
     rounds: int = ROUNDS,
+    anchors: Collection[Anchor] | None = None,
 ) -> int:
     """Measure every missing key of `plans`, add its cost to `profile`, and return the number of keys measured.
 
+    `open_sampler` makes a sampler without keys, for each group of keys. `anchors`: those of its workers, if they run them between keys.
     `rounds` is the number of samples per key, of which the first is discarded. With `save_to` the profile is saved after each group of
     keys, so that another session can continue an interrupted one.
     """
@@ -38,7 +40,7 @@ def calibrate_cpu(
     total, done = len(todo) * rounds, 0
     progress(0, total, "")
 
-    def sample(sampler: Sampler, key: str, number: int) -> None:
+    def sample(sampler: KeyPairs, key: str, number: int) -> None:
         nonlocal done
         sampler.sample([key], number)
         done += 1
@@ -46,17 +48,20 @@ def calibrate_cpu(
 
     measured = 0
     while measured < len(todo):
-        sampler = Sampler(backend)
+        sampler = open_sampler()
         measured += _sample_first(sampler, todo[measured:], sample)
         for number in range(1, rounds):
             for key in list(sampler.samples):
                 sample(sampler, key, number)
-        store(sampler, profile)
+        store_samples(sampler.samples, sampler.failures, profile, range(1, rounds))
+        anchor_s = [s for anchor in anchors or () for s in anchor.take()]
+        if anchor_s:
+            profile.anchor_s = Stats.of(anchor_s).median_s
         save_samples(sampler.samples, profile, save_to)
     return measured
 
 
-def _sample_first(sampler: Sampler, todo: list[tuple[Plan, str, Task]], sample: Callable[[Sampler, str, int], None]) -> int:
+def _sample_first(sampler: KeyPairs, todo: list[tuple[Plan, str, Task]], sample: Callable[[KeyPairs, str, int], None]) -> int:
     """Take the first sample of as many keys of `todo` as make a group, and return their number."""
     spent_s = 0.0
     for count, (plan, key, task) in enumerate(todo[:GROUP], start=1):
@@ -67,15 +72,3 @@ def _sample_first(sampler: Sampler, todo: list[tuple[Plan, str, Task]], sample: 
         if spent_s * ROUNDS > GROUP_S:
             return count
     return min(len(todo), GROUP)
-
-
-def store(sampler: Sampler, profile: Profile, numbers: Collection[int] | None = None) -> None:
-    """Write the sampler's costs and the anchor's time into the profile.
-
-    `numbers` selects samples of each key (default: all but the first).
-    """
-    count = max((len(samples.warm_s) for samples in sampler.samples.values()), default=0)
-    store_samples(sampler.samples, sampler.failures, profile, range(1, count) if numbers is None else numbers)
-    anchor_s = [s for anchor in sampler.backend.anchors or () for s in anchor.take()]
-    if anchor_s:
-        profile.anchor_s = Stats.of(anchor_s).median_s

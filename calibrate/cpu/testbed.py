@@ -1,39 +1,40 @@
 """The testbed of this machine's CPU."""
 
-import statistics
-import time
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-
-import torch
 
 from calibrate.cpu.contention import CoRuns, learn_contention
 from calibrate.cpu.host import measure_host
 from calibrate.cpu.key_sampler import KeySampler
-from calibrate.cpu.loop import measure_loop
 from calibrate.cpu.monitor import CpuMonitor
+from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSampler
 from calibrate.cpu.sampler import Sampler
-from calibrate.cpu.session import calibrate_cpu
+from calibrate.cpu.session import ROUNDS, calibrate_cpu
 from calibrate.identity import describe_cpu, this_cpu
 from calibrate.operands import OperandPool
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
-from executors.reference import Reference
+from simulator.job import Job
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK
+from simulator.models.built import Built
 from simulator.plan.plan import Plan
+from traces import units
+from traces.comparison import PYTORCH
 from traces.profile import Profile
 
 #: Samples per key of a preview: the first is discarded.
 PREVIEW_ROUNDS = 3
-#: Steps of plain PyTorch per number of threads that is tried.
-TRIAL_STEPS = 4
 
 
 class CpuTestbed:
-    """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute."""
+    """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute.
+
+    Plain PyTorch and its keys run in a process of their own (`plain_process`).
+    """
 
     mode = "eager"
     units_per_round = 3
@@ -46,13 +47,13 @@ class CpuTestbed:
         self.backend: CpuBackend | None = None
         self._sampler: KeySampler | None = None
         self._loop_sampler: KeySampler | None = None
-        self._plain_threads = len(available_cores())
+        self._plain = PlainProcess()
         self.memory_limit_bytes: float | None = None
 
-    @property
-    def plain_threads(self) -> int:
-        """One per core, unless `choose_threads` found fewer to be faster."""
-        return self._plain_threads
+    @cached_property
+    def plain_threads(self) -> tuple[int, str]:
+        """PyTorch's choice in the user's environment."""
+        return self._plain.ask("threads")
 
     def machine(self, profile: Profile | None) -> Machine:
         """This CPU, divided into its core groups."""
@@ -62,20 +63,37 @@ class CpuTestbed:
         """Measure the executor's overheads, the peak rates, the cache size, and the overheads of PyTorch's own loop."""
         if profile.dispatch.task_overhead_s is None:
             measure_host(CpuBackend(cpu_machine(profile)), profile)
-        if profile.loop is None:
-            profile.loop = measure_loop(CpuBackend(cpu_machine(profile)))
+        if profile.loop is None or (profile.loop.threads, profile.loop.waiting) != self.plain_threads:
+            profile.loop = self._plain.ask("loop_costs")
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing keys, and co-runs."""
         plans = list(plans)
-        measured = calibrate_cpu(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+        measured = self._calibrate_keys(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
         """Take two samples of every missing key, after one that is discarded."""
-        return calibrate_cpu(plans, machine, CpuBackend(machine), profile, None, no_progress, rounds=PREVIEW_ROUNDS)
+        return self._calibrate_keys(plans, machine, CpuBackend(machine), profile, None, no_progress, PREVIEW_ROUNDS)
+
+    def _calibrate_keys(
+        self,
+        plans: Iterable[Plan],
+        machine: Machine,
+        backend: CpuBackend,
+        profile: Profile,
+        save_to: Path | None,
+        progress: Progress,
+        rounds: int = ROUNDS,
+    ) -> int:
+        """Measure the missing keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
+        own, loops = [plan for plan in plans if plan.strategy != PYTORCH], [plan for plan in plans if plan.strategy == PYTORCH]
+        measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.anchors)
+        if loops:
+            measured += calibrate_cpu(loops, machine, lambda: ProcessSampler(self._plain), profile, save_to, progress, rounds)
+        return measured
 
     def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Co-run the keys that meet in `plans` and return whether the profile changed."""
@@ -88,7 +106,7 @@ class CpuTestbed:
 
     def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
         self._machine, self._co_runs, self._pool = machine, None, OperandPool()
-        self._sampler, self._loop_sampler = (KeySampler(machine, Sampler(backend, self._pool)) for _ in range(2))
+        self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, self._pool)), None
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Sample every key of `plans` once. Anchor samples from before the call are dropped."""
@@ -98,6 +116,8 @@ class CpuTestbed:
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Sample every key of PyTorch's own loop once."""
+        if self._loop_sampler is None:
+            self._loop_sampler = KeySampler(self._machine, ProcessSampler(self._plain))
         self._loop_sampler.sample([loop], number)
 
     def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
@@ -115,35 +135,25 @@ class CpuTestbed:
         return [s for anchor in self.backend.anchors or () for s in anchor.take()]
 
     def monitor(self) -> CpuMonitor:
-        """Watch for other work on this machine."""
+        """Watch for other work on this machine: not this process's, nor that of its children, such as plain PyTorch's."""
         return CpuMonitor()
 
     def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
         """Store the costs of the samplers' keys, and return the samples of all but the loop's."""
-        for sampler, numbers in ((self._loop_sampler, loop_samples), (self._sampler, samples)):
-            sampler.store(profile, numbers)
+        self._sampler.store(profile, samples)
+        if self._loop_sampler is not None:
+            self._loop_sampler.store(profile, loop_samples)
         if self._co_runs is not None:
             self._co_runs.store(profile, loop_samples)
         return self._sampler.relative(samples)
 
-    def time_plain(self, plain: Reference, steps: int) -> list[float]:
-        """Time each step by itself, on all cores unless `choose_threads` found fewer to be faster."""
-        torch.set_num_threads(self._plain_threads)
-        steps_s = []
-        for _ in range(steps):
-            begin = time.perf_counter()
-            plain.step()
-            steps_s.append(time.perf_counter() - begin)
-        return steps_s
+    def plain_loop(self, job: Job, built: Built, same_masks: bool) -> ProcessLoop:
+        """Plain PyTorch in its process, where the job makes its model again."""
+        return ProcessLoop(self._plain, job, same_masks, units.threads(*self.plain_threads))
 
-    def choose_threads(self, plain: Reference) -> str:
-        """Choose between one thread and one per core: with small ops, threads wait for each other longer than the ops take."""
-        median_s = {}
-        for threads in sorted({1, len(available_cores())}):
-            self._plain_threads = threads
-            median_s[threads] = statistics.median(self.time_plain(plain, TRIAL_STEPS)[1:])
-        self._plain_threads = min(median_s, key=median_s.get)
-        return f"{self._plain_threads} thread{'s' if self._plain_threads > 1 else ''}"
+    def close(self) -> None:
+        """End the process of plain PyTorch."""
+        self._plain.close()
 
     def about(self) -> dict[str, object]:
         """The CPU, its cores and the version of torch; if there are several core groups, also their number and link."""

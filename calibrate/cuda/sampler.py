@@ -17,7 +17,7 @@ from calibrate.cuda.partition_geometry import PartitionGeometry
 from calibrate.cuda.stall import STALLED, GpuStalledError, wait
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
-from executors.binding import draws_numbers, op_tasks
+from executors.binding import op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
 from simulator.costs.model import measurable
@@ -125,7 +125,7 @@ class CudaSampler:
         seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
         copies = self._effort.copies(seconds)
         cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
-        issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(map(draws_numbers, op_tasks(task))) else compiled
+        issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(op.body.random for op in op_tasks(task)) else compiled
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not lie in a graph
             self._bench.run(other)

@@ -12,6 +12,7 @@ from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.dispatch import TinyOps, dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.loop import measure_loop
+from calibrate.cuda.plain import GpuLoop
 from calibrate.cuda.profiler_effect import after_profiler, before_profiler
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
@@ -19,15 +20,17 @@ from calibrate.cuda.stall import STALLED, GpuStalledError, stalled, wait
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
+from calibrate.numerics import reference
 from calibrate.testbed import Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.partitions import runnable_mode
-from executors.reference import Reference
 from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
+from simulator.job import DEFAULT, Job
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
+from simulator.models.built import Built
 from simulator.models.user_code import brief
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
@@ -71,7 +74,7 @@ class GpuTestbed:
         """
         self.driver, self._partitions = driver, partitions
         self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
-        self.precision = "tf32" if precision == "tf32" else "fp32"
+        self.precision = precision if precision in ("tf32", DEFAULT) else "fp32"
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
         self._uuid = getattr(driver, "uuid", "")
@@ -79,7 +82,7 @@ class GpuTestbed:
         self.identity = this_gpu(driver, self.precision, self.record)
         self.backend: CudaBackend | None = None
         self._anchor_edge = anchor_edge
-        self._plain_stream = driver.stream()  # for plain PyTorch, since programs leave their own streams current
+        self._plain_stream = driver.stream()  # for plain PyTorch: it is of the whole GPU, and programs leave their own streams current
         self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
         self.memory_limit_bytes: float | None = None
 
@@ -249,20 +252,12 @@ class GpuTestbed:
         """Do nothing, and return nothing: keys are measured before the rounds."""
         return {}
 
-    def time_plain(self, plain: Reference, steps: int) -> list[float]:
-        """Issue the steps back to back on a stream of the whole GPU; each has the mean length."""
-        driver = self.driver
-        driver.synchronize()
-        driver.use(self._plain_stream)
-        begin = driver.now_s()
-        for _ in range(steps):
-            plain.step()
-        driver.synchronize()
-        return [(driver.now_s() - begin) / steps] * steps
+    def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:
+        """Plain PyTorch in this process: on a GPU neither the threads of our workers nor our allocator's settings matter to it."""
+        return GpuLoop(reference(job, built, same_masks, self.backend), self.driver, self._plain_stream, job.batch)
 
-    def choose_threads(self, plain: Reference) -> str:
-        """An empty string: on a GPU there is no choice."""
-        return ""
+    def close(self) -> None:
+        """Do nothing: there is no other process."""
 
     def about(self) -> dict[str, object]:
         """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""

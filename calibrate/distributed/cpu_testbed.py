@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibrate.cpu.contention import learn_contention
-from calibrate.cpu.monitor import CpuMonitor
-from calibrate.cpu.session import calibrate_cpu
+from calibrate.cpu.monitor import CpuMonitor, children_s
 from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuTestbed, cpu_machine
 from calibrate.distributed.collectives import CollectiveSampler, measure_collectives
 from calibrate.identity import describe_cpu
@@ -47,7 +46,7 @@ class CpuGroupTestbed(CpuTestbed):
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing keys, collectives and messages, and co-runs."""
         plans = list(plans)
-        measured = calibrate_cpu(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
+        measured = self._calibrate_keys(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
@@ -57,7 +56,7 @@ class CpuGroupTestbed(CpuTestbed):
         """Take two samples of every missing key and collective, after one that is discarded."""
         plans = list(plans)
         backend = self._own_backend(machine)
-        measured = calibrate_cpu(plans, machine, backend, profile, None, no_progress, rounds=PREVIEW_ROUNDS)
+        measured = self._calibrate_keys(plans, machine, backend, profile, None, no_progress, PREVIEW_ROUNDS)
         return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, None, PREVIEW_ROUNDS)
 
     def _own_backend(self, machine: Machine, anchor: bool = False) -> CpuBackend:
@@ -87,7 +86,7 @@ class CpuGroupTestbed(CpuTestbed):
 
     def monitor(self) -> CpuMonitor:
         """Watch for work on this node that is not of these processes."""
-        return CpuMonitor(lambda: sum(self.backend.cpu_seconds()[: self._channel.ranks.local_world]))
+        return CpuMonitor(lambda: sum(self.backend.cpu_seconds()[: self._channel.ranks.local_world]) + children_s())
 
     def anchor_samples(self) -> list[float]:
         """An empty list: one process's anchor would make the others wait for a time that no process knows."""

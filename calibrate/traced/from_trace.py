@@ -79,7 +79,7 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     Raises StepcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
     names a GPU that has no preset.
     """
-    recording = load_trace(path, with_operators=True)
+    recording = load_trace(path)
     profile, facts = _gpu(recording, job)
     machine = gpu_machine(profile)
     plain, divided = _plan(PYTORCH, job, machine.for_pytorch), _plan(_DIVIDED, job, machine)
@@ -88,7 +88,7 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     )
     check_kind(run)
     steps = Steps(run, plain)
-    check_shares(run, steps, Steps(run, plain, with_shapes=False), job, CostModel(machine, None, dense_precision(job)))
+    check_shares(run, steps, Steps(run, plain, with_shapes=False), job, CostModel(machine, None, dense_precision(job, None)))
     check_settings(run, steps, job)
     costs = key_costs(steps, [divided], machine, facts)
     host = host_times(steps)
@@ -107,7 +107,7 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
         profile.notes.append("peaks, bandwidth and links are those of a similar GPU")
     return Traced(
         profile, steps.share, len(steps.complete), device_span_s(steps), device_period_s(steps), host.outside_s, missing,
-        tuple(steps.others_by_name()), checked(plain, gpu_machine(profile), profile, dense_precision(job)),
+        tuple(steps.others_by_name()), checked(plain, gpu_machine(profile), profile, dense_precision(job, profile)),
     )  # fmt: skip
 
 
@@ -135,7 +135,9 @@ def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
         _number(properties, "sharedMemPerMultiprocessor", 65536), 0,
     )  # fmt: skip
     extras = {"capability": f"{capability[0]}.{capability[1]}", "trace": recording.source}
-    identity = Identity(kind="gpu", gpu=name[:200], sms=sms, tf32=job.precision == "tf32", extras=extras)
+    identity = Identity(
+        kind="gpu", gpu=name[:200], sms=sms, tf32=job.precision == "tf32", conv_tf32=job.precision == "default", extras=extras
+    )
     return Profile(identity=identity, memory_bytes=memory_bytes or None), facts
 
 

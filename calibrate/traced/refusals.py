@@ -102,7 +102,7 @@ def check_settings(run: RecordedRun, steps: Steps, job: Job) -> None:
     dense = [run.recording.works[i] for step in steps.complete for _, op in step.pairs if op.name in _DENSE for i in op.works]
     total_s = sum(work.duration_s for work in dense) or 1.0
     half, tf32 = (sum(w.duration_s for w in dense if pattern.search(w.name)) / total_s for pattern in (_HALF, _TF32))
-    if half >= _MUCH and job.precision in ("fp32", "tf32", "fp64"):
+    if half >= _MUCH and job.precision in ("default", "fp32", "tf32", "fp64"):
         raise StepcastError(
             f"{name} computes in 16 bits: {_percent(half)} of the time of its convolutions and matrix products; give its --precision"
         )

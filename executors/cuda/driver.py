@@ -86,7 +86,10 @@ class Driver(Protocol):
         """The versions of driver, cuda, torch, cudnn and nccl. An entry that cannot be read is missing."""
 
     def set_precision(self, precision: str) -> dict[str, object]:
-        """Allow TF32 in dense kernels on float32 operands if `precision` is "tf32", and forbid it otherwise. Returns PyTorch's flags."""
+        """Allow TF32 in dense kernels on float32 operands if `precision` is "tf32", with "default" in cuDNN's, and forbid it otherwise.
+
+        Returns PyTorch's flags.
+        """
 
     def stream(self, priority: int = 0, partition: Partition | None = None) -> Stream:
         """A stream with a queue of its own, which no other stream in use shares.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from executors.binding import Binding, Instance, apply_views
+from executors.binding import Binding, Instance, input_piece
 from executors.cuda.driver import Driver
 from executors.strides import fits, with_strides
 from simulator.machine.machine import HOST
@@ -36,7 +36,8 @@ class Feeds:
             if key not in whole:
                 tensor = tensors[source.value].detach()
                 whole[key] = self._pinned(tensor) if at_host else tensor.to(self._driver.device)
-            value, tensor = self._values[name], apply_views(whole[key], source)
+            value = self._values[name]
+            tensor = input_piece(whole[key], value)
             if not fits(tensor, value):  # a piece cut along another dimension than the first
                 tensor = self._pinned(tensor) if at_host else with_strides(tensor, value.strides)
             placed[name] = tensor

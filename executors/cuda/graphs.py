@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 
 import torch
 
-from executors.binding import Instance, draws_numbers
+from executors.binding import Instance
 from executors.cuda.driver import Event, Graph
 from executors.cuda.feeds import Placed, copy_all
 from executors.cuda.issue import Issuer, fork, join
@@ -305,8 +305,8 @@ def _copy_of(instance: Instance) -> Instance:
 
 def _check_draws(plan: Plan) -> None:
     """Raise StepcastError if random numbers drawn in issue order would differ from those of the model."""
-    draws = [task for task in plan.tasks if draws_numbers(task)]
-    if len({task.lag for task in draws}) > 1 or [task.micro_batch for task in draws] != sorted(task.micro_batch for task in draws):
+    draws = [task for task in plan.tasks if task.body.random]
+    if len({task.lag for task in draws}) > 1 or [task.body.draw for task in draws] != sorted(task.body.draw for task in draws):
         raise StepcastError(f"{plan.strategy} draws random numbers in an order of its own, which a CUDA graph cannot; use --mode eager")
 
 

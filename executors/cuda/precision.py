@@ -6,16 +6,18 @@ import torch
 def set_precision(precision: str) -> dict[str, object]:
     """Allow TF32 in matrix products, convolutions and recurrent layers if `precision` is "tf32", and forbid it otherwise.
 
+    With "default", PyTorch's own setting, it is allowed in all of cuDNN (convolutions and recurrent layers) and forbidden in products.
+
     Also turns autotuning off. Returns the current flags.
 
     PyTorch has old flags (allow_tf32) and new ones (fp32_precision), and reading an old one raises if the two disagree. When an old one is
     turned off, the new one inherits the setting of a level above, which may be TF32. So this function sets both, the old ones first.
     """
-    on = precision == "tf32"
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    matmul.allow_tf32 = on
-    cudnn.allow_tf32 = on
-    for backend in (matmul, cudnn.conv, cudnn.rnn):
+    products, convolutions = precision == "tf32", precision in ("tf32", "default")
+    matmul.allow_tf32 = products
+    cudnn.allow_tf32 = convolutions
+    for backend, on in ((matmul, products), (cudnn.conv, convolutions), (cudnn.rnn, convolutions)):
         backend.fp32_precision = "tf32" if on else "ieee"
     cudnn.benchmark = False  # autotuning may choose another kernel in the next process
     return {

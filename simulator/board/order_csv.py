@@ -23,6 +23,8 @@ _MOST_BYTES = 1 << 23
 #: A stream and a priority.
 _NUMBERS = (re.compile(r"[0-9]{1,6}"), re.compile(r"-?[0-9]{1,6}"))
 _SHOWN = 60
+#: Characters of the name of a task or a device at most: none that Stepcast gives has as many.
+_LONGEST_NAME = 500
 
 
 def read(path: Path | str) -> Order:
@@ -81,9 +83,12 @@ def _entry(row: list[str], position: int) -> Entry:
     if len(row) != len(Entry._fields):
         raise OrderError(f"{','.join(row)[:_SHOWN]!r} has {len(row)} cells; expected {HEADER}", position)
     task, device, *numbers = (cell.strip() for cell in row)
+    for name, text in zip(Entry._fields, (task, device), strict=False):
+        if len(text) > _LONGEST_NAME:
+            raise OrderError(f"the {name} {text[:_SHOWN]!r}... has {len(text)} characters; expected at most {_LONGEST_NAME}", position)
     for name, number, pattern, example in zip(Entry._fields[2:], numbers, _NUMBERS, ("0 or 1", "0 or -1"), strict=True):
         if not pattern.fullmatch(number):
-            raise OrderError(f"the {name} of {task!r} is {number[:_SHOWN]!r}; expected a whole number such as {example}", position)
+            raise OrderError(f"the {name} of {task[:_SHOWN]!r} is {number[:_SHOWN]!r}; expected a whole number such as {example}", position)
     return Entry(task, device, *map(int, numbers))
 
 

@@ -8,10 +8,14 @@ from simulator.plan.task import Body, Resource, Task, Work
 
 @dataclass(frozen=True, slots=True)
 class Host(Body):
-    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host, and waits somewhat longer than that."""
+    """Occupy the lane for `duration_s` seconds. A GPU's stream calls the host, and waits somewhat longer than that.
+
+    `op`: the op or annotation that covers the time in a recording, "" if none does.
+    """
 
     duration_s: float
     label: str = ""
+    op: str = ""
     kind: Literal["host"] = "host"
 
     launches = 0

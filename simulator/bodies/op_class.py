@@ -9,7 +9,7 @@ from simulator.plan.task import Task, Work
 
 _BY_NAME = {
     "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
-    "matmul": ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
+    "matmul": ("mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
     "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
@@ -22,8 +22,11 @@ _BY_NAME = {
         "upsample_nearest2d_backward", "upsample_bilinear2d_backward",
     ),
     "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),
-    "gather": ("embedding", "embedding_dense_backward", "index", "index_select", "gather", "scatter", "scatter_add", "index_put",
-               "nll_loss_backward"),
+    "gather": (
+        "embedding", "embedding_dense_backward", "_embedding_bag", "_embedding_bag_backward", "index", "index_add", "index_add_",
+        "index_copy", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index_select", "gather",
+        "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "nll_loss_backward",
+    ),
     "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip

@@ -1,11 +1,13 @@
 """One operation: an aten op, or one of a recurrent layer."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.bodies.drawn_part import DROPOUT, drawn_part, without_part
 from simulator.bodies.op_class import work_of
+from simulator.bodies.random_draws import is_random
 from simulator.plan.keys import geometry
 from simulator.plan.ops import OpName
 from simulator.plan.task import Body, Task, Value, Work
@@ -18,6 +20,8 @@ class OpCall(Body):
     In `args` and `kwargs`, `{"$": i}` stands for operand i of the task's `reads + mutates`, and `{"dtype": "float32"}` and the like for
     values that JSON cannot express. `kwargs` may also name the part of a mask that the op draws (`drawn_part`). `outputs[k]` is the
     position of the k-th write among the op's results. `flops` and `launches` (kernels, or op calls on a CPU) are those counted at capture.
+    `draw` is the number of the op's random draw among those of a step of plain PyTorch. So an op draws the same numbers in every order of
+    issue, and ops that draw parts of one mask have one number.
     """
 
     target: OpName
@@ -26,7 +30,13 @@ class OpCall(Body):
     outputs: tuple[int, ...] = (0,)
     flops: float = 0.0
     launches: int = 1
+    draw: int = 0
     kind: Literal["op"] = "op"
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers. Dropout outside training draws none."""
+        return is_random(self.target) and (self.target != DROPOUT or json.loads(self.args)[2] is not False)
 
     @property
     def loop_length(self) -> int:

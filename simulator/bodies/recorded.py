@@ -12,7 +12,8 @@ CATEGORIES = ("kernel", "memcpy", "memset", "collective")
 class Recorded(Body):
     """Occupy a stream for `duration_s` seconds. `name` is the profiler's, `category` one of `CATEGORIES`.
 
-    `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say.
+    `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say. `op`: the op that
+    launched it, "" if the recording does not say.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Recorded(Body):
     duration_s: float
     bytes: float = 0.0
     grid: int = 0
+    op: str = ""
     kind: Literal["recorded"] = "recorded"
 
     def __post_init__(self):

@@ -15,7 +15,7 @@ from traces.errors import StepcastError
 from traces.files import read_json, write_json
 
 #: Files and folders of the simulator that decide what is captured: their source is part of the hash.
-_CODE = ("bodies/opcall.py", "graph.py", "models/built.py", "plan/task.py", "capture", "ops")
+_CODE = ("bodies/opcall.py", "bodies/random_draws.py", "graph.py", "models/built.py", "plan/task.py", "capture", "ops")
 
 
 def folder() -> Path:

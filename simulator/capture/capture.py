@@ -6,22 +6,19 @@ stack of running modules, which gives each op its layer; a backward op has the l
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from simulator.capture.gradients import finish
 from simulator.capture.intercept import CanonicalForms
+from simulator.capture.known_values import UnknownContentError
 from simulator.capture.module_stack import Layers
-from simulator.capture.recorder import OwnTensorError, Recorder, UnknownContentError
+from simulator.capture.recorder import OwnTensorError, Recorder
 from simulator.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.graph import TrainingGraph
 from simulator.layers.loss_scaling import SCALE
@@ -35,7 +32,6 @@ from traces.errors import StepcastError
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 _NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
-_VALUE_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, repeats: bool = True) -> TrainingGraph:
@@ -45,21 +41,26 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, rep
     if a pass does not end in time.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
-    tensor values, it runs on real tensors, which are then replaced by fake ones. A training step that reads tensor values runs on real
-    tensors as well: nn.Transformer, for example, checks whether its mask is causal. Raises StepcastError if these values depend on
-    parameters or data.
+    tensor values, or if the step reads values of what it made, it runs on real tensors, which are then replaced by fake ones. A step may
+    read values that depend on nothing but the batch, buffers and literals: it is captured for the values at hand, and checks them in every
+    step. Raises StepcastError if values that a step reads depend on trainable parameters.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        try:
-            with fake, warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
-                built = build()
-            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats)
-        except _NEEDS_REAL_TENSORS:
-            return _record(_with_fake_tensors(build(), fake), fake, batch, loss_scale, repeats)
-    except _VALUE_DEPENDENT:
-        return _record(build(), None, batch, loss_scale, repeats)
+        with fake, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
+            built = build()
+        return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, {})
+    except _NEEDS_REAL_TENSORS:
+        built = build()
+        contents = _contents(built)
+        return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, contents)
+
+
+def _contents(built: Built) -> dict[str, torch.Tensor]:
+    """The tensors by name whose values a step may read: all but the trainable parameters."""
+    frozen = {name: p for name, p in built.module.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(built.module.named_buffers()), **built.scaler, **built.named_inputs()}
 
 
 def _with_fake_tensors(built: Built, fake: FakeTensorMode) -> Built:
@@ -77,9 +78,11 @@ def _with_fake_tensors(built: Built, fake: FakeTensorMode) -> Built:
     return built
 
 
-def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: float, repeats: bool) -> TrainingGraph:
-    """Record a step on fake tensors, or on real ones if `fake` is None."""
-    recorder = _recorder(built)
+def _record(
+    built: Built, fake: FakeTensorMode, batch: int, loss_scale: float, repeats: bool, contents: Mapping[str, torch.Tensor]
+) -> TrainingGraph:
+    """Record a step on fake tensors. `contents`: as in `Recorder`."""
+    recorder = _recorder(built, contents)
     parameters = dict(built.module.named_parameters())
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
@@ -98,7 +101,7 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         gradients = torch.autograd.grad(scaled, list(trainable.values()), allow_unused=True)
     check_inputs(recorder.ops, recorder.values, tuple(built.named_inputs()))
     if repeats:
-        _check_second_forward(built, recorder, forward_ops, fake, batch, watch)
+        _check_second_forward(built, recorder, forward_ops, fake, batch, watch, contents)
     operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not operands:
         raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
@@ -113,13 +116,15 @@ def _record(built: Built, fake: FakeTensorMode | None, batch: int, loss_scale: f
         gradients=operands,
         loss=recorder.operand(loss).value,
         constants=recorder.constants,
+        draws=recorder.draws,
+        assumptions=recorder.assumptions,
     )
     return finish(graph)
 
 
-def _recorder(built: Built, earlier: Recorder | None = None) -> Recorder:
+def _recorder(built: Built, contents: Mapping[str, torch.Tensor] = MappingProxyType({}), earlier: Recorder | None = None) -> Recorder:
     """A recorder that knows the parameters, buffers and inputs of `built`."""
-    recorder = Recorder(earlier)
+    recorder = Recorder(earlier, contents)
     for kind, tensors in (
         (PARAMETER, built.module.named_parameters()),
         (BUFFER, built.module.named_buffers()),
@@ -127,28 +132,35 @@ def _recorder(built: Built, earlier: Recorder | None = None) -> Recorder:
         (INPUT, built.named_inputs().items()),
     ):
         for name, tensor in tensors:
-            recorder.define(name, tensor, kind)
+            if earlier is None or not earlier.made(tensor):
+                recorder.define(name, tensor, kind)
     return recorder
 
 
 @contextmanager
-def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode | None, batch: int, limited: bool) -> Iterator[None]:
+def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode, batch: int, limited: bool) -> Iterator[None]:
     """Within the block `recorder` records, ops are issued in canonical forms, and every error is reported with the user's line.
 
     With `limited` the block has the time limit of a user's code.
     """
-    handled_by_capture = (UnknownContentError, OwnTensorError, *_VALUE_DEPENDENT)
+    handled_by_capture = (UnknownContentError, OwnTensorError)
     canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(built.module, recorder.enter)
-    limit = time_limit(f"the training step for batch size {batch}", limited)
-    with training_step(batch, handled_by_capture), limit, fake or nullcontext(), recorder, canonical, layers:
+    limit = time_limit(f"the training step for batch size {batch}", limited, lambda: recorder.calls)
+    with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers:
         yield
 
 
 def _check_second_forward(
-    built: Built, first: Recorder, forward_ops: int, fake: FakeTensorMode | None, batch: int, watch: StepWatch
+    built: Built,
+    first: Recorder,
+    forward_ops: int,
+    fake: FakeTensorMode,
+    batch: int,
+    watch: StepWatch,
+    contents: Mapping[str, torch.Tensor],
 ) -> None:
     """Run the forward pass once more. Raises StepcastError unless it issues the ops that `first` has recorded."""
-    second = _recorder(built, first)
+    second = _recorder(built, contents, first)
     try:
         with _recording(built, second, fake, batch, limited=True):
             built.run()
@@ -157,6 +169,12 @@ def _check_second_forward(
     ):  # a table made in the first step, such as positions: the plan makes it again in every step, with the same numbers
         return
     check_same(first.ops[:forward_ops], second.ops, watch)
+    changed = next((name for name, text in second.constants.items() if first.constants.get(name) != text), None)
+    if changed is not None:
+        raise StepcastError(
+            f"two forward passes in a row use other numbers in {second.values[changed].shape}, a tensor that they make in Python or NumPy;"
+            " expected the same ones; make it with torch, or once"
+        )
 
 
 def _check_loss(loss: Any) -> None:

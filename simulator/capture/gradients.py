@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from simulator.bodies.op_class import op_class
 from simulator.bodies.opcall import OpCall
-from simulator.graph import Op, TrainingGraph
+from simulator.graph import CHECK, Op, TrainingGraph
 from simulator.plan.task import BACKWARD, BUFFER, GRADIENT, PARAMETER, Operand, Value
 
 
@@ -14,14 +14,14 @@ def finish(graph: TrainingGraph) -> TrainingGraph:
 
 
 def _live(graph: TrainingGraph) -> TrainingGraph:
-    """Remove ops that contribute neither to the loss, nor to a gradient, nor to a change of a buffer or parameter."""
+    """Remove ops that contribute neither to the loss, nor to a gradient, nor to a change of a buffer or parameter, nor to a check."""
     values = graph.values
     needed = {values[graph.loss].storage} | {values[o.value].storage for o in graph.gradients.values()}
     carried = {v.storage for v in values.values() if v.kind in (PARAMETER, BUFFER)}
     live = []
     for op in reversed(graph.ops):
         changed = {values[o.value].storage for o in (*op.writes, *op.mutates)}
-        if changed & (needed | carried):
+        if op.body.target == CHECK or changed & (needed | carried):
             live.append(op)
             needed |= {values[o.value].storage for o in op.inputs}
     ops = tuple(reversed(live))

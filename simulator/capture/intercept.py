@@ -2,21 +2,24 @@
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
 on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
-or an LSTM is one op in forward and one in backward (`simulator.ops.recurrent`).
+or an LSTM is one op in forward and one in backward (`simulator.ops.recurrent`). Checkpointing is not re-entrant.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from simulator.ops.autocast import lowered, without_autocast
 from simulator.ops.recurrent import layers as recurrent
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
+_APPLY = torch.nn.Module._apply
 
 
 class CanonicalForms(TorchFunctionMode):
@@ -36,6 +39,8 @@ class CanonicalForms(TorchFunctionMode):
         self._patches = (
             patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
             patch.object(functional, "scaled_dot_product_attention", _attention),
+            patch.object(torch.nn.Module, "_apply", _apply),
+            patch.object(checkpoint, "CheckpointFunction", _Checkpoint),
         )
         for replaced in self._patches:
             replaced.start()
@@ -54,9 +59,30 @@ class CanonicalForms(TorchFunctionMode):
             return _attention(*args, **kwargs)
         if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
+        if func is torch.Tensor.__format__ and not args[0].dim():
+            return format(args[0].item(), *args[1:])
         if func in recurrent.CELLS:
             return recurrent.run(func, args, kwargs, self._layer())
         return func(*args, **kwargs)
+
+
+def _apply(module: torch.nn.Module, convert: Callable, recurse: bool = True) -> torch.nn.Module:
+    """Module.to and the like, which cannot replace fake tensors, and need not if nothing changes."""
+    if all(convert(tensor) is tensor for tensor in (*module.parameters(), *module.buffers())):
+        return module
+    return _APPLY(module, convert, recurse)
+
+
+class _Checkpoint:
+    """Re-entrant checkpointing as the other kind: it computes the same, and torch.autograd.grad works."""
+
+    @staticmethod
+    def apply(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
+        """Run a function that runs again in backward; as in PyTorch, without gradients if no argument has one."""
+        if any(isinstance(item, torch.Tensor) and item.requires_grad for item in args):
+            return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+        with torch.no_grad():
+            return function(*args)
 
 
 def _dropout(func, args, kwargs) -> torch.Tensor:

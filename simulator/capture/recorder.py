@@ -1,22 +1,28 @@
 """Record the aten ops that a training step issues below autograd.
 
-A result on the storage of an argument is a view, so views never become ops. This module and `capture` are the only ones that use PyTorch's
+A result on the storage of an argument is a view, so views never become ops. The modules of this folder are the only ones that use PyTorch's
 private modules (torch._subclasses, torch.utils._python_dispatch).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from simulator.bodies.opcall import OpCall
+from simulator.bodies.random_draws import is_random
+from simulator.capture.branches import Branches, depends_on_values
+from simulator.capture.formulas import SHAPES, flops
+from simulator.capture.known_values import KnownValues, UnknownContentError
 from simulator.graph import Op
 from simulator.ops.aten_json import encode, name_of
+from simulator.ops.content import text_of
 from simulator.ops.recurrent.ops import launches
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
 from traces.errors import StepcastError
@@ -27,17 +33,6 @@ HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
 SPLIT_BY_MASK = frozenset(
     {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
 )
-#: Attention ops that PyTorch's registry of FLOP formulas lacks -> (number of matrix products between queries and keys, position of the
-#: query among the arguments). As in PyTorch's other formulas, the backward pass computes the scores again, and causal masks save nothing.
-ATTENTION_PRODUCTS = {
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
-}
-MAX_CONSTANT_ELEMENTS = 65_536
-
-
-class UnknownContentError(Exception):
-    """The step reads a tensor that the factory made under fake tensors and registered neither as a parameter nor as a buffer."""
 
 
 class OwnTensorError(Exception):
@@ -47,15 +42,23 @@ class OwnTensorError(Exception):
 class Recorder(TorchDispatchMode):
     """Turn dispatched aten ops into `Op`s. Every tensor is kept alive, so that its id stays unique."""
 
-    def __init__(self, earlier: "Recorder | None" = None):
-        """`earlier` has recorded a step of the same model: what that step computed must not be read in this one."""
+    def __init__(self, earlier: "Recorder | None" = None, contents: Mapping[str, torch.Tensor] = MappingProxyType({})):
+        """`earlier` has recorded a step of the same model: what that step computed must not be read in this one.
+
+        `contents`: real tensors by name of value, for a model that branches by the content of a tensor.
+        """
         super().__init__()
         self._earlier = earlier
+        self._known = KnownValues(contents)
+        self._branches = Branches(self, self._known)
         self.ops: list[Op] = []
         self.values: dict[str, Value] = {}
         self.storage_bytes: dict[str, int] = {}
         self.constants: dict[str, Any] = {}
+        self.assumptions: tuple[str, ...] = ()
         self.phase, self.layer = FORWARD, ""
+        self.calls = 0  # of ops and views
+        self.draws = 0  # draws of random numbers
         self._view_calls = 0  # since the last op
         self._operands: dict[int, Operand] = {}
         self._offsets: dict[str, int] = {}
@@ -63,6 +66,10 @@ class Recorder(TorchDispatchMode):
         self._data: set[int] = set()  # storages whose content depends on parameters, buffers or inputs
         self._alive: list[Any] = []
         self._names: dict[str, int] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # a step is never compiled, and the wrapper that says so takes time in each op
 
     def enter(self, layer: str) -> None:
         """Assign the ops recorded from now on to `layer`."""
@@ -72,6 +79,8 @@ class Recorder(TorchDispatchMode):
         """Make `tensor` a value called `name`. A further value on the same memory gets the storage of the first one."""
         self._alive.append(tensor)
         storage = tensor.untyped_storage()
+        if kind not in (ACTIVATION, GRADIENT):
+            self._known.define(name, tensor, trainable=kind == PARAMETER and tensor.requires_grad)
         if kind in (PARAMETER, INPUT) or (kind == BUFFER and not name.startswith("constant:")):
             self._data.add(storage._cdata)
         shared = self._by_storage.setdefault(storage._cdata, name)
@@ -104,20 +113,27 @@ class Recorder(TorchDispatchMode):
 
     def _strided_view(self, tensor: torch.Tensor, operand: Operand) -> Operand:
         """Remember a tensor as `operand`, through as_strided unless it is the whole value."""
+        if any(_bits(tensor)) or operand.dtype != self.values[operand.value].dtype:
+            raise StepcastError(f"layer {self.layer!r} reads a view that capture cannot follow; please report the model")
         if not self._whole(tensor, operand):
             args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
             operand = replace(operand, views=(ViewStep("aten.as_strided.default", args),))
         self._remember(tensor, operand)
         return operand
 
+    def made(self, tensor: torch.Tensor) -> bool:
+        """Whether an op that was recorded has made the tensor."""
+        name = self._by_storage.get(tensor.untyped_storage()._cdata)
+        return name is not None and self.values[name].kind in (ACTIVATION, GRADIENT)
+
     def _check_not_kept(self, tensor: torch.Tensor) -> None:
         """Raise OwnTensorError for a tensor computed in the earlier step, and StepcastError if it depends on parameters or data."""
-        storage = tensor.untyped_storage()._cdata
-        name = self._earlier._by_storage.get(storage) if self._earlier is not None else None
-        if name is None or self._earlier.values[name].kind not in (ACTIVATION, GRADIENT):
+        if self._earlier is None or not self._earlier.made(tensor):
             return
+        storage = tensor.untyped_storage()._cdata
         if storage not in self._earlier._data:
             raise OwnTensorError
+        name = self._earlier._by_storage[storage]
         raise StepcastError(
             f"layer {self.layer!r} reads a tensor that an earlier step computed ({name}); expected steps that share only parameters and"
             " buffers; register it with register_buffer, and update it in place"
@@ -127,14 +143,9 @@ class Recorder(TorchDispatchMode):
         self._check_not_kept(tensor)
         if isinstance(tensor, FakeTensor):
             raise UnknownContentError
-        if tensor.numel() > MAX_CONSTANT_ELEMENTS:
-            raise StepcastError(
-                f"the model keeps a tensor of {tensor.numel()} elements outside its parameters and buffers; expected at most"
-                f" {MAX_CONSTANT_ELEMENTS}; register it with register_buffer"
-            )
         name = f"constant:{len(self.constants)}"
         with unset_fake_temporarily():
-            self.constants[name] = tensor.tolist()
+            self.constants[name] = text_of(tensor)
         return self.define(name, tensor, BUFFER)
 
     def _remember(self, tensor: torch.Tensor, operand: Operand) -> None:
@@ -144,43 +155,47 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run the op on fake tensors and record it."""
         kwargs = kwargs or {}
-        self._check_data_flow(func, args, kwargs)
-        result = func(*args, **kwargs)
-        self._follow_data(func, args, kwargs, result)
-        results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
-        if results or func._schema.is_mutable:
-            mask = _mask_position(func)
-            if str(func) in SPLIT_BY_MASK and args[mask][0] and any(args[mask][1:]):
-                only_x = [True] + [False] * (len(args[mask]) - 1)
-                rest = [False, *args[mask][1:]]
-                outs = list(result)
-                self._op(func, (*args[:mask], only_x, *args[mask + 1 :]), kwargs, [outs[0], *[None] * (len(outs) - 1)])
-                self._op(func, (*args[:mask], rest, *args[mask + 1 :]), kwargs, [None, *outs[1:]])
-            else:
-                wanted = repeat(True) if mask is None else args[mask]  # fake tensors have results that real ones lack
-                self._op(func, args, kwargs, [each if kept else None for each, kept in zip(_as_list(result), wanted, strict=False)])
+        if func is torch.ops.prim.device.default:  # two thirds of all calls: PyTorch's own rules ask for devices
+            return func(*args)
+        self.calls += 1
+        if depends_on_values(func, args):
+            return self._branches.run(func, args, kwargs)
+        result = SHAPES.get(func, func)(*args, **kwargs)
+        self.record(func, args, kwargs, result)
         return result
 
-    def _check_data_flow(self, func, args, kwargs) -> None:
-        """Raise StepcastError if the op's shape, or a result that the host reads, depends on the values of parameters or data.
+    def record(self, func, args, kwargs, result: Any) -> None:
+        """Record a call with its result."""
+        mutated = _mutated(func, args, kwargs)
+        self._known.record(func, args, kwargs, result, mutated)
+        self._follow_data(args, kwargs, mutated, result)
+        results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
+        if not results and not func._schema.is_mutable:
+            return
+        mask = _mask_position(func)
+        if str(func) in SPLIT_BY_MASK and args[mask][0] and any(args[mask][1:]):
+            only_x = [True] + [False] * (len(args[mask]) - 1)
+            rest = [False, *args[mask][1:]]
+            outs = list(result)
+            self._op(func, (*args[:mask], only_x, *args[mask + 1 :]), kwargs, [outs[0], *[None] * (len(outs) - 1)])
+            self._op(func, (*args[:mask], rest, *args[mask + 1 :]), kwargs, [None, *outs[1:]])
+        else:
+            wanted = repeat(True) if mask is None else args[mask]  # fake tensors have results that real ones lack
+            self._op(func, args, kwargs, [each if kept else None for each, kept in zip(_as_list(result), wanted, strict=False)])
 
-        On fake tensors such ops raise an exception of PyTorch's own instead.
-        """
-        tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-        if tags.intersection(func.tags) and self._reads_data(args, kwargs):
-            raise StepcastError(
-                f"the training step reads tensor values to decide what to do ({func}); expected a step whose ops do not depend on the data;"
-                " remove .item(), boolean indexing or value-dependent branches"
-            )
+    def assume(self, what: str) -> None:
+        """Note that the graph rests on an assumption about the layer that runs."""
+        self.assumptions = self.assumptions or (f"layer {self.layer!r} {what}",)
 
-    def _reads_data(self, args, kwargs) -> bool:
+    def reads_data(self, args, kwargs) -> bool:
+        """Whether an argument depends on parameters, buffers or inputs."""
         tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
         return any(tensor.untyped_storage()._cdata in self._data for tensor in tensors)
 
-    def _follow_data(self, func, args, kwargs, result: Any) -> None:
+    def _follow_data(self, args, kwargs, mutated: list[torch.Tensor], result: Any) -> None:
         """Mark results that are computed from parameters or data, and tensors that are changed by them, as data."""
-        if self._reads_data(args, kwargs):
-            changed = tree_leaves((_mutated(func, args, kwargs), result))
+        if self.reads_data(args, kwargs):
+            changed = tree_leaves((mutated, result))
             self._data.update(t.untyped_storage()._cdata for t in changed if isinstance(t, torch.Tensor))
 
     def _op(self, func, args, kwargs, results: list[Any]) -> None:
@@ -193,6 +208,10 @@ class Recorder(TorchDispatchMode):
         if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
             raise StepcastError(
                 f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out"
+            )
+        if self.phase == BACKWARD and is_random(str(func)):
+            self.assume(
+                "draws random numbers again in backward, by checkpointing, which a plan would not draw the same; predicted as it is"
             )
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
@@ -216,7 +235,9 @@ class Recorder(TorchDispatchMode):
             kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
             writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
             outputs.append(position)
-        body = OpCall(str(func), text, named, tuple(outputs), _flops(func, args, kwargs, results), launches(func, args))
+        body = OpCall(str(func), text, named, tuple(outputs), flops(func, args, kwargs, results), launches(func, args))
+        if body.random:
+            body, self.draws = replace(body, draw=self.draws), self.draws + 1
         self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates, self._view_calls))
         self._view_calls = 0
 
@@ -240,19 +261,25 @@ class Recorder(TorchDispatchMode):
                 self._remember(tensor, operand)
                 continue
             operand = replace(operand, views=base.views)
-            if operand != base or source.storage_offset() != tensor.storage_offset():
+            if operand != base or source.storage_offset() != tensor.storage_offset() or _bits(source) != _bits(tensor):
                 step = ViewStep(str(func), text if not kwargs else encode(args[1:], kwargs)[0], position if len(tensors) > 1 else None)
                 operand = replace(operand, views=(*base.views, step))
             self._remember(tensor, operand)
         return True
 
     def _whole(self, tensor: torch.Tensor, operand: Operand) -> bool:
-        return tensor.storage_offset() == self._offsets[operand.value] and operand == self.values[operand.value].operand()
+        whole = tensor.storage_offset() == self._offsets[operand.value] and operand == self.values[operand.value].operand()
+        return whole and not any(_bits(tensor))
 
     def _name(self, func) -> str:
         base = f"{self.layer or 'model'}/{str(func).split('.')[1]}"
         count = self._names[base] = self._names.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
+
+
+def _bits(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Whether the tensor is seen as its complex conjugate, and as its negative. PyTorch keeps this as bits of a view."""
+    return tensor.is_conj(), tensor.is_neg()
 
 
 def _mask_position(func) -> int | None:
@@ -272,20 +299,6 @@ def _mutated(func, args, kwargs) -> list[torch.Tensor]:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             tensors += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
     return tensors
-
-
-def _flops(func, args, kwargs, results) -> float:
-    if func is torch.ops.aten.convolution_backward.default:  # the registry's formula counts dW of a grouped convolution as if dense
-        grad_out, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
-        outer = inputs if transposed else grad_out
-        return 2.0 * outer.numel() * (weight.numel() // weight.shape[0]) * (mask[0] + mask[1])
-    if str(func) in ATTENTION_PRODUCTS:
-        products, query = ATTENTION_PRODUCTS[str(func)]
-        return 2.0 * products * args[query].numel() * args[query + 1].shape[-2]
-    formula = flop_registry.get(func._overloadpacket)
-    if formula is None:
-        return 0.0
-    return float(formula(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))
 
 
 class _Inputs:

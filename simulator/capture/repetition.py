@@ -25,11 +25,14 @@ class StepWatch:
         self._module = built.module
         for parameter in self._module.parameters():
             parameter.grad = None
-        self._tensors = self._places()
+        self._parameters = self._places()
         self._attributes = self._plain_attributes()
 
     def check(self) -> None:
-        """Raise StepcastError if the forward pass has computed gradients, registered hooks on parameters or rebound tensors."""
+        """Raise StepcastError if the forward pass has computed gradients, registered hooks on parameters or replaced parameters.
+
+        A buffer may be replaced by a table that depends on nothing but literals: see `Recorder`.
+        """
         for name, parameter in self._module.named_parameters():
             if parameter.grad is not None:
                 raise StepcastError(
@@ -37,11 +40,10 @@ class StepWatch:
                     " that only computes; use torch.autograd.grad, or return the loss"
                 )
         check_hooks("the model", self._module)
-        places = self._places()
-        for name in {**self._tensors, **places}:
-            if places.get(name) is not self._tensors.get(name):
+        for name, parameter in self._places().items():
+            if parameter is not self._parameters.get(name):
                 raise StepcastError(
-                    f"the model's forward replaces its tensor {name!r} by another one; expected the same tensor in every step; change its"
+                    f"the model's forward replaces its parameter {name!r} by another one; expected the same one in every step; change its"
                     " content in place (add_, copy_)"
                 )
 
@@ -55,9 +57,8 @@ class StepWatch:
         )
 
     def _places(self) -> dict[str, torch.Tensor]:
-        """Every parameter and buffer by name. A tensor with two names has both."""
-        named = self._module.named_parameters(remove_duplicate=False), self._module.named_buffers(remove_duplicate=False)
-        return {name: tensor for group in named for name, tensor in group}
+        """Every parameter by name. One with two names has both."""
+        return dict(self._module.named_parameters(remove_duplicate=False))
 
     def _plain_attributes(self) -> dict[tuple[str, str], Any]:
         return {

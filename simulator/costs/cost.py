@@ -23,6 +23,7 @@ class Cost:
     `compute_share`, `memory_share`: fractions of the device's peak FLOP/s (c) and of its memory's bandwidth (m) that it draws alone.
     `spread`: relative quartile half-width (p75 − p25) / (2 · median) of the key's samples.
     `error`: relative error of the model if the key was not measured (one standard deviation of the log).
+    `common`: what its error is common to; costs with the same text are wrong by factors that go together. Empty: the key alone.
     `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
     `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
     `issue_error`: relative error of `issue_s` if it was estimated from other keys (one standard deviation of the log).
@@ -40,6 +41,7 @@ class Cost:
     memory_share: float = 0.0
     spread: float = 0.0
     error: float = 0.0
+    common: str = ""
     launches: int = 1
     calls: int = 1
     op_class: str = ""

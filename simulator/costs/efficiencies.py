@@ -197,7 +197,7 @@ def cold_s(
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:
-    """The precision whose peak applies to a task. `float32`: the one that dense kernels use on float32 operands (fp32 or tf32)."""
+    """The precision whose peak applies to a task. `float32`: the one that dense kernels use on float32 operands (`float32_precision`)."""
     operands: tuple[Operand, ...] = (*task.inputs, *task.writes)
     dtypes = {o.dtype for o in operands}
     if dtypes & {"float64", "complex128"}:
@@ -206,7 +206,14 @@ def precision_of(task: Task, op_class: str, float32: str) -> str:
         return "fp32"
     if "float16" in dtypes:
         return "fp16"
-    return "bf16" if "bfloat16" in dtypes else float32
+    return "bf16" if "bfloat16" in dtypes else float32_precision(op_class, float32)
+
+
+def float32_precision(op_class: str, float32: str) -> str:
+    """The precision of a class of ops on float32 operands, if dense kernels run in `float32`: fp32, tf32 or PyTorch's default."""
+    if op_class not in DENSE:
+        return "fp32"
+    return float32 if float32 != "default" else "tf32" if op_class in ("conv", "grouped-conv") else "fp32"
 
 
 def fast(task: Task) -> bool:

@@ -1,7 +1,8 @@
 """The cost of each task of a plan alone: measured if the profile has its key, else fitted on the profile, else from the table.
 
 On a GPU, the fit scales the key of the same op at another batch or image size, if that was measured: a library's choice of a kernel for a
-layer outlasts a change of the batch better than a fit over many layers knows it.
+layer outlasts a change of the batch better than a fit over many layers knows it. An op of several threads that was not measured has a
+multiple of its time on one (`threads`).
 
 The host time to issue a task (`Cost.issue_s`) is the key's own if it was measured, else a median over the profile's keys of the same
 family, else of the same op class, else of all keys; for ops that are loops it is counted per launch. It is None if the profile has no issue
@@ -16,6 +17,7 @@ says how much concurrent tasks slow each other down (`pair_multipliers`).
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import hypot
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from simulator.costs.efficiencies import precision_of
 from simulator.costs.fits import ProfileFits
 from simulator.costs.issue import IssueTimes
 from simulator.costs.sites import Sites
+from simulator.costs.threads import ThreadRatios
 from simulator.machine.machine import Machine
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
@@ -47,8 +50,9 @@ def measurable(task: Task) -> bool:
 class CostModel:
     """Costs on one machine.
 
-    `precision`: the one that dense kernels use on float32 operands, `fp32` or `tf32` (default: the profile's).
-    `own_loop`: the costs are those of PyTorch's own loop (`for_pytorch`), which adds to every task.
+    `precision`: the one that dense kernels use on float32 operands, `fp32`, `tf32` or `default` (convolutions in TF32, products in fp32; on
+    a machine without TF32 that is fp32). None: the profile's.
+    `executor`: for the costs of PyTorch's own loop, which adds to every task, those of the executor (`for_pytorch`).
     `sampled`: by key and by the number of a sampling, what a sample is as a multiple of the key's median.
     """
 
@@ -57,19 +61,22 @@ class CostModel:
         machine: Machine,
         profile: Profile | None = None,
         precision: str | None = None,
-        own_loop: bool = False,
+        executor: "CostModel | None" = None,
         sampled: Mapping[str, Mapping[int, float]] | None = None,
     ):
         """Without a profile every cost comes from the table."""
-        self._own_loop = own_loop
+        self._executor = executor
         self.sampled = sampled or {}
         self.machine = machine
         self.profile = profile
-        self.precision = precision or ("tf32" if profile is not None and profile.identity.tf32 else "fp32")
+        self.precision = precision or (profile.identity.precision if profile is not None else "fp32")
+        if self.precision == "default" and not (machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops):
+            self.precision = "fp32"
         self._costs: dict[tuple[str, str], Cost] = {}
         self._equal_to = _first_equal_devices(machine)
         self._sites = Sites(machine)
         self._fits = ProfileFits(machine, self._sites, profile, self.precision) if profile is not None else None
+        self._ratios = ThreadRatios(profile) if profile is not None else None
         self._issues = IssueTimes(profile)
 
     @cached_property
@@ -91,12 +98,16 @@ class CostModel:
     @cached_property
     def for_pytorch(self) -> "CostModel":
         """The costs of PyTorch's own loop."""
-        return CostModel(self.machine.for_pytorch, self.profile, self.precision, own_loop=True)
+        return CostModel(self.machine.for_pytorch, self.profile, self.precision, executor=self)
 
     @cached_property
     def by_table(self) -> "CostModel":
         """The costs of the table on the same machine."""
         return self if self.profile is None else CostModel(self.machine, None, self.precision)
+
+    def shown_precision(self, precision: str) -> str:
+        """The precision of a job as documents state it: "default" is what it means on this machine, with these costs."""
+        return self.precision if precision == "default" else precision
 
     @property
     def co_runs_measured(self) -> bool:
@@ -167,9 +178,28 @@ class CostModel:
         elif body.inner_ops:
             cost = self._summed(task, device, key)
         else:
-            fitted = self._fits.cost(task, device, key) if self._fits is not None else None
+            threads = self.machine.device(device).threads
+            fitted = self._together(task, key, threads) if threads else self._fitted(task, device, key)
             cost = fitted or self._guessed(task, device, key)
         return self._with_shares(cost, task, device)
+
+    def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
+        return self._fits.cost(task, device, key) if self._fits is not None else None
+
+    def _together(self, task: Task, key: str, threads: int) -> Cost | None:
+        """The cost of a task on several threads, from its cost on one; None if only the table knows that."""
+        if self._ratios is None or self._executor is None:
+            return None
+        alone, (body, _, share) = self._executor.machine.devices[0], key.rpartition("@")
+        one = self._executor._price(task, alone.name, f"{body}@{alone.share_name}")
+        if one.source == GUESSED:
+            return None
+        ratio = self._ratios.ratio(one.op_class, one.cold_s, share, threads)
+        common = one.common and f"{one.op_class}@{share}"
+        return Cost(
+            key, one.warm_s * ratio.value, one.cold_s * ratio.value, FITTED, spread=one.spread, error=hypot(one.error, ratio.error),
+            common=common,
+        )  # fmt: skip
 
     def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:
         cold = measured.cold or measured.warm
@@ -233,7 +263,7 @@ class CostModel:
             issue_error=issue_error,
             group=group,
         )
-        if not self._own_loop or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
+        if self._executor is None or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
             return priced
         host = self.machine.host(device)
         if self.profile is None:

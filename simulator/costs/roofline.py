@@ -6,8 +6,10 @@ roofline    t = t0 + max(flops / F, bytes / B)
 log-linear  log t = a + b·log flops + c·log bytes
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,24 +34,38 @@ class Point:
     seconds: float = 0.0
 
 
+class Estimate(NamedTuple):
+    """Predicted seconds, one standard deviation of their logarithm, and how far the key lies beyond those fitted (`Fit.beyond`)."""
+
+    seconds: float
+    error: float
+    beyond: float
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """A fitted law.
 
-    `error`: root mean square of the leave-one-out residuals of log t. `reach`: widened ranges of the fitted keys' FLOPs, bytes and FLOPs
-    per byte. Beyond them `scale` predicts instead, which has the shape of the table.
+    `error`: root mean square of the leave-one-out residuals of log t. `ranges`: those of the fitted keys' FLOPs, bytes and FLOPs per byte;
+    empty for a law of other classes' keys. More than REACH beyond them `scale` predicts instead, which has the shape of the table.
     """
 
     law: str
     error: float
     predict: Callable[[Point], float]
-    reach: tuple[tuple[float, float], ...] = ()
+    ranges: tuple[tuple[float, float], ...] = ()
     scale: "Fit | None" = None
 
-    def at(self, point: Point) -> tuple[float, float]:
-        """Predicted seconds, and one standard deviation of their logarithm."""
+    def at(self, point: Point) -> Estimate:
+        """The estimate for a key."""
         used = self._trusted(point)
-        return used.predict(point), used.error
+        return Estimate(used.predict(point), used.error, self.beyond(point))
+
+    def beyond(self, point: Point) -> float:
+        """The logarithm of the largest factor by which a measure of the key lies outside the ranges: 0 within, inf if there are none."""
+        if not self.ranges:
+            return math.inf
+        return math.log(max(max(least / own, own / most, 1.0) for own, (least, most) in zip(_measures(point), self.ranges, strict=True)))
 
     def ratio(self, point: Point, other: Point) -> tuple[float, float]:
         """How many times as long `point` takes as `other`, by one law for both, and one standard deviation of its logarithm."""
@@ -58,8 +74,8 @@ class Fit:
 
     def _trusted(self, *points: Point) -> "Fit":
         """This law if all points are within its reach, else `scale`."""
-        within = all(least <= measure <= most for p in points for measure, (least, most) in zip(_measures(p), self.reach, strict=False))
-        return self if within or self.scale is None else self.scale
+        within = self.scale is None or all(self.beyond(point) <= math.log(REACH) for point in points)
+        return self if within else self.scale
 
 
 def fit(points: Sequence[Point]) -> Fit | None:
@@ -71,12 +87,14 @@ def fit(points: Sequence[Point]) -> Fit | None:
     fits = [scale, _roofline(usable)]
     if len(usable) >= LEAST_KEYS_LOG_LINEAR:
         fits.append(_log_linear(usable))
-    reach = tuple((min(column) / REACH, max(column) * REACH) for column in zip(*map(_measures, usable), strict=True))
-    return replace(min(fits, key=lambda f: f.error), reach=reach, scale=scale)
+    ranges = tuple((min(column), max(column)) for column in zip(*map(_measures, usable), strict=True))
+    return replace(min(fits, key=lambda f: f.error), ranges=ranges, scale=scale)
 
 
 def _measures(point: Point) -> tuple[float, float, float]:
-    return point.flops, point.bytes, point.flops / max(point.bytes, 1.0)
+    """FLOPs, bytes and FLOPs per byte, of one more each, since some ops have none."""
+    flops, moved = point.flops + 1.0, point.bytes + 1.0
+    return flops, moved, flops / moved
 
 
 def fit_scale(points: Sequence[Point]) -> Fit | None:
@@ -91,9 +109,14 @@ def _usable(points: Sequence[Point]) -> list[Point]:
 
 def _scaled(points: list[Point]) -> Fit:
     logs = np.log([p.seconds / p.table_s for p in points])
-    left_out = [value - np.median(np.delete(logs, i)) for i, value in enumerate(logs)]
     factor = float(np.exp(np.median(logs)))
-    return Fit("scaled", _rms(left_out), lambda p: factor * p.table_s)
+    return Fit("scaled", _rms(_median_residuals(np.sort(logs))), lambda p: factor * p.table_s)
+
+
+def _median_residuals(ordered: np.ndarray) -> np.ndarray:
+    """Each of two or more sorted values minus the median of the others."""
+    places, middle = np.arange(len(ordered)), ((len(ordered) - 2) // 2, (len(ordered) - 1) // 2)
+    return ordered - sum(ordered[own + (places <= own)] for own in middle) / 2
 
 
 def _roofline(points: list[Point]) -> Fit:

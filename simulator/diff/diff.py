@@ -30,8 +30,11 @@ NOT_REPLAYED = "not explained by the replays"
 def difference(a: Run, b: Run, compared: str, remainder: str) -> Diff:
     """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by.
 
-    Raises StepcastError if the two have too little in common.
+    Raises StepcastError if the two have too little in common, or if a step takes no time.
     """
+    for run in (a, b):
+        if run.step_s <= 0:
+            raise StepcastError(f"the step of {run.name} takes no time; expected recorded work in every step; record it again")
     pairing = pair(a, b)
     share = units.percent(pairing.share, signed=False)
     if pairing.share < LEAST_SHARE:

@@ -54,7 +54,7 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
         after = tuple(position[other] for other in task.after)
         if is_host(task):
             names = (task.body.label,)
-            label = f"before {followed[task.name]}" if task.body.label == GAP else task.body.label
+            label = (task.body.op or f"before {followed[task.name]}") if task.body.label == GAP else task.body.label
             term = SYNCHRONIZATION if task.name in waiting else PYTHON if task.body.label == GAP else LAUNCHES
             term = EARLIER if index <= earlier else term
             nodes.append(Node(names, label, term, task.lane, task.body.duration_s, after, on_device=False))
@@ -62,7 +62,7 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
         short = short_name(task.body.name)
         nodes.append(
             Node(
-                names=(task.body.name, short, class_of(task.body.name)[0]),
+                names=(task.body.name, short, class_of(task.body)),
                 label=f"{short}, {task.phase}" if task.phase in (BACKWARD, UPDATE) else short,
                 term=EARLIER if index <= earlier else _TERMS[task.body.category],
                 lane=task.lane,

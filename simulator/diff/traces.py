@@ -1,5 +1,6 @@
 """Compare two recorded traces, or two timelines."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +32,13 @@ class Compared:
         )
 
 
-def compare_traces(a: Path | str, b: Path | str) -> Compared:
-    """Replay both traces and explain the difference of their step times. Raises StepcastError for traces that cannot be compared."""
-    recorded = [replayed([path]) for path in (a, b)]
+def compare_traces(a: Path | str, b: Path | str, told: Callable[[str], None] = lambda stage: None) -> Compared:
+    """Replay both traces and explain the difference of their step times. Raises StepcastError for traces that cannot be compared.
+
+    `told` hears of every stage before it begins, five in all.
+    """
+    recorded = [replayed([path], told) for path in (a, b)]
+    told("comparing")
     for each, path in zip(recorded, (a, b), strict=True):
         check_steps(each.replay, str(path))
     with gc_paused():
@@ -56,6 +61,10 @@ def _compared(a: Run, b: Run, what: str, remainder: str) -> Compared:
 
 
 def _names(a: Path | str, b: Path | str) -> tuple[str, str]:
-    """Return the names of two files; with their folders if the names are the same."""
-    names = Path(a).name, Path(b).name
-    return names if names[0] != names[1] else (str(a), str(b))
+    """Return the names of two files; with as many of their folders as tell them apart if the names are the same."""
+    parts = Path(a).absolute().parts, Path(b).absolute().parts
+    for count in range(1, max(map(len, parts))):
+        names = ["/".join(own[-count:]) for own in parts]
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return Path(a).name, Path(b).name

@@ -50,6 +50,11 @@ class IssueTimes:
         }
         self._by_row: dict[int, dict[int, float]] = {}
 
+    @property
+    def steady_s(self) -> float:
+        """Seconds for all tasks of a period that has them all."""
+        return sum(self.of(self._dependencies.steady).values())
+
     def of(self, period: int) -> dict[int, float]:
         """Seconds by task index."""
         row = self._dependencies.waits(period, self._iterations)
@@ -73,7 +78,7 @@ class EagerHost:
 
     def __init__(self, world: World, queue_depth: int, streams: Streams, times: IssueTimes, launches: list[int]):
         """`streams`: those that it feeds. `launches` by task index."""
-        self._world, self._depth, self._times, self._launches = world, queue_depth, times, launches
+        self._world, self.depth, self._times, self._launches = world, queue_depth, times, launches
         self._stream_of = {index: stream for stream, indices in streams.items() for index in indices}
         #: By stream: issued executions that may not have ended, the sum of their launches, and the end that resumes the blocked host.
         self._issued: dict[tuple[str, int], deque[int]] = {stream: deque() for stream in streams}
@@ -81,9 +86,17 @@ class EagerHost:
         #: The stream that blocks the host, and its execution whose end resumes it (inf: not blocked).
         self._full: tuple[str, int] | None = None
         self._resume_at = inf
+        #: Periods in which it had to wait for room in a queue.
+        self.blocked: set[int] = set()
         self._next = 0  # the first execution not issued
         self._expected = -1  # the furthest execution that a lane waits for
         self._issuing = self._issue()
+        self.most_launches = max(sum(launches[index] for index in indices) for indices in streams.values())
+
+    @property
+    def issue_s(self) -> float:
+        """What issuing all tasks of a period takes, in seconds."""
+        return self._times.steady_s
 
     def expect(self, number: int) -> None:
         """A lane has nothing to run before `number` is issued: from now on issue as soon as there is room."""
@@ -114,13 +127,14 @@ class EagerHost:
                 number = first + index
                 stream = self._stream_of[index]
                 issued = self._issued[stream]
-                while issued and self._outstanding[stream] + launches[index] > self._depth:
+                while issued and self._outstanding[stream] + launches[index] > self.depth:
                     ended = end_s[issued[0]]
                     if ended != ended:  # NaN: not known yet
                         yield self._block(stream, issued, number)
                         continue
                     if ended > clock:
                         clock, blocker = ended, issued[0]
+                        self.blocked.add(period)
                     self._outstanding[stream] -= launches[issued.popleft() % size]
                 if clock >= world.stop_s:
                     return

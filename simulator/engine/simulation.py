@@ -16,9 +16,12 @@ from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, re
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
+from simulator.engine.long_run import LongRun, long_run
 from simulator.engine.recipes import Recipe, recipes_of
+from simulator.engine.repetition import Repetition
+from simulator.engine.sharing import sharing_lanes
 from simulator.engine.sms import Sms
-from simulator.engine.steady import AGREE, FixedIterations, SteadyState
+from simulator.engine.steady import FixedIterations, SteadyState
 from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
 from simulator.engine.world import World
@@ -32,6 +35,8 @@ from traces.garbage import gc_paused
 from traces.timeline import Span, Timeline
 
 EAGER, GRAPH = "eager", "graph"
+#: A long run has so many times the launches that the queue of a stream holds.
+_FILLED = 2
 
 
 def simulate(
@@ -143,13 +148,14 @@ class Simulation:
     ):
         """Arguments as in `simulate`."""
         self._plan, self._machine, self._mode, self._dependencies = plan, machine, mode, dependencies
+        self._costs, self._use_cache, self._multipliers, self._merge = costs, use_cache, pair_multipliers, merge
         self._hosts = {device: machine.host(device) for device in plan.devices}
         self._env = Clock()
         launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
         program = Unrolled(dependencies, iterations, launched)
         periods_per_window = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
         if iterations is None:
-            self._watch = SteadyState(dependencies.largest_lag, periods_per_window)
+            self._watch = SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
         else:
             self._watch = FixedIterations(iterations, program.periods)
         links = Links(self._env, machine)
@@ -170,7 +176,16 @@ class Simulation:
         #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
         self._least_s = max(needed.needed_s.values()) if needed is not None else 0.0
         self._world = World(self._env, program, links, recipes, list(streams.values()), self._watch, merge)
-        self._start(streams, contended, costs, iterations)
+        hosts = self._start(streams, contended, costs, iterations)
+        if iterations is None:
+            any_pair = bool(pair_multipliers) or any(machine.device(name).shared_overhead_s for name in contended)
+            sharing = sharing_lanes(streams, recipes, machine, contended, any_pair)
+            repetition = Repetition(self._world, list(streams.values()), sharing, hosts, periods_per_window)
+            self._watch.exactly, self._watch.nearly = repetition.repeats, repetition.pace
+            self._per_window = periods_per_window
+            #: Iterations in which hosts that run ahead of several streams have filled their queues many times.
+            self._until_full = max((_FILLED * host.depth // max(1, host.most_launches) for host, fed in hosts if len(fed) > 1), default=0)
+        self._long_run: LongRun | None = None
 
     def _contended(
         self, streams: Streams, recipes: Sequence[Recipe], pair_multipliers: Mapping[tuple[str, str], float] | None
@@ -193,13 +208,20 @@ class Simulation:
         process = name if self._machine.library else ""  # with a library of collectives, every device is a process of its own
         return Pool(device.sms, device.wake_s, device.shared_overhead_s, process) if device.kind == "cpu" else Pool(device.sms)
 
-    def _start(self, streams: Streams, contended: Mapping[str, Sms], costs: Sequence[Cost], iterations: int | None) -> None:
-        """Start the processes. Hosts come first, so that launches of the first instant have arrived when lanes look for them."""
+    def _start(
+        self, streams: Streams, contended: Mapping[str, Sms], costs: Sequence[Cost], iterations: int | None
+    ) -> list[tuple[EagerHost, list[int]]]:
+        """Start the processes. Hosts come first, so that launches of the first instant have arrived when lanes look for them.
+
+        Returns the hosts that issue task by task, and the lanes that each feeds, by number.
+        """
         fed: dict[str, dict[tuple[str, int], list[int]]] = {}
         for stream, indices in streams.items():
             if (host := self._hosts[stream[0]]) is not None:
                 fed.setdefault(host.name, {})[stream] = indices
+        numbers = {stream: number for number, stream in enumerate(streams)}
         host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
+        issuing: list[tuple[EagerHost, list[int]]] = []
         for own in fed.values():
             host = self._host(own, costs, iterations)
             host_of |= dict.fromkeys(own, host)
@@ -207,9 +229,11 @@ class Simulation:
                 self._env.process(host.process())
             else:
                 host.resume()
+                issuing.append((host, [numbers[stream] for stream in own]))
         for stream, indices in streams.items():
             lane = Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream))
             self._env.process(lane.process())
+        return issuing
 
     def _host(self, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
         """The host that feeds `streams`."""
@@ -231,15 +255,25 @@ class Simulation:
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])
             raise ValueError(f"plan {self._plan.strategy!r} cannot go on: {stuck} wait for tasks that are issued later; validate the plan")
 
+        if not self._watch.settled:
+            self._long_run = long_run(self._seconds_of, len(self._plan.tasks), self._per_window, self._until_full)
+
+    def _seconds_of(self, iterations: int) -> float:
+        """Seconds of a run of so many iterations."""
+        own = (self._costs, self._mode, iterations, self._dependencies, self._use_cache, self._multipliers, self._merge)
+        run = Simulation(self._plan, self._machine, *own)
+        run.play()
+        return run.step_s * iterations
+
     @property
     def step_s(self) -> float:
         """Seconds per iteration. Known after `play`."""
-        return self._least_s if self._ran_ahead else self._watch.step_s
+        return self._watch.step_s if self._long_run is None else max(self._least_s, self._long_run.step_s)
 
     @property
-    def _ran_ahead(self) -> bool:
-        """Whether periods agreed too early: a lane had a lead that later periods use up, such as the work of all simulated periods."""
-        return self._least_s > (1 + 2 * AGREE) * self._watch.step_s
+    def settled(self) -> bool:
+        """Whether `step_s` is known to be that of the steady state: the schedule repeats itself, or longer runs give the same."""
+        return self._long_run is None or self._long_run.agrees
 
     def timeline(self) -> Timeline:
         """The spans in order of (start, issue), and the summary of the steady window."""
@@ -261,7 +295,7 @@ class Simulation:
             memory=memory,
             bubble_share=summary.bubble_share,
             exposed_transfer_s=summary.exposed_transfer_s,
-            settled=watch.settled and not self._ran_ahead,
+            settled=self.settled,
             period_lengths_s=tuple(watch.lengths_s),
         )
 

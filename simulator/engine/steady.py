@@ -1,13 +1,21 @@
 """When a repeating schedule has reached its steady state, and its step time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
-#: Two successive windows agree if their lengths differ by at most this share.
-AGREE = 1e-3
-#: Windows looked at before giving up. Then the step is the mean of the last `MEAN_OF`, and is reported as not settled.
-MOST_WINDOWS, MEAN_OF = 12, 4
+#: Times are equal if they differ by at most this share of the simulated time. Allows for rounding only.
+EQUAL = 1e-9
+#: Windows looked at before giving up: as many as make so many executions of tasks, within these limits.
+FEWEST_WINDOWS, MOST_WINDOWS, MOST_EXECUTIONS = 9, 32, 12_000
+
+
+class Repeated(NamedTuple):
+    """Every `windows` windows, everything happens again `seconds` later."""
+
+    windows: int
+    seconds: float
 
 
 class PeriodWatch:
@@ -46,38 +54,52 @@ class PeriodWatch:
 
 
 class SteadyState(PeriodWatch):
-    """Simulates until two successive windows agree in length.
+    """Simulates until the schedule repeats itself, which proves its steady state (`repetition`), or until there are too many windows.
 
-    A window is one period; in graph mode it is the periods of one graph, because lengths inside a graph differ. Windows count if they begin
-    after the largest lag.
+    Then it is settled if the schedule nearly repeats itself. A window is one period; in graph mode it is the periods of one graph, because
+    lengths inside a graph differ. Windows count if they begin after the largest lag.
     """
 
-    def __init__(self, largest_lag: int, periods_per_window: int):
-        """`periods_per_window`: 1, or the iterations of a CUDA graph."""
+    #: How the schedule repeats itself exactly, and nearly: from the lengths of all windows and the first that counts. Set before the start.
+    exactly: Callable[[Sequence[float], int], Repeated | None]
+    nearly: Callable[[Sequence[float], int], Repeated | None]
+
+    def __init__(self, largest_lag: int, periods_per_window: int, size: int):
+        """`periods_per_window`: 1, or the iterations of a CUDA graph. `size`: tasks in a period."""
         self._first = -(-(largest_lag + 1) // periods_per_window)  # the first window that counts; never window 0
+        self._most = max(FEWEST_WINDOWS, min(MOST_WINDOWS, MOST_EXECUTIONS // (size * periods_per_window)))
         # The lag's periods can be under way when the last window ends.
-        super().__init__((self._first + MOST_WINDOWS + 1) * periods_per_window + largest_lag + 1, periods_per_window, periods_per_window)
-        self.settled = False
+        super().__init__((self._first + self._most + 1) * periods_per_window + largest_lag + 1, periods_per_window, periods_per_window)
+        self._repeated: Repeated | None = None
         self.over = False
 
+    @property
+    def settled(self) -> bool:
+        """Whether the schedule repeats itself."""
+        return self._repeated is not None
+
     def _judge(self) -> None:
-        lengths = self.lengths_s
-        counted = len(lengths) - self._first
-        if len(self.makespans) % self.steps or counted < 2:
+        if len(self.makespans) % self._periods_per_window:
             return
-        before, last = lengths[-2:]
-        self.settled = abs(last - before) <= AGREE * max(last, before)
-        self.over = self.settled or counted == MOST_WINDOWS
+        lengths = self.lengths_s
+        if len(lengths) < self._first + 2:
+            return
+        last_chance = len(lengths) == self._first + self._most
+        repeated = self.exactly(lengths, self._first) or (self.nearly(lengths, self._first) if last_chance else None)
+        self._repeated, self.over = repeated, last_chance
+        if repeated is not None:
+            self.steps = repeated.windows * self._periods_per_window
+            begin_s, end_s = self.window_s
+            self.over |= abs(end_s - begin_s - repeated.seconds) <= 4 * EQUAL * end_s  # else a lane has a lead that it still loses
 
     @property
     def step_s(self) -> float:
-        """Seconds per iteration in the steady state."""
-        lengths = self.lengths_s[-1:] if self.settled else self.lengths_s[-MEAN_OF:]
-        return sum(lengths) / len(lengths) / self.steps
+        """Seconds per iteration in the steady state, if that is known."""
+        return self._repeated.seconds / self.steps
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """Begin and end of the last window."""
+        """Begin and end of the last windows, as many as repeat themselves together."""
         return (self.makespans[-1 - self.steps], self.makespans[-1])
 
 

@@ -44,7 +44,8 @@ class Device:
     `task_overhead_s`: time that the executor adds to every task on the lane (CPU; on a GPU the host lane has it).
     `shared_overhead_s`: extra time of an op call while another worker of the device also calls ops.
     `wake_s`: time from when a task is ready until a sleeping worker starts it.
-    `threads`: cores that work on one task together, as PyTorch's own loop uses a CPU; such a device has one SM.
+    `threads`: if above 0, the threads that work on one task together, as plain PyTorch uses a CPU; such a device has one SM.
+    `waiting`: what these do between ops, if the user's OMP_WAIT_POLICY says so: "active" or "passive".
     `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
     `reached`: the share of a data sheet's peaks that any kernel can reach, where it is known to be below 1.
     `errors`: as in `HostLane`.
@@ -59,15 +60,18 @@ class Device:
     task_overhead_s: float = 0.0
     shared_overhead_s: float = 0.0
     wake_s: float = 0.0
-    threads: int = 1
+    threads: int = 0
+    waiting: str = ""
     workspace_bytes: int = 0
     reached: float = 1.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def share_name(self) -> str:
-        """What a task gets of the device, as cost keys name it: its SMs, or the threads that work on one task together (`2t`)."""
-        return str(self.sms) if self.threads == 1 else f"{self.threads}t"
+        """What a task gets of the device, as cost keys name it: its SMs, or the threads that work on it together (`2-threads`)."""
+        if not self.threads:
+            return str(self.sms)
+        return "-".join(filter(None, (f"{self.threads}-threads", self.waiting)))
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Machine:
     def layout(self) -> tuple:
         """What a plan that does not use costs may depend on. Machines that differ in rates and times alone have equal ones."""
         return (
-            tuple((d.name, d.kind, d.sms, d.memory, d.priority_levels, d.threads, d.workspace_bytes) for d in self.devices),
+            tuple((d.name, d.kind, d.sms, d.memory, d.priority_levels, d.threads, d.waiting, d.workspace_bytes) for d in self.devices),
             tuple((memory.name, memory.size_bytes, memory.cache_bytes) for memory in self.memories),
             tuple((host.name, host.devices) for host in self.hosts),
             tuple((link.source, link.target, link.duplex, link.channel, link.alias) for link in self.links),

@@ -86,7 +86,7 @@ def scaled(machine: Machine, scale: Scale) -> Machine:
 
 def _device(device: Device, scale: Scale) -> Device:
     """A device that works on one task with several threads has one SM; then its threads are scaled."""
-    many = "sms" if device.threads == 1 else "threads"
+    many = "threads" if device.threads else "sms"
     count = max(1, round(getattr(device, many) * scale.sms))
     factor = count / getattr(device, many) * scale.flops
     peaks = {precision: flops * factor for precision, flops in device.peak_flops.items()}

@@ -151,8 +151,10 @@ def this_cpu(
     laws = profile.collectives if profile is not None else {}
     machine = Machine("this-cpu", groups, (memory,), links=links, sources=sources, library=library, receives=receives, collectives=laws)
     together = replace(
-        device, name=ALL_CORES, sms=1, threads=count, peak_flops=peaks, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0
-    )
+        device, name=ALL_CORES, sms=1, peak_flops=peaks, task_overhead_s=0.0, shared_overhead_s=0.0, wake_s=0.0,
+        threads=count if profile is None or profile.loop is None else profile.loop.threads or count,
+        waiting="" if profile is None or profile.loop is None else profile.loop.waiting,
+    )  # fmt: skip
     return replace(
         machine, plain=replace(machine, devices=(replace(together, errors={}),), links=(), library="", receives=FREE, collectives={})
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
+from simulator.models.batch import mapped, tensors_of
 from simulator.ops.autocast import autocast
 from traces.errors import StepcastError
 
@@ -33,10 +33,10 @@ class Built:
     scaler: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
-        """Return every input and target tensor by name: `input:0`, `input:mask`, `target:0`."""
-        items = {f"input:{i}": t for i, t in enumerate(self.inputs)} | {f"input:{k}": t for k, t in self.keywords.items()}
-        items |= {f"target:{i}": t for i, t in enumerate(tree_leaves(self.target))}
-        return {name: item for name, item in items.items() if isinstance(item, torch.Tensor)}
+        """Return every input and target tensor by name: `input:0`, `input:mask`, `input:0.mask` if it is in a collection, `target:0`."""
+        items = {**dict(enumerate(self.inputs)), **self.keywords}
+        named = {name: tensor for key, item in items.items() for name, tensor in tensors_of(item, f"input:{key}")}
+        return named | {f"target:{i}": tensor for i, (_, tensor) in enumerate(tensors_of(self.target, "target"))}
 
     def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Replace every parameter, buffer, input and target by `convert(tensor)`. A tensor that is used twice is converted once.
@@ -48,9 +48,9 @@ class Built:
         # By id. The originals are kept too, because the id of a freed tensor may be used again.
         converted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-        def once(item: Any) -> Any:
-            if not isinstance(item, torch.Tensor):
-                return item
+        def once(item: torch.Tensor | None) -> torch.Tensor | None:
+            if item is None:
+                return None
             if id(item) not in converted:
                 with torch.no_grad():
                     tensor = convert(item)
@@ -63,9 +63,7 @@ class Built:
             for tensors in (module._parameters, module._buffers):
                 for name, tensor in tensors.items():
                     tensors[name] = once(tensor)
-        self.inputs = tuple(map(once, self.inputs))
-        self.keywords = {name: once(item) for name, item in self.keywords.items()}
-        self.target = tree_map(once, self.target)
+        self.inputs, self.keywords, self.target = (mapped(batch, once) for batch in (self.inputs, self.keywords, self.target))
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -76,7 +74,7 @@ class Built:
         places = [tensors for module in self.module.modules() for tensors in (module._parameters, module._buffers)]
         contents = [dict(tensors) for tensors in places]
         batch = self.inputs, self.keywords, self.target
-        originals = {id(t): t for t in tree_leaves([contents, batch]) if isinstance(t, torch.Tensor)}
+        originals = {id(tensor): tensor for _, tensor in tensors_of([contents, batch], "")}
         copies = {key: tensor.detach().clone() for key, tensor in originals.items()}
         try:
             yield

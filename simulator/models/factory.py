@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.models.built import Built
     from simulator.workloads.data import Batches
 
-EXPECTED = "(module, inputs, target) or (module, inputs, target, loss)"
+EXPECTED = "(module, inputs), (module, inputs, target) or (module, inputs, target, loss)"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Factory:
     `fingerprint` is a hash of everything that decides the model, for the cache of captured graphs. It is None for a user's factory, which
     may read files, environment variables and any module: its graphs are never cached. `data(batch, seed)` returns the batches to train on;
     None if there is only the one batch that `call` makes. `returned` is set once `call` has returned: later calls have no time limit.
-    `checked` is set once a result was found to depend on the batch.
+    `checked` is set once a result was found to depend on the batch. `repeats`: whether capture must see that every step is the same.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Factory:
     data: "Callable[[int, int], Batches] | None" = None
     returned: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     checked: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    repeats: bool = False
 
 
 def call_factory(factory: Factory, batch: int) -> "Built":
@@ -57,10 +58,13 @@ def call_factory(factory: Factory, batch: int) -> "Built":
 
 
 def _built(factory: Factory, batch: int) -> "Built":
+    from simulator.models.batch import arguments
     from simulator.models.built import Built, FactoryFailedError
+    from simulator.models.counted_calls import CountedCalls
 
     try:
-        with time_limit(f"the factory {factory.name}", limited=not factory.returned.is_set()):
+        calls = CountedCalls()
+        with time_limit(f"the factory {factory.name}", not factory.returned.is_set(), lambda: calls.count), calls:
             result = factory.call(batch)
     except (StepcastError, KeyboardInterrupt):
         raise
@@ -68,21 +72,21 @@ def _built(factory: Factory, batch: int) -> "Built":
         raise FactoryFailedError(blamed(error, f"the factory {factory.name} failed for batch size {batch}")) from error
     factory.returned.set()
     module, inputs, target, loss = _unpack(factory.name, result)
-    keywords = dict(inputs) if isinstance(inputs, dict) else {}
-    positional: tuple[Any, ...] = () if keywords else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return Built(module if module.training else module.train(), positional, keywords, target, loss)
+    return Built(module if module.training else module.train(), *arguments(module, inputs), target, loss)
 
 
 def _unpack(name: str, result: Any) -> tuple:
-    """Return (module, inputs, target, loss); the loss is cross-entropy if the factory returned none."""
+    """Return (module, inputs, target, loss), with None as a target that is among the inputs, and `default_loss` if there is no loss."""
     import torch
 
-    if not isinstance(result, tuple | list) or len(result) not in (3, 4):
+    from simulator.models.default_loss import default_loss
+
+    if not isinstance(result, tuple | list) or len(result) not in (2, 3, 4):
         shown = f"a tuple of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
         raise StepcastError(f"the factory {name} returned {shown}; expected {EXPECTED}")
     if not isinstance(result[0], torch.nn.Module):
         raise StepcastError(f"the factory {name} returned a {type(result[0]).__name__} as its model; expected a torch.nn.Module")
-    loss = result[3] if len(result) == 4 else torch.nn.functional.cross_entropy
+    loss = result[3] if len(result) == 4 else default_loss
     if not callable(loss):
         raise StepcastError(f"the factory {name} returned a loss of type {type(loss).__name__}; expected a function (output, target)")
-    return (*result[:3], loss)
+    return (*result[:2], result[2] if len(result) > 2 else None, loss)

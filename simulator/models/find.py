@@ -1,4 +1,4 @@
-"""Find the factory of a model: a built-in name, `path/to/file.py:factory`, `package.module:factory`, or `torchvision:NAME`.
+"""Find the factory of a model: a built-in name, `FILE.py:FACTORY`, `PACKAGE.MODULE:FACTORY`, or a library's model (`libraries`).
 
 A factory is the user's code: `factory(batch_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`. It runs only
 if it is named on the command line.
@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 from simulator.models.factory import Factory
+from simulator.models.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.models.time_limit import time_limit
 from simulator.models.user_code import blamed
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import StepcastError
 from traces.interrupts import interrupts_delayed
 
 #: Top-level packages of Stepcast: a user's file with one of these names cannot be imported.
@@ -30,8 +31,8 @@ def check_built_in(spec: str, image_size: int | None) -> None:
 
 def find_factory(spec: str, image_size: int | None = None) -> Factory:
     """Return the factory that `spec` names. Raises StepcastError if there is none, or if its file does not import."""
-    if spec.startswith("torchvision:"):
-        return _torchvision(spec.removeprefix("torchvision:"), image_size)
+    if spec.partition(":")[0] in LIBRARIES and ":" in spec:
+        return library_factory(spec, image_size)
     if ":" in spec:
         source, _, name = spec.rpartition(":")
         if image_size is not None:
@@ -50,25 +51,6 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
 
 
-def _torchvision(name: str, image_size: int | None) -> Factory:
-    try:
-        with interrupts_delayed():
-            torchvision = importlib.import_module("torchvision")
-    except ImportError as error:
-        raise StepcastError(f"torchvision:{name} needs torchvision, which is not installed; install it or use a built-in model") from error
-    names = torchvision.models.list_models(module=torchvision.models)
-    if name not in names:
-        raise UnknownNameError("torchvision model", name, names)
-    size = image_size or 224
-
-    def make(batch: int) -> tuple:
-        import torch
-
-        return torchvision.models.get_model(name, weights=None), torch.randn(batch, 3, size, size), torch.randint(0, 1000, (batch,))
-
-    return Factory(f"torchvision:{name}", make, f"{torchvision.__version__}:{size}")
-
-
 def _user(source: str, name: str) -> Factory:
     module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
     call = getattr(module, name, None)
@@ -77,13 +59,14 @@ def _user(source: str, name: str) -> Factory:
         raise StepcastError(
             f"{source} has no factory {name!r}; expected a function taking a batch size; it offers: {', '.join(offered[:12])}"
         )
-    return Factory(f"{source}:{name}", call, None)
+    return Factory(f"{source}:{name}", call, None, repeats=True)
 
 
 def _load_torch() -> None:
     """Load PyTorch before a user's model does: its libraries must not be interrupted by Ctrl-C, and the model's own code may be."""
     with interrupts_delayed():
         importlib.import_module("torch")
+        define_missing_operators()
 
 
 def _import_file(path: Path):

@@ -17,11 +17,19 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 @contextmanager
 def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn an exception of the user's model or loss into a StepcastError with the line it came from; `passed_on` ones stay as they are."""
+    """Turn an exception of the user's model or loss into a StepcastError with the line it came from; `passed_on` ones stay as they are.
+
+    A StepcastError, such as the refusal of an op, gets the line too.
+    """
     try:
         yield
-    except (StepcastError, KeyboardInterrupt, *passed_on):
+    except (KeyboardInterrupt, *passed_on):
         raise
+    except StepcastError as error:
+        place = own_line(traceback.extract_tb(error.__traceback__))
+        if not place or str(error).startswith(place):
+            raise
+        raise StepcastError(f"{place}: {error}") from error
     except BaseException as error:
         raise StepcastError(blamed(error, f"the training step fails for batch size {batch}")) from error
 

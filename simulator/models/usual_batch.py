@@ -9,12 +9,13 @@ def usual_batch(spec: str) -> int:
 
     A user's factory says it as the default of its argument, `def make(batch_size=16)`, which is read without running the file.
     """
+    from simulator.models.libraries import LIBRARIES
     from simulator.workloads.registry import USUAL_BATCH, get
 
     if ":" not in spec and not spec.endswith(".py"):
         return get(spec).batch
     source, _, name = spec.rpartition(":")
-    default = _default(source_file(spec), name) if source and source != "torchvision" else None
+    default = _default(source_file(spec), name) if source and spec.partition(":")[0] not in LIBRARIES else None
     return USUAL_BATCH if default is None else default
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from simulator.ops import expected as _expected  # noqa: F401 - registers torch.ops.stepcast.expect
 from simulator.ops import pruned as _registered  # noqa: F401 - registers torch.ops.stepcast.pruned
 from simulator.ops.recurrent import ops as _recurrent  # noqa: F401 - registers torch.ops.stepcast.rnn and others
 from simulator.plan.ops import check_op
@@ -75,7 +76,7 @@ def decode_item(item: Any, device: torch.device) -> Any:
 
 
 def resolve(target: str) -> Callable:
-    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`).
+    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
 
     Raises StepcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.
     """

@@ -1,7 +1,5 @@
 """Cost keys: the names under which a profile stores the costs of tasks."""
 
-import re
-
 from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, Task
 
@@ -9,8 +7,6 @@ _SHORT = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b1",
 }  # fmt: skip
-
-_THREADS = re.compile(r"@(\d+)t$")
 
 
 def geometry(operand: Operand) -> str:
@@ -22,12 +18,6 @@ def geometry(operand: Operand) -> str:
             return f"{text}({','.join(map(str, operand.strides))})"
         expected *= extent
     return text
-
-
-def threads_of(key: str) -> int:
-    """The number of threads that work together on the task of a key; 1 for all keys but those of plain PyTorch on a CPU."""
-    threads = _THREADS.search(key)
-    return int(threads[1]) if threads else 1
 
 
 def cost_key(task: Task, machine: Machine) -> str:

@@ -132,6 +132,8 @@ class Body:
     crosses_devices: bool = False
     #: Whether each write is a second name for the memory of the read in its place, so that nothing moves.
     aliases: bool = False
+    #: Whether it draws random numbers.
+    random: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
     #: (source, target) of bytes that go from one device (or the host) to another; None if the task stays on its device.

@@ -46,7 +46,7 @@ class Judged:
 
 
 def judged(validations: Iterable[Validation], kind: str | None = None) -> list[Judged]:
-    """The steps of all validations that have an interval, on devices of `kind` (cpu or gpu; None: all)."""
+    """The steps of all validations that have an interval, on devices of `kind` (cpu or gpu; None: all) that were not busy."""
     return [
         Judged(
             validation.model,
@@ -58,7 +58,7 @@ def judged(validations: Iterable[Validation], kind: str | None = None) -> list[J
             row.measured_step_s,
         )
         for validation in validations
-        if kind is None or validation.device.get("kind") == kind
+        if not validation.busy and (kind is None or validation.device.get("kind") == kind)
         for row in validation.rows
         if _has_interval(row)
     ]

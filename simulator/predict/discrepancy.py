@@ -100,7 +100,7 @@ def _pools(kind: str, mode: str) -> list[Sequence[Validation]]:
 
 
 def _chosen(validations: Iterable[Validation], kind: str, mode: str, but: str | None) -> list[Validation]:
-    return [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but]
+    return [v for v in validations if v.device.get("kind") == kind and v.mode == mode and v.model != but and not v.busy]
 
 
 def _first_known(pools: Sequence[Sequence[Validation]], group: str) -> float:

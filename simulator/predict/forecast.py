@@ -8,7 +8,7 @@ from functools import cached_property
 from simulator.costs.cost import Cost
 from simulator.costs.model import CostModel
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
-from simulator.engine.simulation import simulate, timed_simulation
+from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
 from simulator.memory.at_peak import at_peak
 from simulator.memory.kinds import with_memory
@@ -25,11 +25,12 @@ from simulator.predict.segments import WeightedSensitivity, highest, most, weigh
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, MemoryNeed, Prediction, Shares
+from traces.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 from traces.memory_use import AtPeak
 from traces.timeline import Timeline
+from traces.verdict import is_judged
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,15 @@ class Forecast:
 
 
 def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[Machine, CostModel, str]:
-    """The machine, costs and mode with which `plan` is predicted: the unsplit machine's if it uses that, or those of PyTorch's own loop."""
+    """The machine, costs and mode with which `plan` is predicted: the unsplit machine's if it uses that, or those of PyTorch's own loop.
+
+    A graph of plain PyTorch holds one step.
+    """
     if plan.strategy == PYTORCH:
         return machine.for_pytorch, model.for_pytorch, "eager"
+    if plan.strategy == PYTORCH_GRAPH:
+        unsplit = machine.whole or machine
+        return replace(unsplit, hosts=tuple(replace(host, graph_iterations=1) for host in unsplit.hosts)), model.whole, GRAPH
     return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
 
 
@@ -193,6 +200,8 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
     timeline = predicted.timeline
     base = baseline.timeline.step_s if baseline is not None else None
     other, loop = (None if each is predicted else each for each in (baseline, plain))
+    measured_share = least_measured([each for each in (predicted, baseline, plain) if each is not None])
+    judged = is_judged(measured_share)
     return Prediction(
         strategy=predicted.plan.strategy,
         options=dict(predicted.plan.options),
@@ -204,6 +213,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         speedup=base / timeline.step_s if base else None,
         devices=timeline.devices,
         fits=predicted.fits,
+        settled=timeline.settled,
         exposed_transfer_s=timeline.exposed_transfer_s,
         bubble_share=timeline.bubble_share,
         tasks=len(timeline.spans),
@@ -217,9 +227,17 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
         against_pytorch=plain.timeline.step_s / timeline.step_s if plain is not None else None,
         against_pytorch_interval=paired_interval(loop, predicted) if loop is not None else None,
-        faster_probability=paired_probability(other, predicted) if other is not None else None,
-        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None else None,
+        faster_probability=paired_probability(other, predicted) if other is not None and judged else None,
+        faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged else None,
+        measured_share=measured_share,
     )
+
+
+def least_measured(compared: Sequence[Forecast]) -> float | None:
+    """The smallest share of task seconds that rests on measured costs; None if no cost comes from a profile, measured or fitted."""
+    if not any(each.shares.measured or each.shares.fitted for each in compared):
+        return None
+    return min(each.shares.measured for each in compared)
 
 
 def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel) -> Plan:
@@ -245,10 +263,15 @@ def forecast_strategy(
         return error
 
 
+def references(machine: Machine) -> tuple[str, ...]:
+    """What a user has without a schedule: plain PyTorch and, on a GPU, the same with each step captured in a CUDA graph."""
+    return (PYTORCH, PYTORCH_GRAPH) if machine.devices[0].kind == "gpu" else (PYTORCH,)
+
+
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
     """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
 
-    Plain PyTorch and the baseline come first, whether or not they are requested.
+    The `references` and the baseline come first, whether or not they are requested.
     """
-    for text in dict.fromkeys([PYTORCH, "baseline", *requested]):
+    for text in dict.fromkeys([*references(machine), "baseline", *requested]):
         yield text, forecast_strategy(job, text, shared, machine, model, mode)

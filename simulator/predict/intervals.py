@@ -34,6 +34,8 @@ QUARTILE = 0.6745
 Z_90 = 1.6448536269514722
 #: The source of seconds that are exact.
 EXACT = ""
+#: Sources with the same text before this have the same draws.
+TOGETHER = " ± "
 #: Draws of every source. They are stratified, so that the interval of a single source is exact to the resolution of its quantiles.
 DRAWS = 1000
 #: Sources drawn at a time, which bounds the memory that it takes.
@@ -72,7 +74,7 @@ class Sensitivity:
 
 def factors(source: str, deviation: float) -> np.ndarray:
     """Draws of the factor by which a source's seconds are wrong, shape (DRAWS,)."""
-    return np.exp(deviation * _scores(source)) if deviation else np.ones(DRAWS)
+    return np.exp(deviation * _scores(source.partition(TOGETHER)[0])) if deviation else np.ones(DRAWS)
 
 
 @lru_cache(maxsize=4096)

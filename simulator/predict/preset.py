@@ -1,15 +1,21 @@
 """Make the machine and the cost model of a preset. Its costs come from the shipped profile of its GPU, if there is one."""
 
 from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.job import DEFAULT, Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
+from traces.profile import Profile
 from traces.shipped import shipped_profile
 
 
-def dense_precision(job: Job) -> str | None:
-    """Return the precision of dense kernels on float32 operands, fp32 or tf32; None if the job uses another precision."""
+def dense_precision(job: Job, profile: Profile | None) -> str | None:
+    """Return the precision of dense kernels on float32 operands (`CostModel`); None for that of the profile, or if it does not matter.
+
+    A GPU's profile says what its kernels were measured in, which PyTorch's default does not change.
+    """
+    if job.precision == DEFAULT:
+        return DEFAULT if profile is None else None
     return job.precision if job.precision in ("fp32", "tf32") else None
 
 
@@ -22,4 +28,4 @@ def preset_costs(
     """
     profile = shipped_profile(product_of(name), job.precision == "tf32")
     machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)
-    return machine, CostModel(machine, profile, dense_precision(job))
+    return machine, CostModel(machine, profile, dense_precision(job, profile))

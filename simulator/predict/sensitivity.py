@@ -3,7 +3,9 @@
 A *source* is a number that may be wrong, with one standard deviation of its logarithm. All seconds of one source are too long or too short
 together:
 
-- a measured or fitted cost: its key;
+- a measured cost, or one fitted to its own relative: its key;
+- another fitted cost: its op class, because a fit that is wrong about one layer is wrong about the others; they share their draws, each
+  with a deviation of its own (`intervals.TOGETHER`);
 - a cost from the table of efficiencies: its op class and the number that dominates it (compute, memory or least time, which differ in
   their error), because that number is too optimistic or too pessimistic for the whole class;
 - what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own;
@@ -30,7 +32,7 @@ from simulator.machine.machine import HostLane, Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
-from simulator.predict.intervals import EXACT, Sensitivity, clipped_seconds, relative_deviation
+from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
 from traces.timeline import Timeline
 
 #: The error of the slow-down of tasks beside others where no co-runs were measured: a factor of two either way.
@@ -151,6 +153,8 @@ class _Attribution:
 
     def _cost_source(self, cost: Cost) -> str:
         deviation = relative_deviation(cost)
+        if cost.common:
+            return self.source(f"{cost.common}{TOGETHER}{deviation:.2g}", deviation)
         name = f"{cost.op_class} {deviation:g}" if cost.source == GUESSED and cost.op_class else cost.key
         return self.source(name, deviation)
 

@@ -3,12 +3,15 @@
 Where they come from does not matter here: whoever sweeps predicts each point and keeps its `Outcome`s. Times are seconds.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, product
 
-from traces.comparison import Prediction
-from traces.speedup import SAME
+from traces.comparison import BASELINE, PYTORCH, Prediction
+from traces.verdict import Gain, verdict
+
+#: The state of a stretch in which one of the two is refused or does not fit.
+UNUSABLE = "unusable"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Outcome:
 
     `step_s`: seconds per step; None if the strategy cannot be predicted there, and `why` says the reason. `peak_bytes`: what the memory
     that is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if
-    plain PyTorch is not predicted.
+    plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are predicted.
     """
 
     strategy: str
@@ -35,19 +38,24 @@ class Outcome:
     peak_bytes: int | None = None
     fits: bool = True
     speedup: float | None = None
-    speedup_interval: tuple[float, float] | None = None
     why: str = ""
+    gains: Mapping[str, Gain] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
         """Whether the strategy can be predicted, and its plan fits into memory."""
         return self.step_s is not None and self.fits
 
+    @property
+    def gain(self) -> Gain | None:
+        """The gain over plain PyTorch, or over the baseline if plain PyTorch is not predicted."""
+        return self.gains.get(PYTORCH) or self.gains.get(BASELINE)
+
 
 def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Outcome:
     """Return the outcome of a prediction. `strategy`: what it is called in the sweep."""
     closest = max(prediction.memories, key=lambda need: need.needed_bytes / max(1, need.size_bytes), default=None)
-    over_plain = prediction.against_pytorch is not None
+    gains = {PYTORCH: prediction.gain_over_pytorch, BASELINE: prediction.gain_over_baseline}
     return Outcome(
         strategy,
         at,
@@ -55,8 +63,8 @@ def outcome(strategy: str, at: tuple[float, ...], prediction: Prediction) -> Out
         prediction.interval_s,
         closest.needed_bytes if closest is not None else max((use.peak_bytes for use in prediction.devices), default=None),
         prediction.fits,
-        prediction.against_pytorch if over_plain else prediction.speedup,
-        prediction.against_pytorch_interval if over_plain else prediction.speedup_interval,
+        prediction.speedup if prediction.against_pytorch is None else prediction.against_pytorch,
+        gains={rival: gain for rival, gain in gains.items() if gain is not None and prediction.strategy != PYTORCH},
     )
 
 
@@ -88,7 +96,7 @@ def pareto(outcomes: Iterable[Outcome]) -> list[Outcome]:
 class Stretch:
     """Successive values of a parameter, from `first` to `last`, at which a strategy does the same against a rival.
 
-    `state`: "pays" (more than SAME faster), "same", "costs" (more than SAME slower), or "unusable" (refused, or too large for memory).
+    `state`: the verdict (`traces.verdict`), or "unusable" (refused, or too large for memory).
     `gain_first`, `gain_last`: the rival's step time over the strategy's at the two ends; None if unusable.
     """
 
@@ -106,7 +114,7 @@ def stretches(outcomes: Sequence[Outcome], strategy: str, rival: str) -> list[St
         here = at_point(outcomes, (value,))
         if strategy in here and rival in here:
             gain = here[rival].step_s / here[strategy].step_s if here[strategy].usable and here[rival].usable else None
-            rows.append((_state(gain), value, gain))
+            rows.append((UNUSABLE if gain is None else _verdict(here[strategy].gains.get(rival)), value, gain))
     result = []
     for state, group in groupby(rows, key=lambda row: row[0]):
         own = list(group)
@@ -114,7 +122,5 @@ def stretches(outcomes: Sequence[Outcome], strategy: str, rival: str) -> list[St
     return result
 
 
-def _state(gain: float | None) -> str:
-    if gain is None:
-        return "unusable"
-    return "pays" if gain > 1 + SAME else "costs" if gain < 1 - SAME else "same"
+def _verdict(gain: Gain | None) -> str:
+    return verdict(None) if gain is None else gain.verdict

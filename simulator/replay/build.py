@@ -6,6 +6,7 @@ kernel follows from the launches, streams and waits that `traces.recording.synch
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from simulator.bodies.recorded import Recorded
@@ -134,7 +135,7 @@ class _Builder:
                     lost, key = self._lost_launch(rank, order, index, previous, next_stream, links, shift, key, prefix)
                     next_stream += lost >= 0
                     ready_s = key[1]
-                body = Recorded(work.name, work.category, work.duration_s, work.bytes, work.grid)
+                body = Recorded(work.name, work.category, work.duration_s, work.bytes, work.grid, rank.operators.launching(work.call))
                 label = prefix + short_name(work.name)
                 after = [node for node in (host.launch_of_call.get(work.call, -1), lost) if node >= 0]
                 phase, layer = _annotated(rank, index, updates)
@@ -142,7 +143,7 @@ class _Builder:
                     arrival = Recorded(work.name, work.category, 0.0)
                     arrivals[number, index] = first = graph.add(Node(label + ARRIVAL, arrival, name, stream, key, after, phase))
                     links.append((first, order.work_after.get(index, [])))
-                    body, after = Recorded(work.name, work.category, transfers[number, index], work.bytes, work.grid), []
+                    body, after = replace(body, duration_s=transfers[number, index]), []
                 times = (work.start_s + shift - self.begin_s, work.end_s + shift - self.begin_s)
                 nodes[index] = graph.add(Node(label, body, name, stream, key, after, phase, times, layer))
                 if (number, index) not in transfers:

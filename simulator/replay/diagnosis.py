@@ -14,14 +14,18 @@ copy or memory set runs; else the device is idle. Idle time belongs to what the 
 The parts of a device sum to the step time; with several devices, parts are means.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from math import fsum
+from typing import NamedTuple
 
 from simulator.plan.task import Task
-from simulator.replay.compare import arrivals, boundaries, counted_steps, device_part, times_of
-from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH
+from simulator.replay.compare import arrivals, boundaries, device_part, times_of
+from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay
 from simulator.replay.waits import predecessors
 from traces.recording.recording import COLLECTIVE, KERNEL
@@ -52,40 +56,89 @@ class PartTime:
     share: float
 
 
+@dataclass(frozen=True, slots=True)
+class StepDiagnosis:
+    """Every part of one step, in the order of `Part`.
+
+    `waits`: what the host did while devices waited for it, with the seconds of waiting, the longest first: the op or annotation that was
+    open, or the call.
+    """
+
+    parts: tuple[PartTime, ...]
+    waits: tuple[tuple[str, float], ...]
+
+
+class _Idle(NamedTuple):
+    """Idle time of a device. `name`: the task that the next work waited for last, None if there is none."""
+
+    part: Part
+    start_s: float
+    end_s: float
+    name: str | None = None
+
+
 def diagnose(replay: Replay, timeline: Timeline) -> tuple[PartTime, ...]:
     """Return every part of the mean step, in the order of `Part`. `timeline`: the recording of `replay`, or its simulation."""
-    begin_s, end_s, steps = counted_steps(boundaries(replay.plan, replay.steps, times_of(timeline)))
+    return mean_of(diagnose_steps(replay, timeline))
+
+
+def mean_of(steps: Sequence[StepDiagnosis]) -> tuple[PartTime, ...]:
+    """Return every part of the mean of the steps that count: all but the first, unless it is the only one."""
+    counted = steps[1:] or steps
+    seconds = {part: fsum(step.parts[i].seconds for step in counted) / len(counted) for i, part in enumerate(Part)}
+    return _parts(seconds, fsum(seconds.values()))
+
+
+def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, ...]:
+    """Return the diagnosis of every step. `timeline`: the recording of `replay`, or its simulation."""
+    borders = boundaries(replay.plan, replay.steps, times_of(timeline))
     devices: dict[str, list[Span]] = {}
     for span in device_part(replay.plan, timeline).spans:
         devices.setdefault(span.device, []).append(span)
     causes = _Causes(replay, timeline)
-    totals = dict.fromkeys(Part, 0.0)
+    totals = [dict.fromkeys(Part, 0.0) for _ in replay.steps]
+    waits: list[Counter[str]] = [Counter() for _ in replay.steps]
     for spans in devices.values():
-        for part, seconds in _device_parts(spans, causes, begin_s, end_s).items():
-            totals[part] += seconds / (steps * len(devices))
-    step_s = (end_s - begin_s) / steps
-    return tuple(PartTime(part, seconds, seconds / step_s if step_s else 0.0) for part, seconds in totals.items())
+        _add_busy(causes.busy(spans), borders, totals)
+        for number, idle in _by_step(causes.idle(spans, borders), borders):
+            start_s, end_s = max(idle.start_s, borders[number]), min(idle.end_s, borders[number + 1])
+            totals[number][idle.part] += end_s - start_s
+            if idle.part in (Part.HOST, Part.SYNCHRONIZATION):
+                waits[number].update(causes.host_time(idle.name, start_s, end_s))
+    steps = zip(totals, waits, pairwise(borders), strict=True)
+    count = max(1, len(devices))
+    return tuple(
+        StepDiagnosis(
+            _parts({part: seconds / count for part, seconds in total.items()}, end_s - begin_s),
+            tuple((label, seconds / count) for label, seconds in waited.most_common()),
+        )
+        for total, waited, (begin_s, end_s) in steps
+    )
 
 
-def _device_parts(spans: Sequence[Span], causes: "_Causes", begin_s: float, end_s: float) -> dict[Part, float]:
-    """Return the seconds of one device by part, for all steps from `begin_s` to `end_s`."""
-    parts = dict.fromkeys(Part, 0.0)
-    covered: list[Span] = []
-    before_s = 0.0
-    for part, own in causes.busy(spans):
-        covered += own
-        covered_s = busy_seconds(covered, begin_s, end_s)
-        parts[part], before_s = covered_s - before_s, covered_s
-    idle: dict[Part, list[float]] = {}
-    reached_s = begin_s
-    for span in sorted(spans, key=lambda span: (span.start_s, causes.position[span.task])):
-        if span.start_s > reached_s and reached_s < end_s:
-            for part, seconds in causes.idle(span, reached_s, end_s):
-                idle.setdefault(part, []).append(seconds)
-        reached_s = max(reached_s, span.end_s)
-    if reached_s < end_s:  # nothing more is recorded on this device, while others still work
-        idle.setdefault(Part.OTHER_RANK, []).append(end_s - reached_s)
-    return {part: seconds + fsum(idle.get(part, ())) for part, seconds in parts.items()}
+def _parts(seconds: Mapping[Part, float], step_s: float) -> tuple[PartTime, ...]:
+    return tuple(PartTime(part, each, each / step_s if step_s else 0.0) for part, each in seconds.items())
+
+
+def _add_busy(by_part: Sequence[tuple[Part, list[Span]]], borders: Sequence[float], totals: list[dict[Part, float]]) -> None:
+    """Add the busy seconds of one device to the totals of each step. Parts are in order of precedence."""
+    covered: list[list[Span]] = [[] for _ in totals]
+    before_s = [0.0] * len(totals)
+    for part, own in by_part:
+        for number, span in _by_step(own, borders):
+            covered[number].append(span)
+        for number, spans in enumerate(covered):
+            covered_s = busy_seconds(spans, borders[number], borders[number + 1])
+            totals[number][part] += covered_s - before_s[number]
+            before_s[number] = covered_s
+
+
+def _by_step(items: Iterable[Span | _Idle], borders: Sequence[float]) -> Iterator[tuple[int, Span | _Idle]]:
+    """Yield each item with the number of every step in which it takes time."""
+    for item in items:
+        first = max(0, bisect_right(borders, item.start_s) - 1)
+        for number in range(first, min(bisect_left(borders, item.end_s), len(borders) - 1)):
+            yield number, item
 
 
 class _Causes:
@@ -95,8 +148,8 @@ class _Causes:
         tasks = replay.plan.tasks
         self.position = {task.name: index for index, task in enumerate(tasks)}
         self._tasks: Mapping[str, Task] = {task.name: task for task in tasks}
-        self._ends_s = {span.task: span.end_s for span in timeline.spans}
-        self._waited_for = predecessors(tasks, self._ends_s)
+        self._times = times_of(timeline)
+        self._waited_for = predecessors(tasks, {task: end_s for task, (_, end_s) in self._times.items()})
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = arrivals(replay.plan)
         self._all_arrived_s = self._last_arrivals(device_part(replay.plan, timeline))
@@ -124,17 +177,39 @@ class _Causes:
                 moving.append(_cut(span, arrived_s, span.end_s))
         return [(Part.COMPUTE, kernels), (Part.COMMUNICATION, moving), (Part.OTHER_RANK, waiting), (Part.COPIES, others)]
 
-    def idle(self, span: Span, idle_s: float, end_s: float) -> list[tuple[Part, float]]:
-        """Return the causes of the idle time from `idle_s` to the start of `span`, or to `end_s` if that is earlier: parts and seconds."""
-        until_s = min(span.start_s, end_s)
+    def idle(self, spans: Sequence[Span], borders: Sequence[float]) -> Iterator[_Idle]:
+        """Yield the idle time of a device between the first and the last border, with its cause."""
+        reached_s, end_s = borders[0], borders[-1]
+        for span in sorted(spans, key=lambda span: (span.start_s, self.position[span.task])):
+            if span.start_s > reached_s and reached_s < end_s:
+                yield from self._before(span, reached_s)
+            reached_s = max(reached_s, span.end_s)
+        if reached_s < end_s:  # nothing more is recorded on this device, while others still work
+            yield _Idle(Part.OTHER_RANK, reached_s, end_s)
+
+    def _before(self, span: Span, idle_s: float) -> Iterator[_Idle]:
+        """Yield the idle time from `idle_s` to the start of `span` by its causes."""
         first = self._arrival_of.get(span.task, span.task)
         name = self._waited_for.get(first)
         if name is None:
-            return [(Part.UNEXPLAINED, until_s - idle_s)]
-        ready_s = min(max(self._ends_s[name], idle_s), until_s)
-        if span.start_s - max(self._ends_s[name], idle_s) <= UNEXPLAINED_S + self._gaps[span.device]:
-            return [(self._cause(span, name, idle_s), until_s - idle_s)]
-        return [(self._cause(span, name, idle_s), ready_s - idle_s), (Part.UNEXPLAINED, until_s - ready_s)]
+            yield _Idle(Part.UNEXPLAINED, idle_s, span.start_s)
+            return
+        cause = self._cause(span, name, idle_s)
+        ready_s = min(max(self._times[name][1], idle_s), span.start_s)
+        if span.start_s - max(self._times[name][1], idle_s) <= UNEXPLAINED_S + self._gaps[span.device]:
+            ready_s = span.start_s
+        yield _Idle(cause, idle_s, ready_s, name)
+        yield _Idle(Part.UNEXPLAINED, ready_s, span.start_s)
+
+    def host_time(self, name: str | None, start_s: float, end_s: float) -> Mapping[str, float]:
+        """Return what the host did from `start_s` to `end_s`, before the end of its task `name`, with the seconds."""
+        seconds: Counter[str] = Counter()
+        while name is not None and self._tasks[name].device == HOST and self._times[name][1] > start_s:
+            body, (begins_s, ends_s) = self._tasks[name].body, self._times[name]
+            label = body.op or ("Python" if body.label == GAP else body.label)
+            seconds[label] += max(0.0, min(ends_s, end_s) - max(begins_s, start_s))
+            name = self._waited_for.get(name)
+        return seconds
 
     def _cause(self, span: Span, name: str, idle_s: float) -> Part:
         """Return why `span` started no earlier, if `name` was the last that it waited for and the device was idle from `idle_s` on."""
@@ -143,7 +218,7 @@ class _Causes:
             if before.device != span.device or ARRIVAL in name:
                 return Part.OTHER_RANK
             return Part.BETWEEN_KERNELS if f"stream {before.stream}" == span.lane else Part.DEPENDENCY
-        if self._ends_s[name] <= idle_s:
+        if self._times[name][1] <= idle_s:
             return Part.BETWEEN_KERNELS
         while True:
             if LOST_LAUNCH in name:
@@ -153,7 +228,7 @@ class _Causes:
                 return Part.HOST
             if self._tasks[earlier].device != HOST:
                 return Part.SYNCHRONIZATION
-            if self._ends_s[earlier] <= idle_s:
+            if self._times[earlier][1] <= idle_s:
                 return Part.HOST
             name = earlier
 

@@ -2,7 +2,7 @@
 
 A launch lasts from the start of its call to the moment at which its work may start (the end of the call plus the usual launch latency). A
 wait lasts from the end of the work that it waits for to its return. The time between calls is a gap: Python, data loading, and calls that
-order nothing.
+order nothing. It is called after the op or annotation that covers it, if one does.
 """
 
 from dataclasses import dataclass, field
@@ -56,10 +56,10 @@ def add_threads(
     last = dict.fromkeys(streams, -1)
     works = recording.works
 
-    def emit(thread: int, label: str, duration_s: float, until_s: float, step: int) -> int:
+    def emit(thread: int, label: str, duration_s: float, until_s: float, step: int, op: str = "") -> int:
         key: Key = (step, until_s + shift_s)
         cursor[thread] = max(cursor[thread], until_s)
-        node = last[thread] = graph.host(streams[thread], label, duration_s, key, prefix)
+        node = last[thread] = graph.host(streams[thread], label, duration_s, key, prefix, op)
         end_s = until_s - begin_s
         graph.nodes[node].recorded_s = (end_s - max(0.0, duration_s), end_s)
         return node
@@ -71,7 +71,8 @@ def add_threads(
             handed.append((node, waits_for[number], call.start_s))
         if call.kind not in _SILENT:
             if call.start_s > cursor[thread]:
-                emit(thread, GAP, call.start_s - cursor[thread], call.start_s, step)
+                op = recording.operators.covering(thread, cursor[thread], call.start_s)
+                emit(thread, GAP, call.start_s - cursor[thread], call.start_s, step, op)
             awaited = order.call_after.get(number)
             own = awaited is not None and any(works[index].call == number for index in awaited)
             end_s = max(call.end_s, cursor[thread])

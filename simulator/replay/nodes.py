@@ -15,6 +15,8 @@ GAP = "gap"
 LOST_LAUNCH = "lost launch"
 #: Ends the label of the task that marks a rank's arrival at a collective; the transfer is the next task in its lane.
 ARRIVAL = " arrival"
+#: Characters of an op's name in the name of a gap.
+LONGEST_OP = 100
 #: Issue order: iteration, then time.
 Key = tuple[int, float]
 
@@ -47,9 +49,9 @@ class Graph:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def host(self, stream: int, label: str, duration_s: float, key: Key, prefix: str = "") -> int:
-        """Add a node of a host thread and return its position. `prefix`: that of its rank (`rank_prefix`)."""
-        return self.add(Node(f"{prefix}{label}", Host(max(0.0, duration_s), label), HOST, stream, key))
+    def host(self, stream: int, label: str, duration_s: float, key: Key, prefix: str = "", op: str = "") -> int:
+        """Add a node of a host thread and return its position. `prefix`: that of its rank (`rank_prefix`). `op`: what covers a gap."""
+        return self.add(Node(f"{prefix}{short_op(op) or label}", Host(max(0.0, duration_s), label, op), HOST, stream, key))
 
     def set_duration(self, position: int, duration_s: float) -> None:
         """Set a host node's duration. Its recorded end stays."""
@@ -137,6 +139,11 @@ def rank_of(task: str) -> int | None:
     """Return the rank of a task by its name; None if there is only one rank."""
     match = _RANK.match(task)
     return int(match[1]) if match else None
+
+
+def short_op(op: str) -> str:
+    """Return the name of an op or annotation, cut if it is a long one."""
+    return op if len(op) <= LONGEST_OP else op[: LONGEST_OP - 1] + "…"
 
 
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|^void |^std::|^\s+")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.steady import AGREE
+from simulator.engine.steady import EQUAL
 from simulator.memory.words import holders_words, shortfall_words
 from simulator.options import option_values
 from simulator.plan.dependencies import dependencies_of
@@ -21,8 +21,8 @@ from traces.comparison import MemoryNeed
 from traces.documents import Data
 from traces.errors import StepcastError
 
-#: Share of a bound that counts: a simulation ends when two periods agree to AGREE, so that its step may be this much too short.
-_SETTLED = 1.0 - 2 * AGREE
+#: Share of a bound that counts: the rest is rounding.
+_COUNTS = 1.0 - EQUAL
 
 
 class Chains(Data):
@@ -108,7 +108,7 @@ class Evaluation(Data):
 
 def prunes(bound_s: float | None, most_s: float) -> bool:
     """Whether a plan with this lower bound cannot take as little as `most_s` seconds."""
-    return bound_s is not None and bound_s * _SETTLED > most_s
+    return bound_s is not None and bound_s * _COUNTS > most_s
 
 
 def evaluate_packed(packed: bytes, text: str, most_s: float) -> Evaluation | tuple[int, int]:

@@ -11,14 +11,15 @@ import numpy as np
 
 from simulator.machine.machine import Machine
 from simulator.predict.discrepancy import family
-from simulator.predict.forecast import Forecast, forecast, forecast_many, plan_strategy
+from simulator.predict.forecast import Forecast, forecast, forecast_many, least_measured, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.waterfall import waterfall
 from simulator.search.evaluation import Evaluation, prunes
 from simulator.search.search import FAR, MARGIN, Search
+from simulator.search.setup import Setup
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
-from traces.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResult
+from traces.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def rank(search: Search) -> Ranking:
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons(fitting)
     rows = [
-        _row(each, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.fits else None)
+        _row(each, setup, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.fits else None)
         for each in (*fitting, *others)
     ]
     pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
@@ -65,6 +66,8 @@ def rank(search: Search) -> Ranking:
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
+        measured_share=least_measured([each for each in (best_forecast, baseline, plain) if each is not None]),
+        pytorch=_plain(plain, setup) if plain is not None else None,
         waterfall=_difference(baseline, best_forecast),
         rival=rival.text if rival is not None else None,
         rival_waterfall=_difference(rival_forecast, best_forecast),
@@ -89,8 +92,18 @@ def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[
     return dict(zip(texts, map(float, chances), strict=True)), dict(zip(texts[1:], behind[1:], strict=True))
 
 
+def _plain(plain: Forecast, setup: Setup) -> PlainStep:
+    return PlainStep(
+        step_s=plain.timeline.step_s,
+        interval_s=plain.interval_s,
+        peak_bytes=max(plain.peak_bytes.values()),
+        measured=setup.measured(PYTORCH, plain.plan.options),
+    )
+
+
 def _row(
     each: Evaluation,
+    setup: Setup,
     baseline: Forecast | None,
     plain: Forecast | None,
     probability: float,
@@ -115,6 +128,7 @@ def _row(
         bound_s=each.bound_s,
         bound_by=each.bound_by,
         why_not=told.why_not,
+        measured=setup.measured(each.strategy, each.options),
         semantics=told.semantics,
     )
 

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from simulator import graph as graphs
 from simulator.costs.model import CostModel
 from simulator.graph import TrainingGraph
 from simulator.job import Job
 from simulator.machine.machine import Machine
+from traces.measured_step import MeasuredStep, step_name
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
 _CODE = Path(__file__).parents[1]
@@ -67,16 +69,34 @@ class Setup:
         """A hash of everything that decides an evaluation but the candidate's text."""
         profile = self.model.profile
         costs = profile.model_dump_json() if profile is not None else ""
-        content = (self.job.describe(), self._model, self.machine, self.model.machine, costs, self.mode, sorted(self.shared.items()))
+        content = (
+            self.job.describe(),
+            model_digest(self.job),
+            self.machine,
+            self.model.machine,
+            costs,
+            self.mode,
+            sorted(self.shared.items()),
+        )
         return hashlib.blake2b(f"{code_digest()} {content!r} {self.model.precision}".encode(), digest_size=16).hexdigest()
 
-    @property
-    def _model(self) -> str:
-        """What the model is: the hash of a built-in model's code, or the content of a user's captured graph."""
-        if (fingerprint := self.job.factory.fingerprint) is not None:
-            return str(fingerprint)
-        captured = json.dumps(graphs.dump(self.job.graph(*self.first)))
-        return hashlib.blake2b(captured.encode(), digest_size=16).hexdigest()
+    def measured(self, strategy: str, options: Mapping[str, Any]) -> MeasuredStep | None:
+        """What a validation measured of this job under a strategy, if the machine's profile has it."""
+        profile, name = self.model.profile, measured_job(self.job, self.mode, len(self.machine.devices))
+        return profile.steps.get(step_name(name, strategy, options)) if profile is not None and name else None
+
+
+def model_digest(job: Job) -> str:
+    """What the model is: the hash of a built-in model's code, or the content of a user's captured graph."""
+    if (fingerprint := job.factory.fingerprint) is not None:
+        return str(fingerprint)
+    captured = json.dumps(graphs.dump(job.graph(job.micro_batch, job.accumulate)))
+    return hashlib.blake2b(captured.encode(), digest_size=16).hexdigest()
+
+
+def measured_job(job: Job, mode: str, devices: int) -> str:
+    """The text for a job in the names of measured steps; empty on several devices, whose links no such text tells."""
+    return f"{job.digest} {model_digest(job)} {mode}" if devices == 1 else ""
 
 
 @lru_cache(maxsize=2)

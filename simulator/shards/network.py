@@ -216,4 +216,5 @@ class Network:
 
 
 def _divisors(extent: int, most: int) -> list[int]:
-    return [d for d in range(1, min(extent, most) + 1) if extent % d == 0]
+    """The degrees that divide an extent, at most `most`. An empty dimension, as of an empty cache, has the degree 1 alone."""
+    return [d for d in range(1, max(1, min(extent, most)) + 1) if extent % d == 0]

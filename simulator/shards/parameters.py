@@ -1,6 +1,6 @@
 """The workers' pieces of parameters and buffers: who holds them, how replicas sum their gradients, and their updates."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.bodies.update import STATE, Update, state_shape
@@ -91,21 +91,34 @@ class Pieces:
 
         None if the holders' contributions are not all there is, or not of exactly this box.
         """
-        value, inner, steps = self._gradient(parameter, box, values)
+        value, inner, view = self._gradient(parameter, box, values)
         own = [value.contribution(piece.device, inner) for piece in holders]
         overlapping = [piece for piece in value.contributions if overlap(piece.box, inner) is not None]
         if value.complete or len(overlapping) != len(own) or any(piece is None or piece.operand.views for piece in own):
             return None
-        return [(piece.operand, with_views(piece.operand, steps)) for piece in own]
+        return [(piece.operand, view(piece.operand)) for piece in own]
 
     def _fetched(self, parameter: str, piece: Piece, values: dict[str, Distributed], fetcher: Fetcher) -> Operand:
-        value, inner, steps = self._gradient(parameter, piece.box, values)
-        return with_views(fetcher.fetch(value, piece.device, inner, changed=True), steps)
+        value, inner, view = self._gradient(parameter, piece.box, values)
+        return view(fetcher.fetch(value, piece.device, inner, changed=True))
 
-    def _gradient(self, parameter: str, box: Box, values: dict[str, Distributed]):
-        """The value with a parameter's gradient, the box of it that is the gradient of a box, and how it is viewed."""
+    def _gradient(self, parameter: str, box: Box, values: dict[str, Distributed]) -> tuple[Distributed, Box, Callable[[Operand], Operand]]:
+        """The value with a parameter's gradient, the box of it that is the gradient of a box, and how to view an operand of that box.
+
+        All of a gradient may be any view of its value.
+        """
         operand = self.graph.gradients[parameter]
-        return values[operand.value], *behind_views(operand, self.graph.values[operand.value].shape, box)
+        own = self.graph.values[operand.value]
+        if box != whole(operand.shape):
+            inner, steps = behind_views(operand, own.shape, box)
+            return values[operand.value], inner, lambda held: with_views(held, steps)
+
+        def viewed(held: Operand) -> Operand:
+            if (held.shape, held.strides) != (own.shape, own.strides):
+                return with_views(held, operand.views)
+            return replace(operand, value=held.value, views=(*held.views, *operand.views))
+
+        return values[operand.value], whole(own.shape), viewed
 
     def _summed(self, name: str, devices: tuple[str, ...], operands: list[tuple[Operand, ...]], how: Reduction) -> list[Task]:
         root = HOST if how.server == "host" else ""

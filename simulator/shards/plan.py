@@ -13,7 +13,7 @@ from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.shards.boxes import Box, overlap, shape_of, whole
+from simulator.shards.boxes import Box, NotABoxError, overlap, shape_of, whole
 from simulator.shards.configuration import Configuration
 from simulator.shards.fetching import Fetcher
 from simulator.shards.lanes import Lanes
@@ -21,7 +21,7 @@ from simulator.shards.local import LocalOp, shard
 from simulator.shards.network import Network
 from simulator.shards.options import StepOptions
 from simulator.shards.parameters import Pieces, Reduction
-from simulator.shards.regions import name_of
+from simulator.shards.regions import name_of, rule_of
 from simulator.shards.strides import cut, dense
 from simulator.shards.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.shards.values import Distributed, Piece
@@ -66,7 +66,13 @@ class ShardedStep:
         self._check_memory()
 
     def plan(self) -> Plan:
-        """The finished plan."""
+        """The finished plan. Raises StepcastError if a part of a tensor is needed that lies nowhere."""
+        try:
+            return self._plan()
+        except NotABoxError as error:
+            raise StepcastError(f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline") from error
+
+    def _plan(self) -> Plan:
         self._hold_all()
         for index, local_ops in self._local_ops:
             if self._synchronizes(index):
@@ -92,7 +98,10 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": self.options.lag, "divided": self._division(), **self._statistics(), **self.options.notes},
+            semantics={"staleness": self.options.lag, "divided": self._division()}
+            | self._undivided()
+            | self._statistics()
+            | self.options.notes,
         )
 
     def _with_updates(self) -> list[Task]:
@@ -116,6 +125,12 @@ class ShardedStep:
     def _division(self) -> dict[str, str]:
         """The configuration of each layer."""
         return {layer.name: str(placed.configuration) for layer, placed in zip(self.network.layers, self.placed, strict=True)}
+
+    def _undivided(self) -> dict[str, object]:
+        """What to say of the kinds of ops that no rule divides: each runs on one device, on whole tensors."""
+        ops = (self.graph.ops[index] for layer in self.network.layers for index in layer.ops)
+        kinds = sorted({name_of(op) for op in ops if rule_of(op) is None and not self.network.only_counts(op)})
+        return {"on_one_device": kinds} if kinds else {}
 
     def _statistics(self) -> dict[str, object]:
         """What to say of batch-norms of which several workers have statistics of their own: their parts along n, h and w."""
@@ -286,15 +301,16 @@ class ShardedStep:
                 self._losses.append(made.value)
 
     def _replace(self, name: str, local_ops: list[tuple[str, LocalOp]], brought: list[_Brought]) -> None:
-        """After an op that changes a value in place, only what its workers have is valid."""
+        """After an op that changes boxes of a value in place, only what its workers have of these boxes is valid."""
         value = self._distributed(name)
         if value.value.kind in CARRIED_KINDS:
             return
-        value.complete, value.contributions = [], []
-        for (device, local), operands in zip(local_ops, brought, strict=True):
-            for operand, box, (base, _) in zip(local.op.inputs, local.reads, operands, strict=True):
-                if operand.value == name:
-                    value.complete.append(Piece(device, box, base))
+        value.change([
+            Piece(device, box, base)
+            for (device, local), operands in zip(local_ops, brought, strict=True)
+            for operand, box, (base, _) in zip(local.op.inputs, local.reads, operands, strict=True)
+            if operand.value == name
+        ])  # fmt: skip
 
     # --- gradients
 

@@ -44,8 +44,9 @@ def divided_shape(op: Op) -> tuple[int, ...]:
 
 
 def rule_of(op: Op) -> Rule | None:
-    """The rule of an op; None if the op runs on one worker only."""
-    return _RULES.get(name_of(op)) if op.body.target.startswith("aten.") else None
+    """The rule of an op; None if the op runs on one worker only: if it has no rule, or one that cannot divide it."""
+    rule = _RULES.get(name_of(op)) if op.body.target.startswith("aten.") else None
+    return rule if rule is not None and rule.divided(op) else None
 
 
 def divided_dimensions(op: Op) -> frozenset[int]:
@@ -206,12 +207,16 @@ def _concatenation_dimensions(op: Op) -> frozenset[int]:
 
 
 def concatenated(op: Op) -> tuple[int, list[tuple[int, tuple[int, int]]]]:
-    """The dimension along which `cat` puts its inputs one after another, and the range that each of them has there, by its position."""
-    arguments = arguments_of(op)
-    dim = (arguments[1] if len(arguments) > 1 else 0) % len(output_of(op).shape)
+    """The dimension along which `cat` puts its inputs one after another, and the range that each of them has there, by its position.
+
+    `cat` also takes empty tensors of one dimension, which have an empty range.
+    """
+    arguments, rank = arguments_of(op), len(output_of(op).shape)
+    dim = (arguments[1] if len(arguments) > 1 else 0) % rank
     places, start = [], 0
     for position in (argument["$"] for argument in arguments[0]):
-        end = start + op.inputs[position].shape[dim]
+        shape = op.inputs[position].shape
+        end = start + (shape[dim] if len(shape) == rank else 0)
         places.append((position, (start, end)))
         start = end
     return dim, places

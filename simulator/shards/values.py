@@ -1,11 +1,12 @@
 """A value of the graph in pieces on several devices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from simulator.plan.pieces import Box, covers
 from simulator.plan.task import Operand, Value
-from simulator.shards.boxes import overlap, without
+from simulator.shards.boxes import overlap, within, without
+from simulator.shards.strides import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,13 @@ class Piece:
     device: str
     box: Box
     operand: Operand
+
+    def outside(self, boxes: Iterable[Box]) -> "Iterator[Piece]":
+        """Yield the piece without what it has in common with `boxes`, as disjoint pieces."""
+        rest = [self.box]
+        for taken in boxes:
+            rest = [part for each in rest for part in without(each, taken)]
+        yield from (self if box == self.box else Piece(self.device, box, cut(self.operand, within(box, self.box))) for box in rest)
 
 
 @dataclass
@@ -28,6 +36,16 @@ class Distributed:
     value: Value
     complete: list[Piece] = field(default_factory=list)
     contributions: list[Piece] = field(default_factory=list)
+
+    def change(self, changed: Sequence[Piece]) -> None:
+        """Note that `changed` have the newest content of their boxes. It is also in the pieces that these are parts of."""
+        self.contributions = [piece for piece in self.contributions if any(piece.outside(each.box for each in changed))]
+        others = [
+            part
+            for piece in self.complete
+            for part in piece.outside(each.box for each in changed if each.operand.value != piece.operand.value)
+        ]
+        self.complete = list(dict.fromkeys((*changed, *others)))
 
     def on(self, device: str, box: Box) -> Piece | None:
         """A complete piece on a device that has all of a box: of those, first one that has nothing else."""

@@ -13,9 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from simulator.bodies.random_draws import is_random
 from simulator.collectives.sending import COMPUTE
 from simulator.graph import Op, TrainingGraph
-from simulator.ops.random_draws import is_random
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import CARRIED_KINDS, INPUT, Task
 from simulator.stages.cut import Cut

@@ -24,10 +24,15 @@ class Options:
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """Run the step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
+    """Run the step as autograd issues it, on `Machine.for_pytorch`: on a CPU all cores work on one op at a time."""
+    return own_step(NAME, job, machine, options, capturable=False)
 
-    `machine` is `Machine.for_pytorch`: on a CPU all cores work on one op at a time. Raises StepcastError for recurrent layers: autograd
-    unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
+
+def own_step(name: str, job: Job, machine: Machine, options: object, capturable: bool) -> Plan:
+    """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
+
+    `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises StepcastError for recurrent layers:
+    autograd unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
     """
     graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
@@ -38,8 +43,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]
-    updates = [replace(task, body=replace(task.body, capturable=False)) for task in build.updates()]
-    return build.plan(NAME, tasks + updates, options)
+    updates = [replace(task, body=replace(task.body, capturable=capturable)) for task in build.updates()]
+    return build.plan(name, tasks + updates, options)
 
 
 def _with_views(task: Task, build: PlanBuilder) -> Task:

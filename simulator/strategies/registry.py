@@ -31,6 +31,9 @@ from simulator.options import option_names, option_values
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError, UnknownNameError
 
+#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many micro-batches on.
+MOST_TASKS, FEW_PARTS = 100_000, 256
+
 
 class PlanFunction(Protocol):
     """The contract of a strategy: a function that plans a job on a machine."""
@@ -119,12 +122,20 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
         before = job.plans.get(key)
         if before is not None and not uses_costs:
             return before
+        _check_size(name, job, options)
         made = plan(job, machine, costs, options)
         if made != before:
             job.plans[key] = before = made
         return before
 
     return on_machine
+
+
+def _check_size(name: str, job: Job, options: Any) -> None:
+    """Raise StepcastError if there are too many micro-batches to plan and simulate a step in a minute."""
+    parts = max([job.accumulate, *(count for count in [getattr(options, "microbatches", None)] if isinstance(count, int))])
+    if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
+        raise StepcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 
 
 @cache

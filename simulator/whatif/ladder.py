@@ -91,7 +91,7 @@ def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:
     for each in classes[:CLASSES]:
         if each.seconds >= LEAST_CLASS_SHARE * total_s > 0:
             share = units.percent(each.seconds / total_s, signed=False)
-            yield LadderRule(f"kernel:/{each.regex}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
+            yield LadderRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
         yield LadderRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
 

@@ -1,4 +1,4 @@
-"""Find the kernels whose names match a user's regular expression.
+"""Find the kernels whose names match a user's regular expression, or that are of a class of kernels.
 
 A regular expression can take exponential time, and Python's `re` cannot be interrupted. The search therefore runs in a process of its own,
 which is killed if it takes too long or too much memory.
@@ -13,9 +13,11 @@ from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL, short_name
 from simulator.replay.replay import Replay
 from simulator.whatif.edit import device_work
+from simulator.whatif.kernel_classes import NAMES, class_of
 from simulator.whatif.parsing import MalformedError
 from traces import units
 from traces.errors import StepcastError
+from traces.recording.recording import KERNEL
 
 #: Largest number of characters of a regular expression.
 LONGEST = 300
@@ -41,11 +43,14 @@ except (re.error, OverflowError, RecursionError, MemoryError) as error:
 
 
 def matching(replay: Replay, regex: str) -> list[Task]:
-    """Return the device tasks whose recorded name contains a match of the regular expression.
+    """Return the device tasks whose recorded name contains a match of the regular expression; for the name of a class, its kernels.
 
     Raises StepcastError if there are none, and MalformedError if it is no regular expression or takes too long.
     """
     work = device_work(replay)
+    of_class = [task for task in work if regex in NAMES and task.body.category == KERNEL and class_of(task.body) == regex]
+    if of_class:
+        return of_class
     names = tuple(dict.fromkeys(task.body.name for task in work))
     chosen = {names[number] for number in _search(regex, names)}
     if not chosen:

@@ -1,15 +1,16 @@
 """Replay traces, compare the replay with its recording, and apply what-if rules to it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 from pathlib import Path
 
 from simulator.plan.task import BACKWARD, UPDATE
 from simulator.replay.build import build_replay
 from simulator.replay.compare import boundaries, compare, times_of
-from simulator.replay.diagnosis import Part, PartTime, diagnose
+from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of
 from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay, simulate_replay
 from simulator.whatif.edit import with_tasks
@@ -20,11 +21,13 @@ from traces.errors import StepcastError
 from traces.garbage import gc_paused
 from traces.recording.kineto import load_trace
 from traces.recording.recording import Recording
-from traces.replay_result import MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
+from traces.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
 from traces.timeline import Timeline
 
 #: The largest number of rules in one question, and of host threads in a picture.
 MOST_RULES, SHOWN_THREADS = 16, 4
+#: A step that takes so many times as long as the median step is a slow one; the largest number of waits of a step in the document.
+SLOW, MOST_WAITS = 1.25, 3
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,18 @@ class Answer:
     what_if: WhatIf
 
 
-def replayed(traces: Sequence[Path | str]) -> Replayed:
-    """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed."""
+def replayed(traces: Sequence[Path | str], told: Callable[[str], None] = lambda stage: None) -> Replayed:
+    """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed.
+
+    `told` hears of every stage before it begins: of each trace that is read, and of the replay.
+    """
+    recordings = []
     with gc_paused():
-        return _replayed([load_trace(trace) for trace in traces])
+        for trace in traces:
+            told(f"reading {Path(trace).name}")
+            recordings.append(load_trace(trace))
+        told("replaying")
+        return _replayed(recordings)
 
 
 def _replayed(recordings: Sequence[Recording]) -> Replayed:
@@ -57,11 +68,25 @@ def _replayed(recordings: Sequence[Recording]) -> Replayed:
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)
     lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}
+    steps = diagnose_steps(replay, replay.recorded)
+    lengths = [step.measured_s for step in comparison.steps]
+    median = typical_step(lengths)
     result = ReplayResult(
         gpu_period_measured_s=comparison.period_measured_s,
         gpu_period_simulated_s=comparison.period_simulated_s,
         error=comparison.error,
-        steps=tuple(ReplayStep(name=s.name, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in comparison.steps),
+        steps=tuple(
+            ReplayStep(
+                name=step.name,
+                measured_s=step.measured_s,
+                simulated_s=step.simulated_s,
+                parts=_parts(own.parts),
+                waits=tuple(HostWait(label=label, seconds=seconds) for label, seconds in own.waits[:MOST_WAITS]),
+            )
+            for step, own in zip(comparison.steps, steps, strict=True)
+        ),
+        median_step=median,
+        slow_steps=slow_steps(lengths),
         kernels=comparison.kernels,
         streams=len(comparison.streams),
         unmatched_kernels=unmatched,
@@ -82,7 +107,7 @@ def _replayed(recordings: Sequence[Recording]) -> Replayed:
             for worst in comparison.worst
         ),
         notes=replay.notes,
-        diagnosis=_parts(replay, replay.recorded),
+        diagnosis=_parts(mean_of(steps)),
     )
     return Replayed(replay, simulated, result)
 
@@ -103,7 +128,13 @@ def with_backward(replay: Replay) -> Replay:
 
 
 def ranked(recorded: Replayed, seconds: float = LADDER_S) -> ReplayResult:
-    """Return the result with the ladder of default changes, which takes about `seconds` at most."""
+    """Return the result with the ladder of default changes, which takes about `seconds` at most.
+
+    There is none for a recording of a single step: what the host did before and after the step, and what the step waited for at its begin,
+    would decide the gains.
+    """
+    if len(recorded.result.steps) < 2:
+        return recorded.result
     steps = ladder(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
     return recorded.result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
@@ -146,6 +177,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
                 applied.append(answer.rule)
                 assumptions += assumed
     timeline = simulate_replay(changed)
+    steps = diagnose_steps(changed, timeline)
     after_s = changed_step_s(changed)
     what_if = WhatIf(
         rules=tuple(applied),
@@ -154,24 +186,37 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
         gpu_period_after_s=after_s,
         speedup=before_s / after_s if after_s > 0 else None,
         answers=tuple(answers),
-        diagnosis=_parts(changed, timeline),
+        diagnosis=_parts(mean_of(steps)),
+        steps=tuple(
+            ChangedStep(name=step.name, seconds=fsum(part.seconds for part in own.parts), parts=_parts(own.parts))
+            for step, own in zip(changed.steps, steps, strict=True)
+        ),
     )
     return Answer(changed, timeline, what_if)
 
 
-def _parts(replay: Replay, timeline: Timeline) -> tuple[StepPart, ...]:
-    return tuple(StepPart(part=each.part, seconds=each.seconds, share=each.share) for each in diagnose(replay, timeline))
+def _parts(parts: Sequence[PartTime]) -> tuple[StepPart, ...]:
+    return tuple(StepPart(part=each.part, seconds=each.seconds, share=each.share) for each in parts)
 
 
 def _diagnosis(recorded: Replayed) -> list[PartTime]:
     return [PartTime(Part(each.part), each.seconds, each.share) for each in recorded.result.diagnosis]
 
 
-def typical_step(result: ReplayResult) -> int:
-    """Return the number of the recorded step with the median length; the first step does not count, unless it is the only one."""
-    lengths = [step.measured_s for step in result.steps]
-    numbers = sorted(range(1, len(lengths)) if len(lengths) > 1 else range(len(lengths)), key=lengths.__getitem__)
-    return numbers[len(numbers) // 2]
+def typical_step(lengths: Sequence[float]) -> int:
+    """Return the number of the step with the median length, of two the shorter; the first does not count, unless it is the only one."""
+    numbers = sorted(_counted(lengths), key=lengths.__getitem__)
+    return numbers[(len(numbers) - 1) // 2]
+
+
+def slow_steps(lengths: Sequence[float]) -> tuple[int, ...]:
+    """Return the numbers of the steps that take at least `SLOW` times as long as the median step, the slowest first."""
+    limit = SLOW * lengths[typical_step(lengths)]
+    return tuple(sorted((number for number in _counted(lengths) if lengths[number] >= limit), key=lambda number: -lengths[number]))
+
+
+def _counted(lengths: Sequence[float]) -> range:
+    return range(1 if len(lengths) > 1 else 0, len(lengths))
 
 
 def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Timeline:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.device_record import DeviceRecord, GpuMonitor
+from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import this_gpu
 from executors.cuda.driver import GpuFacts
 
@@ -22,7 +22,7 @@ class Nvml:
 
     def __init__(self, refused: tuple[str, ...] = ()):
         self.refused, self.opened, self.asked = refused, 0, []
-        self.reasons, self.clock, self.violations, self.pids = 0, 1980, {}, [os.getpid()]
+        self.reasons, self.clock, self.violations, self.pids, self.used = 0, 1980, {}, [os.getpid()], []
 
     def __getattr__(self, name: str):
         if not name.startswith("nvml") or name == "nvmlDeviceGetCurrentClocksThrottleReasons":
@@ -48,6 +48,9 @@ class Nvml:
     def _nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
         assert uuid == "GPU-0123"
         return "gpu"
+
+    def _nvmlDeviceGetProcessUtilization(self, handle, since):  # noqa: N802
+        return self.used
 
     def _nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return "gpu"
@@ -136,8 +139,18 @@ def test_an_undisturbed_run_has_no_flags():
     nvml = Nvml()
     monitor = GpuMonitor(nvml=nvml)
     nvml.clock = 1965  # within 2 %
-    assert monitor.stop().flags == ()
+    assert monitor.stop() == Conditions((), busy_share=0.0)
     assert nvml.opened == 0
+
+
+def test_what_other_processes_take_of_the_gpu_is_known_where_they_can_be_told_apart():
+    nvml = Nvml()
+    monitor = GpuMonitor(nvml=nvml)
+    nvml.pids = [os.getpid(), 77]
+    nvml.used = [SimpleNamespace(pid=pid, timeStamp=at, smUtil=share) for pid, at, share in [(77, 2, 40), (77, 1, 5), (os.getpid(), 1, 60)]]
+    assert monitor.stop().busy_share == 0.4
+    nvml.pids = [4001, 4002]  # the host's ids
+    assert GpuMonitor(nvml=nvml).stop().busy_share is None
 
 
 def test_disturbances_are_flagged_in_words():

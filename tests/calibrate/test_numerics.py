@@ -1,5 +1,7 @@
 """Plain PyTorch, with which plans are compared, trains the user's own module; unusual steps are trained exactly or refused."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -11,7 +13,11 @@ from simulator.strategies import registry as strategies
 from tests.support import stateful_models
 from traces.errors import StepcastError
 
-MODELS = [name for name, make in vars(stateful_models).items() if callable(make) and name not in ("Net", "_made")]
+MODELS = [
+    name
+    for name, make in vars(stateful_models).items()
+    if inspect.isfunction(make) and make.__module__ == stateful_models.__name__ and name != "_made"
+]
 
 
 def job_of(model: str, **fields) -> Job:

@@ -27,7 +27,8 @@ class RecordingTestbed:
     def sample_loop_keys(self, loop, number):
         self.events.append(f"sample {loop.strategy}")
 
-    def time_plain(self, plain, steps):
+    def train(self, steps):
+        """As plain PyTorch."""
         self.events.append("run pytorch")
         return [1.0] * (steps + 1)
 
@@ -35,7 +36,7 @@ class RecordingTestbed:
         return []
 
     def monitor(self):
-        return SimpleNamespace(stop=lambda: SimpleNamespace(rejected=False))
+        return SimpleNamespace(stop=lambda: SimpleNamespace(rejected=False, busy_share=0.0))
 
     def program(self, name: str) -> SimpleNamespace:
         def run(steps: int) -> ChunkTimes:
@@ -48,7 +49,7 @@ class RecordingTestbed:
 def rounds_of(testbed: RecordingTestbed, rounds: int = 2, **options):
     plans = [SimpleNamespace(strategy=name) for name in ("baseline", "owt")]
     candidates = [Candidate(plan, testbed.program(plan.strategy)) for plan in (*plans, plans[0])]
-    return run_rounds(candidates, testbed, None, no_progress, rounds, **options)
+    return run_rounds(candidates, testbed, testbed, no_progress, rounds, **options)
 
 
 def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
@@ -85,6 +86,6 @@ def test_without_sampling_only_programs_run():
 
 def test_if_all_rounds_were_disturbed_all_count():
     testbed = RecordingTestbed()
-    testbed.monitor = lambda: SimpleNamespace(stop=lambda: SimpleNamespace(rejected=True))
+    testbed.monitor = lambda: SimpleNamespace(stop=lambda: SimpleNamespace(rejected=True, busy_share=0.5))
     assert rounds_of(testbed, rounds=1).counted == [0]
     assert rounds_of(testbed, rounds=2).counted == [0, 1, 2]

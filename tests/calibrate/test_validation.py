@@ -26,7 +26,7 @@ def test_drift_corrects_only_costs_from_another_time(monkeypatch):
     assert all(row.scored_error == row.error == row.error_drift_corrected for row in interleaved.ran)
     base, fused = interleaved.ran
     assert base.against_pytorch == pytest.approx(interleaved.reference_step_s / base.measured_step_s)
-    assert (base.predicted_speedup_interval, base.measured_speedup_interval, base.verdict) == (None, None, None)
+    assert (base.predicted_speedup_interval, base.measured_speedup_interval) == (None, None)
     for value, (low, high) in (
         (fused.predicted_speedup, fused.predicted_speedup_interval),
         (fused.measured_speedup, fused.measured_speedup_interval),

@@ -11,7 +11,6 @@ import torch
 from calibrate.compiled import compile_alone
 from calibrate.numerics import STEPS, References, compare
 from calibrate.operands import OperandPool, fill
-from executors.binding import draw_numbers
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
 from executors.dropout import mask
@@ -19,12 +18,10 @@ from executors.kernels.update import torch_optimizer
 from executors.run import execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import STATE, forms
 from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
 from simulator.plan.json import dump, load
-from simulator.plan.task import Operand, Task
 from tests.fake_gpu import FakeGpu
 from tests.support import square_models
 from tests.support.applicable import core_groups
@@ -169,32 +166,11 @@ def test_parts_of_a_mask_are_one_mask(part, machine, two_devices):
         assert torch.equal(torch.cat(halves, dim=1 if part == "channels" else 0), mask((8, 6), p, seed=5, step=2, index=number))
 
 
-def draw(name: str, box, of=(8, 6), micro_batch: int = 0, layer: str = "drop") -> Task:
-    """A task that draws a part of a mask; a whole one if `box` is None."""
-    shape = of if box is None else tuple(end - first for first, end in box)
-    kwargs = "{}" if box is None else json.dumps({"part": {"of": of, "box": box}})
-    x = Operand("x", shape, (shape[1], 1), "float32")
-    body = OpCall("aten.native_dropout.default", '[{"$":0},0.5,true]', kwargs, (0, 1))
-    return Task(name, body, "cpu:0", reads=(x,), layer=layer, micro_batch=micro_batch)
-
-
-def test_parts_of_one_mask_share_its_number():
-    """Whether the devices draw their parts of a first and a second mask mask by mask, or device by device."""
-    left, right, top, bottom = [[0, 8], [0, 3]], [[0, 8], [3, 6]], [[0, 4], [0, 6]], [[4, 8], [0, 6]]
-    by_mask = [draw("a0", left), draw("a1", right), draw("b0", top), draw("b1", bottom), draw("c", None)]
-    assert draw_numbers(by_mask) == {"a0": 0, "a1": 0, "b0": 1, "b1": 1, "c": 2}
-    by_device = [draw("a0", left), draw("b0", left), draw("a1", right), draw("b1", right)]
-    assert draw_numbers(by_device) == {"a0": 0, "a1": 0, "b0": 1, "b1": 1}
-    others = [draw("a", left), draw("b", right, layer="other"), draw("c", right, micro_batch=1), draw("d", [[0, 4], [3, 6]], of=(4, 6))]
-    assert draw_numbers(others) == {"a": 0, "b": 1, "c": 2, "d": 3}
-
-
 def test_a_part_costs_what_a_whole_mask_of_its_shape_costs(machine, two_devices):
     job = job_of("dropout")
     plan = shard_plan(job, machine, by_channels(*CPUS))
     part = next(task for task in plan.tasks if task.name == "drop.0@cpu:1")
-    whole = draw("whole", None, of=(8, 3))
-    assert part.body.key(part) == whole.body.key(replace(whole, reads=part.reads))
+    assert part.body.key(part) == replace(part.body, kwargs="{}", draw=0).key(part)
     call = compile_alone(part, plan, fill(part, plan, OperandPool()), two_devices.device)
     call()
     call.run(call.instance)

@@ -5,6 +5,9 @@ from dataclasses import replace
 
 from hypothesis import given
 
+from simulator.board import order_csv
+from simulator.board.board import Board
+from simulator.board.order import Order
 from simulator.capture import cache
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -15,6 +18,7 @@ from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
 from tests.support.small_plans import copied, forward_fused, machine
+from traces.errors import LONGEST
 
 PLANS = [forward_fused(), copied()]
 
@@ -43,6 +47,14 @@ def test_a_damaged_plan_is_used_or_refused(document):
 def test_a_damaged_plan_text_is_used_or_refused(text):
     with sound("plan, as text", text):
         use(plan_text.parse(text))
+
+
+@fuzzed(60)
+@given(damaged_text(order_csv.write(Order.of(PLANS[0]))))
+def test_a_damaged_order_is_followed_or_refused(text):
+    with sound("order", text):
+        for fault in Board(PLANS[0], machine(2)).faults(order_csv.parse(text)):
+            assert len(fault.words) <= LONGEST, fault.words
 
 
 def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from simulator.whatif import registry as whatif
-from simulator.whatif.replayed import ask, one_step, replayed, typical_step
+from simulator.whatif.replayed import ask, one_step, replayed
 from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, sound
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace
@@ -27,7 +27,7 @@ def replay(path, rules=()):
     """Everything that `stepcast replay` does."""
     recording = replayed([path])
     result = recording.result
-    one_step(recording.replay, recording.simulated, typical_step(result), "replayed")
+    one_step(recording.replay, recording.simulated, result.median_step, "replayed")
     json.dumps(trace_document({"recorded": recording.replay.recorded, "replayed": recording.simulated}), allow_nan=False).encode()
     json.dumps(result.document(), allow_nan=False)
     console = Console(file=io.StringIO())

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _answer(request: dict, run) -> dict:
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+") as err:
         child = os.fork()
         if not child:
             os._exit(_child(request, run, out, err))

@@ -17,6 +17,7 @@ from simulator.predict.forecast import forecast
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
+from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
 from traces.comparison import Comparison, Prediction, Validation, phase_seconds
 from traces.diff_result import Contribution, Diff, DiffTerm
@@ -27,6 +28,7 @@ from traces.perfetto import trace_document
 from traces.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
 from traces.replay_result import ReplayResult, ReplayStep
 from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
+from traces.search_result import SearchResult
 from traces.timeline import Timeline
 from traces.training import TrainingRun
 from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
@@ -75,7 +77,7 @@ def use_validation(path: Path) -> None:
     document = Validation.load(path)
     printed(tables.validation_table([document]), sentences.job_words(document), *sentences.validation_words(document))
     for row in document.results:
-        printed(*sentences.result_words(row), *sentences.memory_words(row))
+        printed(*sentences.result_words(document, row), *sentences.memory_words(row))
     speedups_figure(document)
     summarise([("name", document)])
     json.dumps(document.document(), allow_nan=False)
@@ -135,6 +137,14 @@ def use_replay(path: Path) -> None:
     document = ReplayResult.load(path)
     printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
     json.dumps(document.document(), allow_nan=False)
+
+
+def use_search(path: Path) -> None:
+    """Load the result of a search and print it."""
+    from ui.text import searches
+
+    document = SearchResult.load(path)
+    printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))
 
 
 def _profile() -> dict[str, Any]:
@@ -235,4 +245,5 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "reproduction": (_reproduction().document(), use_reproduction),
         "replay": (replay.document(), use_replay),
         "diff": (diff.document(), use_diff),
+        "search": (search_result(verification=verification(("turbodl", 9, 8, 8.5), ("baseline", 10, 9, 9.5))).document(), use_search),
     }

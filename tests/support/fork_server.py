@@ -23,7 +23,8 @@ from tests.support.busy_machine import accept_other_work
 #: What most programs import. No module that is run as a program is among them.
 IMPORTS = (
     "torch", "torch._dynamo", "torch.distributed", "rich.console", "rich.table", "typer.main",
-    "calibrate.accuracy", "calibrate.validation", "calibrate.cpu.testbed", "executors.cpu.backend", "executors.distributed.backend",
+    "calibrate.accuracy", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
+    "executors.distributed.backend",
     "executors.trainer", "simulator.reproduce", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
     "ui.reports.report",
 )  # fmt: skip

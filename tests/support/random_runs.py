@@ -117,7 +117,7 @@ def _gpu(rng: random.Random, devices, mode: str, coarse: bool) -> Machine:
         "cross_gap_s": seconds(0.25),
         "callback_s": seconds(0.125),
     }
-    lane = HostLane("host", devices, **times, queue_depth=rng.choice((1, 2, 3, 8, 1000)), graph_iterations=rng.randint(1, 4))
+    lane = HostLane("host", devices, **times, queue_depth=rng.choice((1, 2, 3, 8, 100)), graph_iterations=rng.randint(1, 4))
     hosted = mode == "graph" or rng.random() < 0.8
     links = _links(rng) if len(devices) == 2 else ()
     memory = "hbm" if len(devices) == 2 and rng.random() < 0.3 else ""

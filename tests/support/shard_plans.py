@@ -111,7 +111,7 @@ class _Builder:
     def op(self, name: str, target: str, args: list, reads: tuple, writes: dict[str, tuple[int, ...]], mutates: tuple = (), **more):
         """Add a task. `args`: {"$": i} stands for input i. `writes`: shapes by name, in the order of `outputs`."""
         outputs, kwargs = more.pop("outputs", tuple(range(len(writes)))), json.dumps(more.pop("kwargs", {}))
-        body = OpCall(target, json.dumps(args, separators=(",", ":")), kwargs, outputs)
+        body = OpCall(target, json.dumps(args, separators=(",", ":")), kwargs, outputs, draw=more.pop("draw", 0))
         kind = GRADIENT if more.get("phase") == BACKWARD else ACTIVATION
         dtypes = {item: "bool" if item.startswith("mask") else "" for item in writes}
         written = tuple(self._value(item, shape, kind, dtype=dtypes[item]) for item, shape in writes.items())
@@ -169,7 +169,7 @@ class _Builder:
         for number, p in enumerate((0.5, 0.3)):
             part = {"of": [self.job.batch, CHANNELS], "box": [self.images, self.shard.channels]}
             args, writes = [{"$": 0}, p, True], {f"z{number}": y.shape, f"mask{number}": y.shape}
-            more = {"kwargs": {"part": part}, "layer": f"1.{number}"}
+            more = {"kwargs": {"part": part}, "layer": f"1.{number}", "draw": number}
             y, mask = self.op(f"drop.{number}", "aten.native_dropout.default", args, (y,), writes, **more)
             masks.append((mask, 1 / (1 - p)))
         return y, masks

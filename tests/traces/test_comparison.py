@@ -2,6 +2,7 @@
 
 import json
 import math
+from statistics import NormalDist
 
 import pytest
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from tests.support.page_samples import prediction, result, skipped, validation
 from traces.comparison import Comparison, Prediction, Seconds, Validation
 from traces.errors import UnusableFileError
 from traces.timeline import Span, Timeline
+from traces.verdict import Gain
 
 
 def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
@@ -32,6 +34,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "bubble_share",
         "tasks",
         "simulate_wall_s",
+        "settled",
         "shares",
         "critical_path",
         "at_peak",
@@ -44,6 +47,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "against_pytorch_interval",
         "faster_probability",
         "faster_than_pytorch_probability",
+        "measured_share",
     }
     assert document["schema"] == "stepcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
@@ -81,8 +85,11 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
         "results",
         "image_size",
         "reference_threads",
+        "reference_waiting",
         "reference_runs_s",
         "pytorch",
+        "busy_share",
+        "comparisons",
     }
     assert set(document["results"][1]) == {
         "strategy",
@@ -194,10 +201,38 @@ def test_seconds_within_the_steady_period():
     assert both.phases() == {"forward": Seconds(2.0, 4.0), "backward": Seconds(3.0, 6.0)}
 
 
-def test_verdicts_of_a_strategy():
-    base = result("baseline", against_pytorch=0.8, against_pytorch_interval=(0.78, 0.82), measured_speedup_interval=None)
+def test_gains_of_a_strategy():
+    base = result("baseline", measured=0.06, against_pytorch=0.8, against_pytorch_interval=(0.78, 0.82), measured_speedup_interval=None)
     best = result("turbodl", against_pytorch=1.33, against_pytorch_interval=(1.29, 1.37), measured_speedup_interval=(1.6, 1.7))
-    assert (best.verdict, best.verdict_against_pytorch) == ("faster", "faster")
-    assert (base.verdict, base.verdict_against_pytorch) == (None, "slower")
-    assert (skipped().verdict, skipped().verdict_against_pytorch) == (None, None)
-    assert result().verdict == "cannot tell"
+    document = validation(base, best, skipped())
+    assert document.gain_over_pytorch(best) == Gain(1.33, (1.29, 1.37), "faster")
+    assert document.gain_over_pytorch(best) == document.headline_gain
+    assert (document.gain_over_baseline(best).verdict, document.gain_over_pytorch(base).verdict) == ("faster", "slower")
+    assert (document.gain_over_baseline(base), document.gain_over_pytorch(skipped())) == (None, None)
+
+
+def test_a_busy_machine_gives_no_verdict():
+    best = result("turbodl", against_pytorch=0.2, against_pytorch_interval=(0.19, 0.21), measured_speedup_interval=(0.2, 0.3))
+    quiet, busy = (validation(best, busy_share=share) for share in (0.1, 0.11))
+    assert (quiet.busy, busy.busy) == (False, True)
+    assert [document.headline_gain.verdict for document in (quiet, busy)] == ["slower", "no verdict"]
+    assert busy.gain_over_baseline(best).verdict == "no verdict"
+    assert busy.headline_gain.interval == (0.19, 0.21)
+
+
+def test_intervals_of_single_rows_are_widened_for_the_choice_of_the_fastest():
+    """In documents from before intervals held for all rows at once."""
+    rows = [result(f"s{i}", against_pytorch=1.1, against_pytorch_interval=(1.01, 1.2)) for i in range(5)]
+    gains = [validation(*rows).model_copy(update={"comparisons": count}).gain_over_pytorch(rows[0]) for count in (5, 1)]
+    assert [gain.verdict for gain in gains] == ["faster", "cannot tell"]
+    wider = NormalDist().inv_cdf(0.99) / NormalDist().inv_cdf(0.95)
+    assert gains[1].interval == pytest.approx((1.1 * (1.01 / 1.1) ** wider, 1.1 * (1.2 / 1.1) ** wider))
+
+
+def test_a_prediction_has_a_verdict_if_half_of_its_time_was_measured():
+    known = {"against_pytorch": 1.2, "against_pytorch_interval": (1.1, 1.3), "speedup_interval": (0.9, 1.3)}
+    words = {share: prediction(**known, measured_share=share).gain.verdict for share in (None, 0.5, 0.49)}
+    assert words == {None: "faster", 0.5: "faster", 0.49: "no verdict"}
+    assert prediction(**known).gain_over_baseline.verdict == "cannot tell"
+    assert prediction(**known, strategy="pytorch").gain is None
+    assert prediction().gain == prediction().gain_over_baseline

@@ -40,11 +40,11 @@ PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
     "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch", "against_pytorch_interval",
-    "faster_probability", "faster_than_pytorch_probability",
+    "faster_probability", "faster_than_pytorch_probability", "settled", "measured_share", "model", "batch", "machine",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_runs_s", "image_size", "pytorch",
+    "reference_threads", "reference_waiting", "reference_runs_s", "image_size", "pytorch", "busy_share", "comparisons",
 }  # fmt: skip
 RESULT = {
     "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",

@@ -151,8 +151,7 @@ BAD_FACTORIES = [
     ("exits", "in exits: SystemExit: 3"),
     ("raises_a_base_exception", "in raises_a_base_exception: Stop: enough"),
     ("forward_raises_a_base_exception", "in stop: Stop: enough"),
-    ("returns_two", "returned a tuple of 2; expected (module, inputs, target)"),
-    ("returns_nothing", "returned NoneType; expected (module, inputs, target)"),
+    ("returns_nothing", "returned NoneType; expected (module, inputs), (module, inputs, target)"),
     ("returns_a_function", "returned a function as its model; expected a torch.nn.Module"),
     ("no_argument", "takes 0 positional arguments"),
     ("loss_is_a_number", "returned a loss of type int; expected a function (output, target)"),
@@ -178,7 +177,7 @@ BAD_FACTORIES = [
     ("hook_after_accumulation", "tensor 'bias' of ", "has a hook (register_post_accumulate_grad_hook)"),
     ("hook_in_forward", "tensor 'linear.weight' of the model has a hook (register_hook)"),
     ("counts", "two forward passes in a row differ at model/mul", "'calls' of the model from 0 to 2"),
-    ("rebinds_a_buffer", "replaces its tensor 'scale' by another one"),
+    ("rebinds_a_buffer", "reads a tensor that an earlier step computed"),
     ("changes_its_input", "aten.relu_.default in layer '' changes input:0 in place"),
     ("backward_in_forward", "the model's forward calls backward (parameter 'linear.weight'"),
     ("absent", "has no factory 'absent'", "it offers: "),
@@ -213,7 +212,7 @@ def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
 def test_a_factory_that_never_returns(stepcast):
     call = options(model=f"{BROKEN}:never_returns")
     refused(
-        stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has not finished after 0.5 s", "FACTORY_SECONDS"
+        stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has made no progress for 0.5 s", "FACTORY_SECONDS"
     )
     refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="soon"), "STEPCAST_FACTORY_SECONDS is 'soon'")
 

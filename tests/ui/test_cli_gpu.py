@@ -42,8 +42,8 @@ def tasks() -> int:
 
 
 def warnings(done) -> list[str]:
-    """The lines on standard error, without the one that says what fp32 means on a GPU with TF32."""
-    return [line for line in done.err.splitlines() if "fp32 means full fp32" not in line]
+    """The lines on standard error, without the one that says what the default precision means on a GPU with TF32."""
+    return [line for line in done.err.splitlines() if "convolutions in TF32" not in line]
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -63,9 +63,7 @@ def test_this_gpu_is_the_profile_in_the_data_folder(stepcast, profile, tmp_path)
     place = tmp_path / "profiles" / f"{profile.identity.name}.json"
     this_gpu = ("predict", *JOB, "--machine", "this-gpu")
     assert "this-gpu" not in stepcast.call("machines", **data).out
-    refused(
-        stepcast.call(*this_gpu, **data), "no calibrated NVIDIA GPU", f"no fp32 profile of one in {place.parent}", "calibrate --device cuda"
-    )
+    refused(stepcast.call(*this_gpu, **data), "no calibrated NVIDIA GPU", f"no profile of one in {place.parent}", "calibrate --device cuda")
     profile.model_copy(update={"notes": ["throttled (power cap)"]}).save(place)
     listed = stepcast.call("machines", "--json", **data).document["machines"]
     assert listed[-1]["name"] == "this-gpu"
@@ -84,7 +82,10 @@ def test_this_gpu_is_the_profile_in_the_data_folder(stepcast, profile, tmp_path)
 def test_costs_of_other_kernels_than_the_jobs_are_refused(stepcast, profile, tmp_path):
     fp32 = profile.save(tmp_path / "fp32.json")
     tf32 = profile.model_copy(update={"identity": profile.identity.model_copy(update={"tf32": True})}).save(tmp_path / "tf32.json")
-    done = stepcast.call("predict", *JOB, "--profile", tf32)
+    for profile_of, used in ((fp32, "fp32"), (tf32, "tf32")):
+        done = stepcast.call("predict", *JOB, "--profile", profile_of, "--json")
+        assert done.document["precision"] == used, "by default, what the kernels were measured in"
+    done = stepcast.call("predict", *JOB, "--profile", tf32, "--precision", "fp32")
     refused(done, f"--precision fp32: profile {tf32} was measured in tf32; use --precision tf32, or another profile")
     done = stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
     refused(done, f"--precision tf32: profile {fp32} was measured in fp32; use --precision fp32")

@@ -38,6 +38,15 @@ class Finder:
             pathlib.Path({mark!r}).touch()
 sys.meta_path.insert(0, Finder())
 """
+#: Runs before the command line: writes a file when modules are unloaded at the end, and then waits for a second.
+UNLOADING = """
+import os, time
+class Last:
+    def __del__(self, open=os.open, close=os.close, flags=os.O_CREAT, sleep=time.sleep):
+        close(open({mark!r}, flags))
+        sleep(1)
+os.last_of_all = Last()
+"""
 STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
 TERMINATED = (143, *STOPPED[1:])
 LONG = ("--model", "lenet5", "--batch", 2048)
@@ -135,6 +144,15 @@ def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
     assert (status, err.endswith(TERMINATED[2])) == (143, True)
     assert "baseline" in out, "the table is printed before the report is written"
     assert [path.name for path in tmp_path.iterdir() if "rep" in path.name] == []
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_is_done_changes_nothing(tmp_path, by):
+    """Python has taken its handlers away when it unloads modules."""
+    code = UNLOADING.format(mark=str(tmp_path / "mark"))
+    status, out, err = interrupted(tmp_path, code, "strategies", by=by, begin=start)
+    assert (status, err) == (0, "")
+    assert "baseline" in out
 
 
 @pytest.mark.parametrize("command", [("run",), ("predict", "--machine", "p100")], ids=["run", "predict"])

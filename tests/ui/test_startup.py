@@ -23,7 +23,7 @@ DONE = {
     "papers": ["reproduce"],
     "help": ["validate", "--help"],
     "cached graph": ["predict", *CACHED, "--strategy", "backward-fusion", "--machine", "h100"],
-    "cached graph on this CPU": ["predict", *CACHED, "--strategy", "turbodl", "--machine", "this-cpu"],
+    "cached graph on this CPU": ["predict", *CACHED, "--strategy", "turbodl", "--machine", "this-cpu", "--no-calibrate"],
 }
 PREDICT = ["predict", "--machine", "h100", "--strategy"]
 REFUSED = {

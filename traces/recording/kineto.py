@@ -1,8 +1,7 @@
 """Reads traces of torch.profiler (Kineto), plain or gzip, in the schemas since PyTorch 1.8.
 
-Three kinds of events are used: device work (kernels, copies, sets), calls of the CUDA runtime and driver, and annotations (profiler steps,
-optimizer steps). Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches; so are
-operators, unless they are asked for.
+Four kinds of events are used: device work (kernels, copies, sets), calls of the CUDA runtime and driver, operators, and annotations
+(profiler steps, optimizer steps). Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches.
 """
 
 import math
@@ -71,12 +70,12 @@ class _RawCall(NamedTuple):
     external: int = -1
 
 
-def load_trace(path: Path | str, with_operators: bool = False) -> Recording:
-    """Read the trace of one rank. `with_operators`: read the ops that the host called, too.
+def load_trace(path: Path | str) -> Recording:
+    """Read the trace of one rank.
 
     Raises UnusableFileError if the file is missing, damaged, not a profiler trace, or without device work.
     """
-    reader = _Events(with_operators)
+    reader = _Events()
     for key, item in items(path, "traceEvents", "trace"):
         reader.add(key, item)
         if reader.used > MOST_EVENTS:
@@ -95,11 +94,10 @@ def load_trace(path: Path | str, with_operators: bool = False) -> Recording:
 class _Events:
     """Collects the events that are used."""
 
-    def __init__(self, with_operators: bool):
+    def __init__(self):
         self.works: list[_RawWork] = []
         self.operators: list[RawOperator] = []
         self.events = 0
-        self._with_operators = with_operators
         self._properties: dict[int, dict[str, Any]] = {}
         self._calls: list[_RawCall] = []
         self._syncs: dict[int, Sync] = {}
@@ -133,7 +131,7 @@ class _Events:
             return
         category = category.lower()
         on_device, on_host = category in _DEVICE, category in _HOST
-        is_operator = self._with_operators and category in CATEGORIES
+        is_operator = category in CATEGORIES
         if not (on_device or on_host or is_operator or category == "cuda_sync" or _STEP.match(name)):
             return
         name = self._names.setdefault(name, name) if name.isascii() and len(name) <= LONGEST_NAME else _clean(name)

@@ -13,13 +13,17 @@ from traces.recording.operators import Operators
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
+#: NCCL and RCCL; the custom all-reduces of serving engines and PyTorch's symmetric memory; NVSHMEM (its kernels of host calls end in
+#: `_on_stream_kernel`) and rocSHMEM; DeepEP, whose namespace is `dpsk::ep` in traces of its authors, and MORI's port of it.
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_|nvshmem|deep_ep", re.IGNORECASE
+    r"nccl|rccl|oneshot_?all_?reduce|cross_device_reduce|all_?reduce_?kernel|multimem_"
+    r"|nvshmem|rocshmem|_on_stream_kernel|deep_ep|\bep::(inter|intra)node|\bep(dispatch|combine)(inter|intra)node",
+    re.IGNORECASE,
 )
 
 
 def is_communication(kernel: str) -> bool:
-    """Whether a kernel of this name moves data between devices of a job (NCCL, RCCL, custom all-reduces, NVSHMEM)."""
+    """Whether a kernel of this name moves data between devices of a job, or waits for other devices to do so."""
     return _COMMUNICATION.search(kernel) is not None
 
 
@@ -97,7 +101,7 @@ class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
     `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
-    the ops that the host called, if they were read.
+    the ops that the host called.
     """
 
     source: str

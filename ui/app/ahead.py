@@ -3,11 +3,9 @@
 import importlib
 import threading
 
-from ui.app.model import Request, find_predictor
+from ui.app.model import EXAMPLE, find_predictor
 from ui.app.navigation import PAGES, pages
 
-#: The request behind the example of the first page.
-EXAMPLE = Request("resnet18", 32, machine="h100", strategies=("backward-fusion", "turbodl"))
 _wanted = threading.Event()
 
 

@@ -1,5 +1,6 @@
-"""What the user did on the schedule board: a list of edits that can be undone and redone."""
+"""What the user did on the schedule board: a list of edits that can be undone and redone. It survives a reload of the page."""
 
+import secrets
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
@@ -7,7 +8,12 @@ import streamlit as st
 
 from simulator.board.order import Order
 
-_KEY = "board"
+#: The name of a history in the page's link, by which a reloaded page finds it.
+EDITS = "edits"
+_KEY = "board edits"
+#: Histories that are kept, the latest last, by their names.
+_MOST = 100
+_histories: dict[str, "History"] = {}
 
 
 @dataclass(frozen=True)
@@ -64,14 +70,25 @@ class History:
         self.done = 0
 
 
+def open_history(named: str) -> str:
+    """Choose the history that a link names, if it is kept here; otherwise this session goes on with its own. Returns its name."""
+    if named in _histories or _KEY not in st.session_state:
+        st.session_state[_KEY] = named if named in _histories else secrets.token_hex(4)
+    return st.session_state[_KEY]
+
+
 def history_of(of: Hashable, own: Order, own_s: float, step_s: Callable[[Order], float | None]) -> History:
-    """The history of a board in this session; a new one if the board, or the strategy's own order, is another.
+    """The history that `open_history` has chosen; a new one if the board, or the strategy's own order, is another.
 
     After a calibration, which a run includes, costs are others: then `step_s` predicts the orders anew.
     """
-    kept = st.session_state.get(_KEY)
-    if not isinstance(kept, History) or (kept.of, kept.own) != (of, own):
-        kept = st.session_state[_KEY] = History(of, own, own_s)
+    name = st.session_state[_KEY]
+    kept = _histories.pop(name, None)
+    if kept is None or (kept.of, kept.own) != (of, own):
+        kept = History(of, own, own_s)
+    _histories[name] = kept
+    for oldest in list(_histories)[:-_MOST]:
+        del _histories[oldest]
     if kept.own_s != own_s:
         kept.own_s = own_s
         kept.edits = [replace(edit, step_s=step_s(edit.order)) for edit in kept.edits]

@@ -9,51 +9,60 @@ import streamlit as st
 from simulator.board import order_csv
 from simulator.board.order import Order
 from simulator.machine.presets import THIS_CPU
-from traces.comparison import Comparison
+from traces.comparison import Comparison, Validation
+from traces.errors import StepcastError
 from traces.files import write_atomic
+from ui.app import runs
 from ui.app.command_parts import command_ui
-from ui.app.command_run import CommandRun
 from ui.app.links import options_of
 from ui.app.model import Request, reports_folder
 from ui.app.state import BUTTON
 from ui.app.timeline_parts import timelines_ui
 from ui.app.validation_form import free_folder
-from ui.app.validation_run import REFRESH_S, ValidationRun, ended_ui
+from ui.app.validation_run import ended_ui
 from ui.reports.report import read_report
-from ui.text import sentences
+from ui.text import sentences, verdicts
 from ui.text.labels import markdown_escaped
 
-_KEY, _OF = "board run", "board run of"
+#: The module of `ui.app.pages` that shows the runs.
+PAGE = "board"
 #: Options of a prediction that a validation lacks: it runs on this machine as it is.
 _ONLY_PREDICTED = frozenset({"machine", "scale", "memory-limit"})
 
 
-def board_run_ui(request: Request, strategy: str, order: Order, runs: bool) -> None:
-    """Let the user run the order here. `runs`: whether it can run; if not, the button is off."""
+def board_run_ui(request: Request, strategy: str, order: Order, can_run: bool) -> None:
+    """Let the user run the order here. `can_run`: if not, the button is off."""
     if request.machine != THIS_CPU or request.scale:
         st.caption(f"To run the schedule here, choose the machine {THIS_CPU} as it is. Elsewhere, use the file of the download.")
         return
-    current: ValidationRun | None = st.session_state.get(_KEY)
-    if current is not None and current.run.running:
+    current = runs.latest(PAGE)
+    if current is not None and current.command.running:
         with st.container(border=True):
-            st.fragment(command_ui, run_every=REFRESH_S)(current.run)
+            st.fragment(command_ui, run_every=runs.REFRESH_S)(current.command)
         return
     help_text = (
         "Measures the costs of the tasks and the steps of this schedule on this machine, beside the baseline's, and compares the numbers."
     )
-    if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run board", disabled=not runs, help=help_text):
+    if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run board", disabled=not can_run, help=help_text):
         out = free_folder(reports_folder(), f"board-{request.model}-b{request.batch}".replace("/", "-"))
         schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
-        st.session_state[_KEY] = ValidationRun(CommandRun(arguments(request, strategy, schedule, out)), out)
-        st.session_state[_OF] = (request, strategy, order)
-        st.rerun()
+        try:
+            runs.start(arguments(request, strategy, schedule, out), PAGE, out, (request, strategy, order))
+        except StepcastError as error:
+            schedule.unlink()
+            st.error(markdown_escaped(str(error)))
+        else:
+            st.rerun()
     if current is not None:
-        if st.session_state.get(_OF) != (request, strategy, order):
+        if current.of != (request, strategy, order):
             st.caption("This is the run of an earlier schedule:")
         ended_ui(current)
-        comparison = compared(current.folder)
-        if comparison is not None:
-            st.write(markdown_escaped(" ".join(sentences.result_words(comparison.result))))
+        ran = compared(current.folder)
+        if ran is not None:
+            validation, comparison = ran
+            if validation.busy:
+                st.error(markdown_escaped(verdicts.headline(validation)))
+            st.write(markdown_escaped(" ".join(sentences.result_words(validation, comparison.result))))
             timelines_ui("board measured", comparison.predicted, comparison.measured)
 
 
@@ -64,9 +73,10 @@ def arguments(request: Request, strategy: str, schedule: Path, out: Path) -> Seq
     return ["validate", *words, "--strategy", strategy, "--quick", "--schedule", str(schedule), "--out", str(out)]
 
 
-def compared(folder: Path) -> Comparison | None:
-    """The schedule's predicted and measured timeline in a report; None if it did not run."""
+def compared(folder: Path) -> tuple[Validation, Comparison] | None:
+    """The validation in a report, with the schedule's predicted and measured timeline; None if it did not run."""
     if not (folder / "report.json").exists():
         return None
-    (comparisons, *_) = read_report(folder).comparisons
-    return next((comparison for comparison in comparisons if "schedule" in comparison.result.options), None)
+    report = read_report(folder)
+    comparisons = report.comparisons[0]
+    return next(((report.validations[0], each) for each in comparisons if "schedule" in each.result.options), None)

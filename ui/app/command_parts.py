@@ -14,8 +14,18 @@ def command_ui(run: CommandRun) -> None:
     if not run.running:
         st.rerun()
     st.code(run.command, language="bash", wrap_lines=True)
-    st.progress(run.share, text=markdown_escaped(f"{run.title}: {run.done} of {run.total}, {run.text}") if run.total else "starting")
+    progress_ui(run)
     lines_ui(run)
+    cancel_ui(run)
+
+
+def progress_ui(run: CommandRun) -> None:
+    """Show how far a command is."""
+    st.progress(run.share, text=markdown_escaped(f"{run.title}: {run.done} of {run.total}, {run.text}") if run.total else "starting")
+
+
+def cancel_ui(run: CommandRun) -> None:
+    """A button that cancels a command."""
     if run.cancelled:
         st.caption("Stopping. What is complete stays; nothing is left half written.")
     else:

@@ -45,11 +45,16 @@ def options_of(request: Request) -> list[tuple[str, str]]:
 
 def command(request: Request, *more: str, name: str = "predict") -> str:
     """The command line that gives the same answers: stepcast predict --model resnet50 ... `name`: the command's."""
+    return shlex.join(["stepcast", *arguments(request, *more, name=name)])
+
+
+def arguments(request: Request, *more: str, name: str = "predict") -> list[str]:
+    """The arguments of that command line, the command's name first."""
     profile = stored_profiles().get(request.machine)
     words = []
     for option, value in options_of(request):
         words += ["--profile", str(profile)] if option == "machine" and profile is not None else [f"--{option}", value]
-    return shlex.join(["stepcast", name, *words, *more])
+    return [name, *words, *more]
 
 
 def query_of(request: Request) -> dict[str, list[str]]:

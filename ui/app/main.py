@@ -8,18 +8,22 @@ from pathlib import Path
 
 import streamlit as st
 
-from ui.app import ahead
+from ui.app import ahead, runs
 from ui.app.navigation import pages, streamlit_page
 from ui.app.state import keep_widgets
 
 #: What Streamlit's own look leaves no other way to change.
 STYLE = Path(__file__).with_name("style.css")
+#: The icon in the browser's tab; a page's own symbol would come from a font host.
+ICON = str(Path(__file__).with_name("icon.png"))
 
 
 def main() -> None:
     """Draw the page that the address names; without a name, the first."""
-    st.set_page_config(page_title="Stepcast", layout="wide")
+    st.set_page_config(page_title="Stepcast", page_icon=ICON, layout="wide")
     st.html(STYLE)
     keep_widgets()
-    st.navigation([streamlit_page(page) for page in pages()], position="top").run()
+    page = st.navigation([streamlit_page(page) for page in pages()], position="top")
+    runs.running_ui(page.title)
+    page.run()
     ahead.start()

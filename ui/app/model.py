@@ -58,7 +58,7 @@ class Request:
     image_size: int | None = None
     optimizer: str = "momentum"
     form: str = "foreach"
-    precision: str = "fp32"
+    precision: str = "default"
     machine: str = "this-cpu"
     strategies: tuple[str, ...] = ()
     devices: int | None = None
@@ -71,6 +71,16 @@ class Request:
     memory_limit_gb: float | None = None
     scale: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+
+
+#: What the app shows to whoever has not asked for anything yet.
+EXAMPLE = Request("resnet18", 32, machine="h100", strategies=("backward-fusion", "turbodl"))
+
+
+def first_query(own: Sequence[str]) -> dict[str, str | list[str]]:
+    """The query of the first prediction: of the first of the users' own models if there is one, else of EXAMPLE."""
+    chosen = {"model": own[0]} if own else {"model": EXAMPLE.model, "batch": str(EXAMPLE.batch), "machine": EXAMPLE.machine}
+    return chosen | {"strategy": list(EXAMPLE.strategies)}
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from streamlit.delta_generator import DeltaGenerator
 from calibrate.placement import DEFAULT_PLACEMENT
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
-from traces.errors import StepcastError
-from ui.app.model import Choices, MachineFacts, Predictor, Request, find_predictor
+from traces.errors import StepcastError, UnknownNameError
+from ui.app.model import EXAMPLE, Choices, MachineFacts, Predictor, Request, find_predictor
 from ui.app.option_form import options_ui, put_options
+from ui.app.share_parts import check_link, refuse_link
 from ui.app.state import factor, number, quantity, select, several, text
-from ui.text.labels import markdown_escaped, options_text
+from ui.text.labels import markdown_escaped, model_name, options_text
 
 #: The steps of the sliders of a machine's figures, and the batches of the batch slider.
 FACTORS = (0.05, 0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 20.0)
@@ -37,8 +38,12 @@ def predictor_ui(command: str) -> Predictor | None:
     return predictor
 
 
-def put_fields(given: Mapping[str, Any]) -> None:
-    """Set the controls to the fields of a request that `given` names, and all others back to what is usual."""
+def put_fields(given: Mapping[str, Any], choices: Choices) -> None:
+    """Set the controls to the fields of a request that a link gives, and all others back to what is usual.
+
+    What the link names and `choices` lack has no control; `check_link` says so.
+    """
+    refuse_link(_not_offered(given, choices))
     for key in [*_KEYS.values(), "strategies", *map(_scale_key, ABOUT)]:
         st.session_state.pop(key, None)
     for key in [key for key in st.session_state if str(key).startswith("option ")]:
@@ -56,10 +61,21 @@ def put_fields(given: Mapping[str, Any]) -> None:
         st.session_state[_scale_key(name)] = getattr(scale, name)
 
 
+def _not_offered(given: Mapping[str, Any], choices: Choices) -> str:
+    """Which name of a link is not among the choices, in one line; empty if all are."""
+    for what in ("model", "machine", "strategy", "optimizer", "form", "precision", "layout", "mode"):
+        offered = getattr(choices, "strategies" if what == "strategy" else f"{what}s")
+        names = [text.partition(":")[0] for text in given.get("strategies", ())] if what == "strategy" else [given.get(what, offered[0])]
+        for name in names:
+            if name not in offered:
+                return str(UnknownNameError(what, name, offered))
+    return ""
+
+
 def request_ui(predictor: Predictor, every: bool = False) -> Request:
     """The request that the controls describe now. With `every`, no strategy chosen means all of them, with everything that they offer.
 
-    Raises StepcastError if no strategy is chosen otherwise.
+    Raises StepcastError if no strategy is chosen otherwise, and as `check_link` does.
     """
     choices = predictor.choices()
     model = select(st, "Model", choices.models, "model", words=_short)
@@ -69,7 +85,8 @@ def request_ui(predictor: Predictor, every: bool = False) -> Request:
     if every:
         texts = tuple(several(st, "Strategies", choices.strategies, "searched strategies", (), placeholder="all"))
     else:
-        strategies = several(st, "Strategies", choices.strategies, "strategies", choices.strategies[1:3] or choices.strategies)
+        usual = [name for name in EXAMPLE.strategies if name in choices.strategies] or choices.strategies[:2]
+        strategies = several(st, "Strategies", choices.strategies, "strategies", usual)
         texts = tuple(options_ui(strategy) for strategy in strategies)
     job = _job_ui(choices)
     devices = st.empty()
@@ -82,9 +99,11 @@ def request_ui(predictor: Predictor, every: bool = False) -> Request:
     _about_ui(about, facts)
     counted = _devices_ui(devices, facts)
     scale = _figures_ui(facts)
+    request = Request(model, batch, **job, **place, machine=machine, strategies=texts, devices=counted, scale=scale)
+    check_link(request)
     if not texts and not every:
         raise StepcastError("no strategy chosen; choose at least one")
-    return Request(model, batch, **job, **place, machine=machine, strategies=texts, devices=counted, scale=scale)
+    return request
 
 
 def _about_ui(place: DeltaGenerator, facts: MachineFacts) -> None:
@@ -172,7 +191,7 @@ def request_words(request: Request) -> str:
     """The job of a request: model, batch, image size, optimizer, precision, machine, devices and what else is not as usual."""
     counts = "1 device" if request.devices == 1 else f"{request.devices} devices"
     parts = [
-        request.model,
+        model_name(request.model),
         f"batch {request.batch}",
         f"image size {request.image_size}" if request.image_size else "",
         f"{request.accumulate} micro-batches" if request.accumulate > 1 else "",

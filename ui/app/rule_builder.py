@@ -26,7 +26,7 @@ def rule_builder_ui(replay: Replay) -> None:
     speed = select(second, "How much", list(SPEEDS), "built speed") if "{speed}" in kind else ""
     regex = ""
     if kind in OF_KERNELS:
-        classes = {each.name: each.regex for each in kernel_classes(device_work(replay))[:OFFERED]}
+        classes = {each.name: each.pattern for each in kernel_classes(device_work(replay))[:OFFERED]}
         chosen = select(third, "Kernels", [*classes, _OWN], "built kernels")
         regex = classes.get(chosen, "")
         if chosen == _OWN:

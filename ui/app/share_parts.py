@@ -1,7 +1,7 @@
 """The part at the end of each page that takes its answer elsewhere: as a command, as a link, as files."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,10 +9,14 @@ from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 
+from traces.errors import StepcastError
 from traces.timeline import Timeline
 from ui.app.state import BUTTON
 from ui.reports.page import Section, page
 from ui.text.labels import markdown_escaped
+
+#: Where a session keeps why its link cannot be answered, and what the controls show instead.
+_REFUSED, _SHOWN_INSTEAD = "refused link", "shown instead"
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,12 @@ def json_bytes(document: Mapping[str, object]) -> bytes:
 
 
 def opened_by_link(page: str, names: Sequence[str]) -> dict[str, list[str]] | None:
-    """The query that the user came with, if it names anything of `names`; None while it is the one that `keep_link` wrote for `page`."""
+    """The query that the user came with, once, if it names anything of `names`; None while it is the one that `keep_link` wrote."""
     query = {name: st.query_params.get_all(name) for name in st.query_params}
-    return query if query != st.session_state.get(_written(page), {}) and set(query) & set(names) else None
+    if query == st.session_state.get(_written(page), {}) or not set(query) & set(names):
+        return None
+    st.session_state[_written(page)] = query
+    return query
 
 
 def keep_link(page: str, query: Mapping[str, Sequence[str]]) -> None:
@@ -90,6 +97,23 @@ def keep_link(page: str, query: Mapping[str, Sequence[str]]) -> None:
     if {name: st.query_params.get_all(name) for name in st.query_params} != query:
         st.query_params.from_dict(query)
     st.session_state[_written(page)] = query
+
+
+def refuse_link(why: str) -> None:
+    """Say why the page cannot show what the user's link names; empty: it can. `check_link` acts on it."""
+    st.session_state[_REFUSED] = why
+    st.session_state.pop(_SHOWN_INSTEAD, None)
+
+
+def check_link(shown: Hashable) -> None:
+    """Raise StepcastError while a link is refused and the user has not changed what the controls show instead.
+
+    Without it, the page would answer for another model or machine than the link names. `shown`: the choices of all controls.
+    """
+    why = st.session_state.get(_REFUSED)
+    if why and st.session_state.setdefault(_SHOWN_INSTEAD, shown) == shown:
+        raise StepcastError(f"this link cannot be answered here: {why}; choose something else to go on")
+    st.session_state.pop(_REFUSED, None)
 
 
 def _written(page: str) -> str:

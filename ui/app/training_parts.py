@@ -12,6 +12,7 @@ from ui.figures.training_curves import measures
 from ui.reports import training as training_report
 from ui.text import trainings as training_words
 from ui.text.labels import markdown_escaped
+from ui.text.verdicts import busy_line
 
 
 def training_place(place: Path) -> Path | None:
@@ -28,6 +29,8 @@ def training_ui(document: Path) -> None:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
+    if busy := busy_line(run.busy_share):
+        st.error(markdown_escaped(busy))
     st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
     measure = st.radio("over", list(measures(run)), horizontal=True, key="measure")
     st.plotly_chart(training_figure(run, measure), key="training")

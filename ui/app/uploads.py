@@ -1,49 +1,75 @@
-"""Recorded traces that the user uploads: data only, kept in a folder that is removed when the app ends."""
+"""Recorded traces and reports that the user uploads: data only, kept in a folder that is removed when the app ends.
+
+All sessions of the app share them, so that a reload finds them; the app serves this machine only.
+"""
 
 import atexit
 import hashlib
 import re
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 import streamlit as st
 
-from ui.app.model import start_traces
+from ui.app.model import report_places, start_arguments, start_traces
 
-#: Kinds of files that are taken.
-KINDS = ("json", "gz")
-_FOLDER, _KEPT = "uploads folder", "uploaded traces"
+_traces: list[Path] = []
+_reports: list[Path] = []
 
 
 def offered_traces() -> list[Path]:
-    """The traces that the app was started with, then those that this session uploaded."""
-    return [*start_traces(), *st.session_state.get(_KEPT, ())]
+    """The traces that the app was started with, then those that were uploaded."""
+    return [*start_traces(), *_traces]
 
 
-def uploads_ui() -> bool:
-    """Let the user upload traces, and return whether there are new ones.
+def offered_reports() -> list[Path]:
+    """The reports that were uploaded, then those named at start and kept in the data folder."""
+    return list(dict.fromkeys([*_reports, *report_places(start_arguments())]))
+
+
+def uploads_ui() -> list[Path]:
+    """Let the user upload traces, and return the new ones.
 
     They are read as data; a damaged one is refused in one line where it is used.
     """
-    about = "JSON, or JSON compressed with gzip"
-    files = st.file_uploader("Upload traces of torch.profiler", KINDS, accept_multiple_files=True, help=about)
-    kept = st.session_state.get(_KEPT, ())
-    st.session_state[_KEPT] = tuple(dict.fromkeys([*kept, *_stored(files)])) if files else kept
-    return len(st.session_state[_KEPT]) > len(kept)
+    return _upload_ui("Upload traces of torch.profiler", _traces, ("json", "gz"), "JSON, or JSON compressed with gzip")
+
+
+def report_upload_ui() -> list[Path]:
+    """Let the user upload reports, as `uploads_ui` does."""
+    about = "validation.json of a report's folder, or what `stepcast validate --json` printed"
+    return _upload_ui("Open a report", _reports, ("json",), about)
+
+
+def clear() -> None:
+    """Forget all uploads. Tests begin with none."""
+    _traces.clear()
+    _reports.clear()
+
+
+def _upload_ui(label: str, kept: list[Path], kinds: Sequence[str], about: str) -> list[Path]:
+    files = st.file_uploader(label, kinds, accept_multiple_files=True, help=about)
+    new = [place for place in dict.fromkeys(_stored(files or ())) if place not in kept]
+    kept += new
+    return new
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(mkdtemp(prefix="stepcast-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _stored(files: Sequence) -> list[Path]:
     """The paths of uploaded files, in a folder named by the content of each."""
-    folder = st.session_state.get(_FOLDER)
-    if folder is None:
-        folder = st.session_state[_FOLDER] = Path(mkdtemp(prefix="stepcast-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     places = []
     for file in files:
         content = file.getvalue()
-        place = folder / hashlib.blake2b(content, digest_size=8).hexdigest() / safe_name(file.name)
+        place = _folder() / hashlib.blake2b(content, digest_size=8).hexdigest() / safe_name(file.name)
         if not place.exists():
             place.parent.mkdir(exist_ok=True)
             place.write_bytes(content)

@@ -11,6 +11,9 @@ from traces.errors import StepcastError
 from ui.app.model import Choices, check_reads_no_file, parse_settings
 from ui.app.state import number, select, several, text
 
+#: Seconds that a validation waits for a quiet machine at most, if the user wants it to.
+LONGEST_WAIT_S = 600
+
 
 @dataclass(frozen=True)
 class ValidationRequest:
@@ -26,6 +29,7 @@ class ValidationRequest:
     settings: tuple[tuple[str, str], ...] = ()
     devices: int | None = None
     quick: bool = True
+    wait: bool = False
 
     @property
     def label(self) -> str:
@@ -43,7 +47,8 @@ class ValidationRequest:
             command += ["--strategy", strategy]
         for name, value in self.settings:
             command += ["--set", f"{name}={value}"]
-        return [*command, *(["--quick"] if self.quick else []), "--out", str(out)]
+        waiting = ["--wait", str(LONGEST_WAIT_S)] if self.wait else []
+        return [*command, *(["--quick"] if self.quick else []), *waiting, "--out", str(out)]
 
 
 def validation_form_ui(choices: Choices) -> tuple[ValidationRequest | None, bool]:
@@ -63,6 +68,7 @@ def validation_form_ui(choices: Choices) -> tuple[ValidationRequest | None, bool
     devices = number(third, "Groups of this CPU's cores", "validation devices", placeholder="1")
     st.session_state.setdefault("validation quick", True)
     quick = st.toggle("Quick: fewer rounds, less certain", key="validation quick")
+    wait = st.toggle(f"Wait up to {LONGEST_WAIT_S // 60} minutes until other processes leave the machine alone", key="validation wait")
     asked = st.button("Validate here", type="primary", icon=":material/play_arrow:")
     try:
         if not strategies:
@@ -70,7 +76,7 @@ def validation_form_ui(choices: Choices) -> tuple[ValidationRequest | None, bool
         options = parse_settings(settings)
         check_reads_no_file(name for name, _ in options)
         fields = (model, batch or 1, image_size, optimizer, form, precision, tuple(strategies))
-        return ValidationRequest(*fields, options, devices, quick), asked
+        return ValidationRequest(*fields, options, devices, quick, wait), asked
     except StepcastError:
         if asked:
             raise

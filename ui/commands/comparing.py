@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from simulator.diff.traces import compare_timelines, compare_traces
 from simulator.diff.validated import compare_validated
 from traces.comparison import ValidationResult
@@ -18,9 +16,11 @@ from traces.perfetto import export
 from traces.timeline import SCHEMA, Timeline
 from ui.commands.output import print_document, print_then_write
 from ui.commands.replaying import table
+from ui.jobs import stages
 from ui.reports.folders import DIFF
 from ui.text import diffs as diff_words
 from ui.text.labels import labelled_rows
+from ui.text.terminal import console as terminal
 from ui.text.waterfalls import terminal_table
 
 
@@ -29,7 +29,8 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     inputs = [("A", Path(a))] + ([("B", Path(b))] if b is not None else [])
     folder = None if out is None else OutputFolder(out, DIFF)
     check_outputs({"--perfetto": perfetto, "--out": folder}, inputs)
-    document, timelines, steps = _validated(a) if b is None else _files(a, b)
+    with stages("comparing", STAGES, as_json) as told:
+        document, timelines, steps = _validated(a) if b is None else _files(a, b, told)
     if perfetto is not None and not timelines:
         raise StepcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
     writers: list[Callable[[], object]] = []
@@ -40,7 +41,11 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     print_then_write(lambda: print_document(document.document()) if as_json else _print(document), *writers)
 
 
-def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
+#: What `compare_traces` does: reads and replays either trace, and compares them.
+STAGES = 5
+
+
+def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
         if os.path.isdir(name):
@@ -53,7 +58,7 @@ def _files(a: str, b: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline
         raise StepcastError(
             f"{timeline} is a timeline and {trace} is not; expected two of a kind: stepcast replay {trace} --timeline FILE makes a timeline"
         )
-    compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b)
+    compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b, told)
     return compared.diff, {"A": compared.a, "B": compared.b}, compared.one_step()
 
 
@@ -92,11 +97,11 @@ def _place(name: str) -> tuple[str, str | None]:
 
 
 def _print(document: Diff) -> None:
-    console = Console(width=max(120, Console().width))
+    console = terminal()
     console.print(diff_words.headline(document), style="bold", highlight=False, markup=False)
     for line in diff_words.words(document):
         console.print(f"- {line}", highlight=False, markup=False)
-    console.print(terminal_table(diff_words.diff_bars(document)))
+    console.print(terminal_table(diff_words.diff_bars(document), console.width))
     console.print(table("", diff_words.cells(document), (diff_words.TERM,)))
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ui.commands import completion
+
 if TYPE_CHECKING:
     from calibrate.placement import Placement
     from simulator.job import Job
@@ -19,7 +21,12 @@ _PASSED = ("job", "jobs", "placement", "settings")
 
 def _options(
     *,
-    model: Annotated[str, typer.Option(help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or torchvision:NAME.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.models, help="Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME."
+        ),
+    ],
     batch: Annotated[int | None, typer.Option(help="Samples per step, all micro-batches together. Default: a usual number.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the image, or sequence length, of a built-in model.")] = None,
     optimizer: Annotated[str, typer.Option(help="NAME[:for|foreach|fused], such as adam:fused.")] = "momentum",
@@ -27,8 +34,12 @@ def _options(
     clip_norm: Annotated[float | None, typer.Option(help="Clip gradients to this global norm.")] = None,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per update; must divide the batch.")] = 1,
     precision: Annotated[
-        str, typer.Option(help="fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (to fp16, loss scaled) or fp64.")
-    ] = "fp32",
+        str,
+        typer.Option(
+            help="default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (to"
+            " fp16, loss scaled) or fp64."
+        ),
+    ] = "default",
     layout: Annotated[str, typer.Option(help="nchw or nhwc.")] = "nchw",
     mode: Annotated[str, typer.Option(help="eager, or graph (CUDA graphs).")] = "eager",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
@@ -61,6 +72,12 @@ def _options(
 ) -> None:
     """Declares the options; never called."""
 
+
+#: The groups of these options in long help; a command's own options are in the usual group.
+_GROUPS = {
+    "Training job": ("model", "batch", "image_size", "optimizer", "lr", "clip_norm", "accumulate", "precision", "layout"),
+    "Devices": ("mode", "device", "devices", "partition", "link", "memory_limit"),
+}
 
 #: --batch of a command that takes several.
 _BATCHES = inspect.Parameter(
@@ -105,6 +122,9 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             with _usual_batch_named(jobs[0] if not given["batch"] else None):
                 command(**passed, placement=_placement(given), settings=given["settings"] or [], **values)
 
+        for group, names in _GROUPS.items():
+            for option in (each for each in listed if each.name in names):
+                option.annotation.__metadata__[0].rich_help_panel = group
         with_job.__signature__ = inspect.Signature(listed)
         with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
         return with_job

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
 from simulator.job import Job
@@ -18,6 +15,8 @@ from traces import units
 from traces.errors import StepcastError
 from ui import jobs
 from ui.commands.output import print_document
+from ui.text.terminal import Grid
+from ui.text.terminal import console as terminal
 
 SCHEMA = "stepcast.deepa-cost/1"
 
@@ -47,7 +46,7 @@ def deepa_cost(
     if as_json:
         print_document(document(job, machine, network.layers[number].name, rows))
         return
-    console = Console(width=max(100, Console().width))
+    console = terminal()
     console.print(table(rows))
     console.print(f"- {words(network, number, machine, given)}", highlight=False, markup=False)
 
@@ -77,18 +76,23 @@ def document(job: Job, machine: Machine, layer: str, rows: Sequence[LayerCost]) 
     }
 
 
-def table(rows: Sequence[LayerCost]) -> Table:
+def table(rows: Sequence[LayerCost]) -> Grid:
     """The costs as a table; the cheapest row is bold."""
-    shown = Table()
-    for head in ("config", "workers", "transfer ms", "compute ms", "update ms", "total ms", "inputs moved", "gradients moved"):
-        shown.add_column(head, justify="left" if head == "config" else "right")
     least = min(row.total_s for row in rows)
-    for row in rows:
-        times = (units.ms(seconds) for seconds in (row.transfer_s, row.compute_s, row.update_s, row.total_s))
-        moved = (units.memory(count) for count in (row.exact_transfer_bytes, row.exact_update_bytes))
-        style = "bold" if row.total_s == least and len(rows) > 1 else None
-        shown.add_row(str(row.configuration), str(row.configuration.workers), *times, *moved, style=style)
-    return shown
+    cells = [
+        {
+            "config": str(row.configuration),
+            "workers": str(row.configuration.workers),
+            "transfer ms": units.ms(row.transfer_s),
+            "compute ms": units.ms(row.compute_s),
+            "update ms": units.ms(row.update_s),
+            "total ms": units.ms(row.total_s),
+            "inputs moved": units.memory(row.exact_transfer_bytes),
+            "gradients moved": units.memory(row.exact_update_bytes),
+        }
+        for row in rows
+    ]
+    return Grid(cells, ("config",), styles={n: "bold" for n, row in enumerate(rows) if row.total_s == least and len(rows) > 1})
 
 
 def words(network: Network, layer: int, machine: Machine, given: Configuration | None) -> str:

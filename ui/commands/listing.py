@@ -2,13 +2,10 @@
 
 from itertools import starmap
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from traces import units
 from ui.commands.output import print_json
 from ui.text.labels import option_value
+from ui.text.terminal import Grid, console
 
 
 def models(as_json: bool) -> None:
@@ -101,17 +98,15 @@ def profiles(as_json: bool) -> None:
     if as_json:
         print_json("profiles", documents)
     elif rows:
-        table(("profile", "machine", "keys", "updated"), rows)
+        table(("profile", "machine", "costs", "updated"), rows)
     else:
         print(f"no profile in {default_folder()}; stepcast calibrate makes one")
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     """Print a table of texts."""
-    shown = Table(*columns)
-    for row in rows:
-        shown.add_row(*map(Text, row))
-    Console().print(shown)
+    cells = [dict(zip(columns, row, strict=True)) for row in rows]
+    console().print(Grid(cells, columns))
 
 
 def _option_line(name: str, doc: str, default: object) -> str:

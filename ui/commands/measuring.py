@@ -3,16 +3,18 @@
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.quiet import monitor_of, wait_until_quiet
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
-from calibrate.testbed import Testbed
+from calibrate.testbed import Monitor, Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
@@ -20,13 +22,16 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.models.usual_batch import source_file
 from simulator.plan.json import dump
+from simulator.search.setup import measured_job
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, Validation
 from traces.errors import StepcastError
 from traces.files import check_writable
+from traces.measured_step import steps_of
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
 from traces.units import rough_time
+from traces.verdict import is_busy
 from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
@@ -34,12 +39,15 @@ from ui.reports import report
 from ui.reports.folders import REPORT
 from ui.text import sentences, tables, verdicts, waterfalls
 from ui.text.machines import partition_words
+from ui.text.terminal import console as terminal
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
 
 
-def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool) -> None:
+def calibrate(
+    job: Job, texts: list[str], pairs: list[str], output: Path | None, placement: Placement, as_json: bool, wait_s: float = 0.0
+) -> None:
     """Measure the missing costs of the strategies' plans, by default of every strategy's default plan."""
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
@@ -57,10 +65,13 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
         raise StepcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
         print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
+    wait_for_quiet(testbed, wait_s, as_json)
     testbed.measure_machine(profile)
-    machine = testbed.machine(profile)
+    machine, others = testbed.machine(profile), monitor_of(testbed)()
     with jobs.progress(f"calibrating {job.label}", as_json) as progress:
-        tried = testbed.calibrate([forecast.plan for forecast in forecasts.values()], machine, profile, place, progress)
+        plans = [forecast.plan for forecast in forecasts.values()]
+        tried = testbed.calibrate(plans, machine, profile.measuring(job.model), place, progress)
+    busy_share = note_others(profile, others)
     profile.save(place)
     _show_failures(profile)
     measured = tried - len(profile.new_failures)
@@ -68,15 +79,19 @@ def calibrate(job: Job, texts: list[str], pairs: list[str], output: Path | None,
     if as_json:
         print_document(
             {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
-             "failures": profile.new_failures}
+             "failures": profile.new_failures, "busy_share": busy_share}
         )  # fmt: skip
     else:
-        print(f"{measured} keys measured, {total} in {place}")
+        print(
+            *filter(None, [verdicts.busy_line(busy_share, testbed.identity.kind)]),
+            f"{measured} costs measured, {total} in {place}",
+            sep="\n",
+        )
 
 
 def _show_failures(profile: Profile) -> None:
     for key, why in profile.new_failures.items():
-        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is interpolated instead", file=sys.stderr)
+        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is estimated from other ops", file=sys.stderr)
 
 
 def validate(
@@ -90,6 +105,7 @@ def validate(
     as_json: bool,
     quick: bool = False,
     schedule: Path | None = None,
+    wait_s: float = 0.0,
 ) -> None:
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
@@ -106,6 +122,7 @@ def validate(
         check_writable(place)
     jobs.caution_precision([testbed.machine(None)], job.precision)
     rounds = QUICK_ROUNDS if quick else ROUNDS
+    wait_for_quiet(testbed, wait_s, as_json)
     outcome = run_validation(
         job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True
     )
@@ -113,11 +130,12 @@ def validate(
     _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
 
 
-def demo(out: Path, as_json: bool) -> None:
+def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
     """Validate the demo's models under every strategy, and write a report."""
     check_outputs({"--out": OutputFolder(out, REPORT)})
     profile, place = open_profile(None, create=True)
     check_writable(place)
+    wait_for_quiet(cpu_testbed(), wait_s, as_json)
     outcomes = [
         run_validation(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, cpu_testbed())
         for model, batch, size in DEMO
@@ -128,6 +146,22 @@ def demo(out: Path, as_json: bool) -> None:
 def _quick_words() -> str:
     wider = math.sqrt(ROUNDS / QUICK_ROUNDS)
     return f"Measured in {QUICK_ROUNDS} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
+
+
+def note_others(profile: Profile, others: Monitor) -> float | None:
+    """Note in `profile` if other processes took too much of the machine while its costs were measured. Returns the share that they took."""
+    share = others.stop().busy_share
+    if is_busy(share):
+        profile.notes = list(dict.fromkeys([*profile.notes, verdicts.busy_note(share)]))
+    return share
+
+
+def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
+    """Wait up to `wait_s` seconds until other processes leave the machine alone, and say so if they do not."""
+    with jobs.progress("waiting for other processes", as_json) as progress:
+        share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
+    if line := verdicts.busy_line(share, testbed.identity.kind):
+        print(f"stepcast: {line}", file=sys.stderr)
 
 
 def run_validation(
@@ -150,13 +184,22 @@ def run_validation(
         if estimate:
             print(f"stepcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
 
-    with jobs.progress(f"validating {job.label}", quiet) as progress:
+    with closing(testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(
             job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress,
             rounds=rounds, announce=announce,
         )  # fmt: skip
+    if calibration and place is not None:
+        _keep_steps(outcome.validation, job, profile, place)
     _show_failures(profile)
     return outcome
+
+
+def _keep_steps(validation: Validation, job: Job, profile: Profile, place: Path) -> None:
+    """Keep the measured steps in the profile, where a search finds them. Those of a busy machine are no measurements."""
+    if not validation.busy and (name := measured_job(job, validation.mode, int(validation.device.get("devices", 1)))):
+        profile.steps |= steps_of(validation, name, datetime.now(UTC).date().isoformat())
+        profile.save(place)
 
 
 def _show(
@@ -179,15 +222,13 @@ def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None
         documents = [validation.document() for validation in validations]
         print_document(documents[0] if len(documents) == 1 else {"schema": "stepcast.demo/1", "validations": documents})
         return
-    console = Console(width=max(120, Console().width))
+    console = terminal()
     for line in verdicts.headlines(validations):
         console.print(line, style="bold", highlight=False, markup=False)
     console.print(tables.validation_table(validations))
     for outcome in outcomes:
         for line in [*sentences.validation_words(outcome.validation), *waterfalls.validation_words(outcome.validation)]:
             console.print(f"- {line}", highlight=False, markup=False)
-        if outcome.rejected_rounds:
-            console.print(f"- {outcome.rejected_rounds} rounds were disturbed by other work on this machine.", highlight=False)
     for note in notes:
         console.print(f"- {note}", highlight=False, markup=False)
 

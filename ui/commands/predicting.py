@@ -1,6 +1,6 @@
 """`stepcast predict`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,23 +11,25 @@ from rich.console import Console
 from calibrate.placement import Placement, check_names
 from calibrate.sources import costs_for
 from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.job import DEFAULT, Job
 from simulator.machine.machine import Machine
 from simulator.plan.text import outline, render
-from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, Prediction
+from traces.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
 from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
+from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
 from ui.kept import check_mode
 from ui.text import fits, labels, sentences, tables, waterfalls
-from ui.text.machines import partition_words
+from ui.text.machines import partition_words, unmeasured_words
 from ui.text.predictions import place, predictions_document, predictions_table
+from ui.text.terminal import console as terminal
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Answer:
     chosen: Forecast | StepcastError
     plain: Forecast | StepcastError
     mode: str = "eager"
+    captured: Forecast | StepcastError | None = None
 
     @cached_property
     def refusal(self) -> StepcastError | None:
@@ -57,19 +60,25 @@ class Answer:
 
     @property
     def rows(self) -> list[Prediction]:
-        """The predictions of plain PyTorch and of the baseline, then this one."""
-        forecasts = {id(f): f for f in (self.known_plain, self.base, self.chosen) if f is not None}.values()
-        return [self.prediction if f is self.chosen else prediction(f, self.base, self.job.precision, self.known_plain) for f in forecasts]
+        """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
+        captured = None if isinstance(self.captured, StepcastError) else self.captured
+        forecasts = {id(f): f for f in (self.known_plain, captured, self.base, self.chosen) if f is not None}.values()
+        return [
+            self.prediction
+            if f is self.chosen
+            else prediction(f, self.base, self.model.shown_precision(self.job.precision), self.known_plain)
+            for f in forecasts
+        ]
 
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the prediction, with the largest batch that fits if this one does not."""
-        document = prediction(self.chosen, self.base, self.job.precision, self.known_plain)
+        document = prediction(self.chosen, self.base, self.model.shown_precision(self.job.precision), self.known_plain)
         return with_largest_batch(document, self.job, self.strategy, self.shared, self.chosen, self.model)
 
     def document(self, show_plan: bool) -> dict:
-        """The JSON object of the prediction."""
-        return self.prediction.document() | ({"plan": render(self.chosen.plan)} if show_plan else {})
+        """The JSON object of the prediction, the same whether it is the only one or one of several."""
+        return self.place | self.prediction.document() | ({"plan": render(self.chosen.plan)} if show_plan else {})
 
     @property
     def place(self) -> dict[str, object]:
@@ -88,10 +97,12 @@ def predict(
     show_plan: bool,
     as_json: bool,
     schedule: Path | None = None,
+    calibration: bool | None = None,
 ) -> None:
     """Predict every combination of a job, a machine and a strategy, and print them. Exit with 1 if one does not fit in memory.
 
-    Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine.
+    Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
+    whether missing costs are measured first (`at_once.measured_at_once`).
     """
     check_names(placement)
     texts, shared = list(dict.fromkeys(texts)), requests.requested(texts, pairs)[1]
@@ -104,21 +115,30 @@ def predict(
         raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
     check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
-    targets = [target(jobs[0], profile, name, placement) for name in names]
+    asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json) for name in names]
     answers = [
-        Answer(job, machine, model, text, shared, forecasts["baseline"], forecasts[text], forecasts[PYTORCH], placement.mode)
-        for machine, model in targets
-        for job in jobs
-        for chosen in [texts or strategies.names(len(machine.devices))]
-        for forecasts in [dict(forecast_many(job, chosen, shared, machine, model, placement.mode))]
-        for text in (chosen if one else dict.fromkeys([PYTORCH, *chosen]))
+        Answer(
+            job,
+            machine,
+            model,
+            text,
+            shared,
+            forecasts["baseline"],
+            forecasts[text],
+            forecasts[PYTORCH],
+            placement.mode,
+            forecasts.get(PYTORCH_GRAPH),
+        )
+        for machine, model, by_job in asked
+        for job, forecasts in by_job.items()
+        for text in (texts if one else dict.fromkeys([*references(machine), *(texts or strategies.names(len(machine.devices)))]))
     ]
     predicted = [answer for answer in answers if answer.refusal is None]
     if not predicted:
         raise answers[0].refusal
-    for _, model in targets:
+    for _, model, _ in asked:
         shared_jobs.caution(model, profile)
-    shared_jobs.caution_precision((machine for machine, _ in targets), jobs[0].precision)
+    shared_jobs.caution_precision((machine for machine, model, _ in asked if model.precision == DEFAULT), jobs[0].precision)
     save = order.writers({answer.strategy: answer.chosen for answer in predicted})
     if one:
         (answer,) = answers
@@ -128,8 +148,33 @@ def predict(
         print_then_write(lambda: _print_many(answers, show_plan, as_json), *save)
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
-    if not all(answer.chosen.fits for answer in predicted if answer.strategy in texts or answer.strategy != PYTORCH):
+    if not all(answer.chosen.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
         raise typer.Exit(1)
+
+
+def _asked(
+    jobs: Sequence[Job],
+    texts: Sequence[str],
+    shared: Mapping[str, str],
+    profile: Path | None,
+    name: str | None,
+    placement: Placement,
+    calibration: bool | None,
+    quiet: bool,
+) -> tuple[Machine, CostModel, Forecasts]:
+    """A machine, its costs and the forecasts on it, which are made anew if missing costs were measured."""
+
+    def made() -> tuple[Machine, CostModel, Forecasts]:
+        machine, model = target(jobs[0], profile, name, placement)
+        chosen = texts or strategies.names(len(machine.devices))
+        return machine, model, {job: dict(forecast_many(job, chosen, shared, machine, model, placement.mode)) for job in jobs}
+
+    asked = made()
+    _, model, forecasts = asked
+    wanted = [own[text] for own in forecasts.values() for text in (texts or own)]
+    if all(isinstance(each, StepcastError) for each in wanted):
+        return asked  # what is refused needs no costs
+    return made() if measured_at_once(forecasts, model, profile, placement, calibration, quiet) else asked
 
 
 def target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
@@ -146,36 +191,65 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
     if as_json:
         print_document(answer.document(show_plan))
         return
-    document, chosen = answer.prediction, answer.chosen
-    console = Console(width=max(120, Console().width))
-    here = shared_jobs.measured_here(answer.model)
-    for line in fits.fit_words(document):
+    console = terminal()
+    _print_no_verdict([answer], console)
+    for line in fits.fit_words(answer.prediction):
         console.print(line, style="bold red", highlight=False, markup=False)
-    console.print(tables.prediction_table(answer.rows, here))
-    words = [*sentences.prediction_words(document, here), *waterfalls.prediction_words(document)]
-    if divided := labels.division(chosen.plan.semantics):
-        words.insert(0, f"Layers are divided by {divided}.")
-    for line in [*filter(None, [partition_words(answer.machine)]), *words]:
-        console.print(f"- {line}", highlight=False, markup=False)
-    if document.waterfall:
-        console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document)))
-    if show_plan:
-        console.print(f"\n{outline(chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")
+    console.print(tables.prediction_table(answer.rows, shared_jobs.measured_here(answer.model)))
+    _print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
+    _explain(console, answer, show_plan)
+
+
+def _print_no_verdict(answers: Sequence[Answer], console: Console) -> None:
+    """Say first if too little was measured for a verdict."""
+    here = all(shared_jobs.measured_here(answer.model) for answer in answers)
+    for line in sentences.no_verdict_words((answer.prediction.measured_share for answer in answers), here):
+        console.print(line, style="bold yellow", highlight=False, markup=False)
 
 
 def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> None:
-    """Print one row per prediction, then what was refused."""
+    """Print one row per prediction, then what was refused, and then each prediction as if it were the only one."""
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
         refusals = [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]
-        print_document(predictions_document([answer.place | answer.document(show_plan) for answer in predicted], refusals))
+        print_document(predictions_document([answer.document(show_plan) for answer in predicted], refusals))
         return
-    console = Console(width=max(120, Console().width))
+    console = terminal()
+    _print_no_verdict(predicted, console)
     console.print(predictions_table([(answer.job.batch, answer.machine.name, answer.prediction) for answer in predicted]))
     lines = [partition_words(machine) for machine in {answer.machine.name: answer.machine for answer in answers}.values()]
+    lines += assumed_words(predicted)
+    lines.append(unmeasured_words(answer.machine for answer in answers))
     lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal}" for answer in refused]
-    for line in filter(None, lines):
+    _print_lines(console, filter(None, lines))
+    for answer in (answer for answer in predicted if answer.strategy != PYTORCH):
+        heading = f"\n{tables.prediction_label(answer.prediction)}, batch {answer.job.batch} on {answer.machine.name}"
+        console.print(heading, style="bold", highlight=False, markup=False)
+        for line in fits.fit_words(answer.prediction):
+            console.print(line, style="red", highlight=False, markup=False)
+        _explain(console, answer, show_plan)
+
+
+def assumed_words(answers: Iterable[Answer]) -> list[str]:
+    """What predictions assume of the branches of their models, if anything."""
+    assumed = (answer.chosen.plan.semantics.get("assumed") for answer in answers)
+    return [f"Assumed: {what}; no plan of it can run." for what in dict.fromkeys(assumed) if what]
+
+
+def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
+    """Print why a prediction is as it is, part by part, and its plan if it is to be shown."""
+    document, plan = answer.prediction, answer.chosen.plan
+    divided = labels.division(plan.semantics)
+    words = sentences.prediction_words(document, shared_jobs.measured_here(answer.model))
+    words = [*assumed_words([answer]), *([f"Layers are divided by {divided}."] if divided else []), *words]
+    _print_lines(console, [*words, *waterfalls.prediction_words(document)])
+    if document.waterfall:
+        console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document), console.width))
+    if show_plan:
+        console.print(f"\n{outline(plan)}", highlight=False, markup=False, soft_wrap=True, end="")
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
         console.print(f"- {line}", highlight=False, markup=False)
-    for answer in predicted if show_plan else ():
-        console.print(f"\n{outline(answer.chosen.plan)}", highlight=False, markup=False, soft_wrap=True, end="")

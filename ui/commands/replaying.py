@@ -5,8 +5,6 @@ from pathlib import Path
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from simulator.diff.stragglers import stragglers
 from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
@@ -14,11 +12,14 @@ from traces.outputs import check_outputs
 from traces.perfetto import export
 from traces.replay_result import ReplayResult
 from ui.commands.output import print_document, print_then_write
+from ui.jobs import stages
 from ui.text import replays as replay_words
 from ui.text import stragglers as straggler_words
+from ui.text.terminal import Grid
+from ui.text.terminal import console as terminal
 
 #: Columns of words; the others are numbers, which are aligned to the right.
-WORDS = ("change", "note", "stream", "step", "where the step's time goes")
+WORDS = ("change", "note", "stream", "step", replay_words.PART, "slow step", "most of it")
 
 
 def replay(
@@ -30,11 +31,13 @@ def replay(
     """
     check_rules(rules)
     check_outputs({"--timeline": timeline, "--perfetto": perfetto}, [("the trace", trace) for trace in traces])
-    recording = replayed(traces)
-    answer = ask(recording, rules) if rules else None
-    result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
-    if len(traces) > 1:
-        result = result.model_copy(update={"stragglers": stragglers(recording)})
+    with stages("replaying", len(traces) + 2, as_json) as told:
+        recording = replayed(traces, told)
+        told("asking what would make it faster")
+        answer = ask(recording, rules) if rules else None
+        result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
+        if len(traces) > 1:
+            result = result.model_copy(update={"stragglers": stragglers(recording)})
     writers = []
     if timeline is not None:
         writers.append(lambda: (answer.timeline if answer else recording.simulated).save(timeline))
@@ -51,19 +54,23 @@ def _unanswered(answer: Answer) -> bool:
 
 
 def _print(result: ReplayResult, details: bool) -> None:
-    console = Console(width=max(120, Console().width))
+    console = terminal()
     console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
-    lines = (*replay_words.ladder_words(result), *straggler_words.words(result.stragglers, result.gpu_period_simulated_s))
+    lines = [*replay_words.wait_words(result, result.median_step), *replay_words.ladder_words(result), *replay_words.slow_words(result)]
+    lines += straggler_words.words(result.stragglers, result.gpu_period_simulated_s)
     _print_lines(console, (*lines, *replay_words.replay_words(result)))
-    console.print(table("", replay_words.diagnosis_cells(result)))
+    name = replay_words.step_name(result, result.median_step)
+    console.print(table(f"Where the time of {name} goes", replay_words.diagnosis_cells(result)))
+    if result.slow_steps:
+        console.print(table("Slow steps", replay_words.slow_cells(result)))
     if result.stragglers:
         console.print(table(straggler_words.TITLE, straggler_words.cells(result.stragglers), (straggler_words.RANK,)))
-    if result.what_if is None:
+    if result.what_if is None and result.ladder:
         console.print(table("Changes, each alone", replay_words.ladder_cells(result)))
         console.print(
             table("Bounds: what a host, a network or an optimizer that takes no time would gain", replay_words.bounds_cells(result))
         )
-    else:
+    elif result.what_if is not None:
         console.print(table("Changes, each alone", replay_words.answers_cells(result.what_if)))
         _print_lines(console, replay_words.what_if_words(result.what_if))
     if details:
@@ -89,11 +96,6 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(f"- {line}", highlight=False, markup=False)
 
 
-def table(title: str, cells: list[dict[str, str]], words: Sequence[str] = WORDS) -> Table:
+def table(title: str, cells: list[dict[str, str]], words: Sequence[str] = WORDS) -> Grid:
     """Return the rows as a table for a terminal. `words`: the columns that hold no numbers."""
-    result = Table(title=title or None, title_justify="left", header_style="bold")
-    for head in cells[0] if cells else ():
-        result.add_column(head, justify="left" if head in words else "right", overflow="fold", no_wrap=head not in words)
-    for row in cells:
-        result.add_row(*map(Text, row.values()))
-    return result
+    return Grid(cells, words, title=title)

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from simulator.reproduce import registry as reproduce
 from simulator.reproduce.predicting import Steps
@@ -19,9 +18,7 @@ from ui.commands import listing
 from ui.commands.output import print_document, print_json, print_then_write
 from ui.reports.folders import REPRODUCTION
 from ui.text import reproductions as reproduction_tables
-
-#: Characters of the console at least; in a narrower one, the tables' numbers would break.
-LEAST_WIDTH = 120
+from ui.text.terminal import console as terminal
 
 
 def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool) -> None:
@@ -54,7 +51,7 @@ def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> Non
     if as_json:
         print_document(document.document())
         return
-    console = Console(width=max(LEAST_WIDTH, Console().width))
+    console = terminal()
     for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
         console.print(part)
 

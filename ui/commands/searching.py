@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from calibrate.placement import Placement, check_names
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
@@ -23,6 +22,7 @@ from ui.commands import predicting, requests
 from ui.commands.output import print_document, print_then_write
 from ui.text import searches
 from ui.text.machines import partition_words
+from ui.text.terminal import console as terminal
 
 #: Rows of the terminal's table.
 SHOWN = 15
@@ -42,6 +42,7 @@ def search_plans(
     processes: int | None,
     out: Path | None,
     as_json: bool,
+    wait_s: float = 0.0,
 ) -> None:
     """Rank everything that the strategies offer, and print it. Exit with 1 if nothing fits in memory, or if a plan's numbers are wrong."""
     check_names(placement)
@@ -63,13 +64,15 @@ def search_plans(
     if verify is not None and verify > len(names):
         raise StepcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, profile)
-    shared_jobs.caution_precision([machine], job.precision)
+    shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
     setup = Setup(job, machine, model, placement.mode, shared)
     with shared_jobs.progress(f"searching {job.label}", as_json) as progress:
         ranking = shared_jobs.ranked(setup, names, progress, processes, cluster)
     result, right = ranking.result, True
     if verify is not None and result.fitting:
-        result, right = _verified(result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json)
+        result, right = _verified(
+            result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json, wait_s
+        )
     save = [lambda: result.save(out)] if out is not None else []
     print_then_write(lambda: _print(result, ranking, as_json), *save)
     if result.best is None or not right:
@@ -99,6 +102,7 @@ def _verified(
     calibration: bool,
     rounds: int,
     quiet: bool,
+    wait_s: float,
 ) -> tuple[SearchResult, bool]:
     """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes."""
     from calibrate.profiles import open_profile
@@ -106,11 +110,12 @@ def _verified(
     from calibrate.testbeds import testbed_for
     from calibrate.verification import verified
     from traces.files import check_writable
-    from ui.commands.measuring import run_validation
+    from ui.commands.measuring import run_validation, wait_for_quiet
 
     testbed = testbed_for(placement, job.precision)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     texts = worth_measuring(result.fitting, count)
+    wait_for_quiet(testbed, wait_s, quiet)
     if calibration:
         check_writable(place)
         testbed.measure_machine(profile)
@@ -126,7 +131,7 @@ def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:
     if as_json:
         print_document(result.document())
         return
-    console = Console(width=max(140, Console().width))
+    console = terminal()
     console.print(searches.headline(result), style="bold", highlight=False, markup=False)
     console.print(searches.table(result, SHOWN))
     for line in filter(None, [partition_words(ranking.machine), *searches.words(result)]):

@@ -34,4 +34,4 @@ def calibrate(job: Job, trace: Path, strategies: list[str], output: Path | None,
         return
     for line in summary(traced):
         print(line)
-    print(f"{len(traced.profile.costs)} keys of {traced.profile.identity.gpu} in {place}")
+    print(f"{len(traced.profile.costs)} costs of {traced.profile.identity.gpu} in {place}")

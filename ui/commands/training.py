@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
 from calibrate.profiles import warn_if_foreign
+from calibrate.quiet import monitor_of
 from calibrate.repeated import Repeated
 from calibrate.sources import costs_for
 from calibrate.testbed import Testbed
@@ -34,10 +34,13 @@ from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests, schedules
+from ui.commands.measuring import wait_for_quiet
 from ui.commands.output import print_document, print_then_write
 from ui.commands.training_goals import PLAIN_GOALS, Goals
 from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words
+from ui.text.terminal import console as terminal
+from ui.text.verdicts import busy_line
 
 #: Steps of a run at most; each takes some hundred bytes of the metrics file.
 MOST_STEPS = 200_000
@@ -55,6 +58,7 @@ def run(
     as_json: bool,
     schedule: Path | None = None,
     goals: Goals = PLAIN_GOALS,
+    wait_s: float = 0.0,
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
@@ -83,12 +87,14 @@ def run(
         warn_if_foreign(profile, profile_path, testbed.identity)
     autograd = AUTOGRAD in beside
     seconds = _predicted(job, forecasts, order.options, autograd, goals.predict_on, profile, mode)
+    wait_for_quiet(testbed, wait_s, as_json)
     training = _begun(job, testbed, forecasts, autograd, steps, mode, every, goals.seeds)
+    others = monitor_of(testbed)()
 
     def document(complete: bool) -> TrainingRun:
         drawn = _document(training, forecasts[text], mode, complete)
         expected = forecasts[text].timeline.step_s if profile is not None else None
-        return _judged(drawn.model_copy(update={"predicted_step_s": expected}), seconds, goals)
+        return _judged(drawn.model_copy(update={"predicted_step_s": expected, "busy_share": others.stop().busy_share}), seconds, goals)
 
     try:
         with jobs.progress(f"training {job.label}", as_json) as progress:
@@ -244,9 +250,11 @@ def _print(document: TrainingRun, as_json: bool) -> None:
     if as_json:
         print_document(document.document())
         return
+    if busy := busy_line(document.busy_share):
+        print(busy)
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""
     print(f"{document.curves[0].name}: {duration(document.step_s)} per step (median of {len(document.step_runs_s)}){expected}")
     if any(curve.evaluations for curve in document.curves):
-        Console().print(training_words.training_table(document))
+        terminal().print(training_words.training_table(document))
     for line in training_words.sentences(document):
         print(line)

@@ -36,7 +36,7 @@ def speedups_figure(validation: Validation) -> go.Figure:
         [number + (0.12 if row in predicted else 0.0) for number, row in enumerate(drawn)],
     )  # fmt: skip
     _add_gains(figure, drawn)
-    notes = [f"{row.gain.text}, {row.gain.verdict}" if row.gain is not None else "" for row in drawn]
+    notes = [row.gain.judged if row.gain is not None else "" for row in drawn]
     title = verdicts.short_headline(validation) or "Step time per strategy"
     figure.update_xaxes(title_text=f"speed-up over {rival_name(validation)}", showgrid=True, gridcolor=palette.GRID, zeroline=False, col=2)
     return _strategy_axes(figure, title, [row.label for row in drawn], notes, col=1)
@@ -52,7 +52,7 @@ def _add_gains(figure: go.Figure, drawn: Sequence[Row]) -> None:
         whiskers = {"type": "data", "symmetric": False, "array": [high - gain.factor], "arrayminus": [gain.factor - low]}
         figure.add_scatter(
             x=[gain.factor], y=[number], mode="markers", marker={"color": color, "size": 10}, error_x=whiskers | {"color": color},
-            hovertext=[f"<b>{plotly_escaped(row.label)}</b><br>{gain.text}, {gain.verdict}"], hovertemplate="%{hovertext}<extra></extra>",
+            hovertext=[f"<b>{plotly_escaped(row.label)}</b><br>{gain.judged}"], hovertemplate="%{hovertext}<extra></extra>",
             showlegend=False, row=1, col=2,
         )  # fmt: skip
     figure.add_vline(x=1.0, line={"color": palette.GREY, "width": 1.5, "dash": "dash"}, row=1, col=2)

@@ -1,4 +1,4 @@
-"""The colors of pictures and charts. Color-blind readers can tell them apart, on light and on dark backgrounds."""
+"""The colors of pictures and charts. Each has one meaning; color-blind readers can tell them apart, on light and on dark backgrounds."""
 
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ PHASE = MappingProxyType({
     "forward again": "#0B3C68",
 })  # fmt: skip
 #: By what a rule changed of a task.
-CHANGE = MappingProxyType({"shorter": "#E8C500", "longer": "#D1495B", "removed": "#FF66C4", "new": "#00B8C8"})
+CHANGE = MappingProxyType({"shorter": "#E8C500", "longer": "#C2410C", "removed": "#FF66C4", "new": "#00B8C8"})
 #: By kind of value, the longest-lived kind first.
 KIND = MappingProxyType({
     "parameter": "#33608C",
@@ -28,10 +28,12 @@ KIND = MappingProxyType({
 OTHER = "#949494"  # phases that are not in PHASE
 CRITICAL = "#E5383B"  # the stripe under bars of the critical path
 LIMIT = "#B02A37"  # memory limits
-SHORTER, LONGER = "#12A37B", "#D1495B"  # parts of a waterfall
+SHORTER, LONGER = "#1B7837", "#D1495B"  # less time and more time, wherever two times are compared
 PREDICTED, MEASURED = "#4477AA", "#EE7733"
-#: By what the interval of a speed-up says.
-VERDICT = MappingProxyType({"faster": "#12A37B", "same": "#5A6070", "slower": "#B02A37", "cannot tell": "#B8860B"})
+#: By verdict on a speed-up (`traces.verdict`).
+VERDICT = MappingProxyType({"faster": SHORTER, "same": "#5A6070", "slower": LONGER, "cannot tell": "#B8860B", "no verdict": "#7A7A7A"})
+#: Lines and marks of a chart that stand for nothing else here, such as strategies.
+LINES = ("#332288", "#44AA99", "#DDCC77", "#882255", "#88CCEE", "#117733", "#999933", "#AA4499", "#CC6677")
 _LIGHTER = 0.42  # how far a lighter shade is from its color to white
 GREY = "#8A8F98"  # lines and marks that are neither predicted nor measured
 IDLE = "#CDD2D9"  # hatches where a pipeline's device waits
@@ -45,8 +47,7 @@ def phase_color(phase: str) -> str:
 
 def line_color(number: int) -> str:
     """The color of a chart's line or mark, by its number."""
-    colors = (*PHASE.values(), OTHER)
-    return colors[number % len(colors)]
+    return LINES[number % len(LINES)]
 
 
 def shaded(color: str, shade: int) -> str:

@@ -13,7 +13,7 @@ from ui.text.labels import plotly_escaped
 
 #: Points of measured keys that are drawn at most.
 MOST_KEYS = 2000
-_OF_KEYS = "measured keys of the profile"
+_OF_KEYS = "measured costs of the profile"
 
 
 def roofline_figure(points: Sequence[OpPoint], own_roof: Roof, keys: Sequence[OpPoint] = ()) -> go.Figure:

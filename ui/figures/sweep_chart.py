@@ -8,9 +8,10 @@ import plotly.graph_objects as go
 
 from simulator.predict.sweep import Axis, Outcome, at_point, fastest, pareto
 from traces import units
+from traces.comparison import BASELINE, PYTORCH
 from ui.figures import palette
 from ui.figures.charts import finished
-from ui.text.labels import plotly_escaped, strategy_name
+from ui.text.labels import PLAIN, plotly_escaped, strategy_name
 from ui.text.sweeps import value_text
 
 #: What a sweep can show, with the label of its axis.
@@ -69,8 +70,8 @@ def hover(each: Outcome, axes: Sequence[Axis]) -> str:
     lines = [f"<b>{plotly_escaped(strategy_name(each.strategy))}</b>", plotly_escaped(where)]
     if each.step_s is not None:
         lines.append(f"{units.duration(each.step_s)} ({units.interval(each.interval_s)})")
-    if each.speedup is not None:
-        lines.append(f"{units.speedup(each.speedup, each.speedup_interval)} against plain PyTorch")
+    if each.gain is not None:
+        lines.append(f"{each.gain.text} against {PLAIN if PYTORCH in each.gains else BASELINE}: {each.gain.verdict}")
     if each.peak_bytes is not None:
         lines.append(f"peak {units.memory(each.peak_bytes)}{'' if each.fits else ', does not fit'}")
     return "<br>".join([*lines, *([plotly_escaped(each.why)] if each.why else [])])

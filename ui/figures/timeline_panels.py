@@ -1,6 +1,6 @@
 """What pictures and charts of timelines have in common: one panel per timeline with its lanes, bars, colors and labels."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,6 +49,7 @@ class Bar:
 class TimelinePanel:
     """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
 
+    `step_s`: of the steady state; `drawn_s`: of the step that is drawn, and `drawn`: which one that is, in words.
     `places`: the device and the lane of every row.
     `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
     row, start and length in ms of the time in which a pipeline's device waits.
@@ -60,6 +61,8 @@ class TimelinePanel:
     rows: tuple[str, ...]
     places: tuple[tuple[str, str], ...]
     bars: dict[str, tuple[Bar, ...]]
+    drawn_s: float
+    drawn: str
     critical: tuple[Bar, ...] = ()
     pipeline: bool = False
     idle: tuple[tuple[int, float, float], ...] = ()
@@ -71,8 +74,9 @@ class TimelinePanel:
 
     @property
     def step_label(self) -> str:
-        """The step time with its unit."""
-        return units.duration(self.step_s)
+        """The step time with its unit, and which step is drawn if that one is another's length: 42.0 ms; drawn is step 5 of 12, 43.1 ms."""
+        step, drawn = units.duration(self.step_s), units.duration(self.drawn_s)
+        return step if step == drawn else f"{step}; drawn is {self.drawn}, {drawn}"
 
     @property
     def bordered(self) -> bool:
@@ -123,10 +127,21 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
         places=tuple(places),
         rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
         bars={phase: tuple(bars[phase]) for phase in phases},
+        drawn_s=end - begin,
+        drawn=_drawn_words(timeline, spans),
         critical=tuple(critical),
         pipeline=pipeline is not None,
         idle=tuple(_idle(pipeline, row_of, begin, end)),
     )
+
+
+def _drawn_words(timeline: Timeline, window: Sequence[Span]) -> str:
+    """Which of a timeline's periods its window shows: step 5 of 12."""
+    periods = sorted({span.period for span in timeline.spans})
+    if not window:
+        return "another step"
+    own, _ = Counter(span.period for span in window).most_common(1)[0]
+    return f"step {periods.index(own) + 1} of {len(periods)}"
 
 
 def _lane_label(pipeline: PipelineBars | None, device: str, lane: str) -> str:

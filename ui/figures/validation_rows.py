@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from traces.comparison import Validation
+from traces.verdict import Gain
 from ui.text.labels import labelled_rows, plain_label
-from ui.text.verdicts import Gain, against_baseline, against_pytorch
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Row:
 
 def rows(validation: Validation) -> list[Row]:
     """The rows of a validation, plain PyTorch first."""
-    gain_of = against_baseline if validation.reference_step_s is None else against_pytorch
+    gain_of = validation.gain_over_baseline if validation.reference_step_s is None else validation.gain_over_pytorch
     strategies = [
         Row(label, result.predicted_step_s, result.predicted_interval_s, result.measured_step_s, result.measured_runs_s,
-            gain_of(validation, result), result.predicted_speedup, result.measured_speedup)
+            gain_of(result), result.predicted_speedup, result.measured_speedup)
         for label, result in labelled_rows(validation) if result.ok
     ]  # fmt: skip
     if not strategies or validation.reference_step_s is None or validation.pytorch is not None:

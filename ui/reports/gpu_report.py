@@ -10,7 +10,6 @@ from traces.gpu_report import FACTS, GOOD_ERROR, GOOD_SPREADS, REPORT, VALIDATIO
 from traces.shipped import FILES, default_folder
 from ui.text.labels import labelled_rows, plain_label
 from ui.text.tables import numbers_cell
-from ui.text.verdicts import against_pytorch
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",
@@ -111,7 +110,7 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
         if not row.ok:
             yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 7)
             continue
-        gain = against_pytorch(validation, row)
+        gain = validation.gain_over_pytorch(row)
         interval = f" ({units.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
         yield (
             *job,

@@ -12,6 +12,7 @@ from ui.figures.charts_page.page import chart_html
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.reports.page import Section, document_data, section
 from ui.text import fits, sentences, tables, waterfalls
+from ui.text.labels import model_name
 
 
 def prediction_section(prediction: Prediction) -> Section:
@@ -30,7 +31,7 @@ def predictions_sections(document: Predictions) -> list[Section]:
         refused = [
             f"{own.strategy}: {own.why}" for own in document.refused if (own.model, own.batch, own.machine) == (model, batch, machine)
         ]
-        title = f"Predicted: {model}, batch {batch}, on {machine}"
+        title = f"Predicted: {model_name(model)}, batch {batch}, on {machine}"
         sections.append(_section(title, list(group), document, "predictions.json", refused))
     return sections
 

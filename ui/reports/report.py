@@ -21,6 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import BaseModel, ValidationError
 
 from traces.comparison import Comparison, Validation
@@ -35,7 +36,7 @@ from ui.figures.waterfall_picture import waterfall_picture
 from ui.reports.page import Section, page
 from ui.reports.validations import Shown, validation_section
 from ui.text import waterfalls
-from ui.text.labels import row_labels
+from ui.text.labels import model_name, row_labels
 
 SCHEMA, TITLE = "stepcast.report/1", "Predicted against measured step times"
 #: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
@@ -88,9 +89,10 @@ def write_report(
         if comparison.result not in rows:
             raise ValueError(f"the comparison of {comparison.strategy} matches no row of these validations; pass its validation too")
     place, folder = Path(folder), Path(folder).resolve()  # the folder that a link points to
-    stage = folder.with_name(f".{folder.name[:100]}.{secrets.token_hex(4)}")
+    stage = folder.with_name(f"{_stage_name(folder)}{secrets.token_hex(4)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
         stage.mkdir()
     except OSError as error:
         raise StepcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
@@ -102,6 +104,20 @@ def write_report(
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return place / "index.html"
+
+
+def _stage_name(folder: Path) -> str:
+    """What the names of the folders begin with in which the report of `folder` is prepared by this process."""
+    return f".{folder.name[:100]}.{os.getpid()}."
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes of this machine left beside `folder` that were killed while they wrote it."""
+    name = re.compile(rf"\.{re.escape(folder.name[:100])}\.(\d+)\.[0-9a-f]{{8}}")
+    for other in folder.parent.iterdir():
+        match = name.fullmatch(other.name)
+        if match and not psutil.pid_exists(int(match[1])):
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:
@@ -119,7 +135,7 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
             row = validation.results.index(comparison.result)
             label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            _write_comparison(stage / folder, comparison, f"{validation.model}, {label}", plan)
+            _write_comparison(stage / folder, comparison, f"{model_name(validation.model)}, {label}", plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
             shown.append(Shown(comparison, folder, frozenset(path.name for path in (stage / folder).iterdir())))
         sections.append(section)

@@ -6,12 +6,13 @@ from ui.figures.search_chart import search_figure
 from ui.figures.waterfall_chart import waterfall_figure
 from ui.reports.page import Section, document_data, section
 from ui.text import searches
+from ui.text.labels import model_name
 
 
 def search_section(result: SearchResult) -> Section:
     """Headline, chart, sentences, waterfalls to the best plan, and the table of all plans."""
     size = f", image size {result.image_size}" if result.image_size else ""
-    job = f"{result.model}, batch {result.batch_size}{size}, {result.optimizer}, {result.precision}, {result.mode}"
+    job = f"{model_name(result.model)}, batch {result.batch_size}{size}, {result.optimizer}, {result.precision}, {result.mode}"
     why = [
         chart_html(waterfall_figure(bars, f"From {name} to the best plan"), f"From {name} to the best plan, part by part")
         for name, bars in searches.waterfalls(result)

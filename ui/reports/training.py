@@ -18,6 +18,7 @@ from ui.reports.page import Section, document_data, first_and_last, section
 from ui.reports.page import page as page_of
 from ui.text import trainings as training_words
 from ui.text.labels import differing
+from ui.text.verdicts import busy_line
 
 DOCUMENT = "run.json"
 
@@ -55,5 +56,6 @@ def training_section(document: TrainingRun, files: Sequence[tuple[str, str]] = (
 def _about(document: TrainingRun) -> str:
     """The data, and how the plan's training differs from plain training."""
     updates = differing(document.semantics)
+    busy = f"{line} " if (line := busy_line(document.busy_share)) else ""
     stopped = "" if document.complete else f" Stopped after {document.steps} iterations."
-    return f"Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {updates}." if updates else "")
+    return f"{busy}Data: {document.data}.{stopped}" + (f" {document.strategy} differs from plain training: {updates}." if updates else "")

@@ -44,22 +44,26 @@ class Shown:
 
 
 def validation_section(validation: Validation, shown: Sequence[Shown], picture: str = "") -> Section:
-    """Sentences, chart and table of a validation, then its comparisons. `picture`: the address of its picture for want of scripts."""
+    """A validation: the fastest comparison's timelines, then sentences, chart and table, then the other comparisons.
+
+    `picture`: the address of its picture for want of scripts.
+    """
+    shown = sorted(shown, key=lambda each: each.comparison.measured.step_s)
     rows = [tables.folded(cells) for cells in tables.validation_cells(validation)]
     chart = charts.speedups_figure(validation) if validation.ran else None
     about = "Predicted and measured step time of every strategy"
     return section(
         sentences.job_words(validation), verdicts.headline(validation), "validation.html", rows=rows, text_columns=first_and_last(rows),
         words=" ".join(sentences.validation_words(validation)), chart=chart_html(chart, about, picture) if chart is not None else "",
-        data=document_data(validation), files=(), comparisons=[_comparison(each) for each in shown],
+        data=document_data(validation), files=(), comparisons=[_comparison(validation, each) for each in shown],
     )  # fmt: skip
 
 
-def _comparison(shown: Shown) -> dict[str, Any]:
+def _comparison(validation: Validation, shown: Shown) -> dict[str, Any]:
     """What the page shows of one comparison."""
     comparison, result = shown.comparison, shown.comparison.result
     errors = task_errors(comparison)
-    words = [*sentences.result_words(result), *sentences.memory_words(result), sentences.phase_words(comparison)]
+    words = [*sentences.result_words(validation, result), *sentences.memory_words(result), sentences.phase_words(comparison)]
     return {
         "heading": f"{comparison.strategy}: {headline(comparison.predicted.step_s, comparison.measured.step_s)}",
         "words": " ".join([*words, *waterfalls.measured_words(result)]),

@@ -4,19 +4,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from simulator.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
-from simulator.engine.steady import AGREE, MEAN_OF
+from simulator.engine.long_run import CLOSE
 from simulator.predict.intervals import DRAWS
 from traces.comparison import SIGN_MARGIN
-from traces.speedup import SAME
-from ui.text.odds import LIKELY, SURE
-from ui.text.trainings import LAST
+from traces.verdict import BUSY, LEAST_MEASURED, SAME
+from ui.text.trainings import LAST, PARTS
 
 FORMULAS: Mapping[str, str] = MappingProxyType({
     "Step time": (
-        "Seconds per batch in the steady state, shown in ms: iterations of the plan follow one another until two successive lengths agree"
-        f" within {AGREE:.1%}; if they never do, it is the mean of the last {MEAN_OF}. An event simulation gives every task its cost when"
-        " alone, and shares SMs or cores, memory bandwidth, links and the host's time. Where lanes wait for each other and a validation"
-        " sampled the costs, it is the mean over simulations with the costs of one sampling each."
+        "Seconds per batch in the steady state, shown in ms: iterations of the plan follow one another until the schedule repeats itself"
+        f" exactly. If it never does, it is the mean of a long run that one of twice its length confirms to {CLOSE:.0%}, or else is marked"
+        " as not settled. An event simulation gives every task its cost when alone, and shares SMs or cores, memory bandwidth, links and"
+        " the host's time. Where lanes wait for each other and a validation sampled the costs, it is the mean over simulations with the"
+        " costs of one sampling each."
     ),
     "90 % interval": (
         f"The 5 % and 95 % quantiles of {DRAWS:,} draws, in ms. A draw multiplies the seconds of every source of error (a kernel's cost, a"
@@ -32,11 +32,13 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     ),
     "Probability": (
         "The share of the draws in which this step is shorter than the other, or the probability by the known accuracy of such"
-        f" speed-ups, whichever is less sure. Faster or slower: at least {SURE:.0%}. Likely: at least {LIKELY:.0%}."
+        " speed-ups, whichever is less sure. The verdict is the interval's."
     ),
     "Verdict": (
         f"What the 90 % interval of the speed-up says: same if all of it is within {SAME:.0%} of 1, else faster or slower if all of it lies"
-        " on one side of 1, else cannot tell."
+        f" on one side of 1, else cannot tell. No verdict: other processes took more than {BUSY:.0%} of the cores, or less than"
+        f" {LEAST_MEASURED:.0%} of the predicted time rests on measured costs. Of the fastest of k predicted rows: both logarithmic"
+        " distances of the interval from the speed-up grow by z(1 - 5 % / k) / z(95 %), since it was chosen (Bonferroni)."
     ),
     "Busy": (
         "Seconds in which a device computes, over the step time; transfers do not count. The highest of all devices."
@@ -70,8 +72,9 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     ),
     "Error": "predicted / measured - 1 of the times beside it. Negative: it took longer than predicted.",
     "Against PyTorch, measured": (
-        "Median step time of plain PyTorch over that of the strategy. The 90 % interval is that of Wilcoxon's signed ranks (Student's with"
-        " fewer than five rounds) on the ratios of the two medians in each round; it reaches at least as far as the A/A spread."
+        "Median step time of plain PyTorch over that of the strategy. The interval is that of Wilcoxon's signed ranks (Student's with few"
+        " rounds) on the ratios of the two medians in each round; it reaches at least as far as the A/A spread. With k strategies each"
+        " interval leaves out 10 % / k, so that all of them hold with 90 % and the fastest may be picked (Bonferroni)."
     ),
     "Over the baseline, measured": (
         "Median step time of the baseline over that of the strategy, with the interval of such ratios by round. The baseline is the same"
@@ -116,7 +119,10 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
         " what contributes most to it, with its time per step in both runs."
     ),
     "Step of a training": "The median time between the ends of two successive iterations, in ms; making batches does not count.",
-    "Against PyTorch, trained": "Step of the training by plain PyTorch, over this one.",
+    "Against PyTorch, trained": (
+        f"Step of the training by plain PyTorch, over this one. Its interval is that of a measured speed-up, from {PARTS} parts of the"
+        " iterations (fewer of a short training), which all trainings took in turns."
+    ),
     "Loss at the end": f"The mean over the last {LAST:.0%} of the iterations; with several seeds, the median over the seeds.",
     "Difference of losses": "max |a - b| over all iterations, over the largest |loss|.",
     "Coverage": "The steps that were measured inside the 90 % interval that was predicted for them, over all steps. Honest: about 90 %.",
@@ -128,14 +134,14 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     "Slow-down": (
         "Seconds of a task beside another, over its seconds alone. Modeled: by shared SMs and bandwidth, without the fitted multiplier."
     ),
-    "Step time (GPU)": "The GPU's time per iteration, end to end, in ms.",
+    "Step time (GPU)": "The GPU's time per iteration, end to end, in ms. Median and mean leave the first recorded step out.",
     "Error of a replay": "replayed / recorded - 1: whether launches, streams and synchronization were understood.",
     "Part of a step": (
         "Every instant of the recorded step belongs to one part: computing, else communication or a copy that no kernel hides, else what"
         " the idle GPU waits for. The parts add up to the step."
     ),
-    "Saves": "Step time of the replay, less that of the replay with the change, in ms. Each change alone.",
-    "Speed-up": "Step time of the replay, over that of the replay with the change.",
+    "Saves": "Mean step time of the replay, less that of the replay with the change, in ms. Each change alone.",
+    "Speed-up": "Mean step time of the replay, over that of the replay with the change.",
     "Cost of a rank": "By how many ms a step of the job would be shorter if this rank took the median rank's times for this kind of work.",
 })  # fmt: skip
 
@@ -151,7 +157,7 @@ _COLUMNS: Mapping[str, str] = MappingProxyType({
     "trains differently": "Staleness", "what makes the difference": "Term of a difference", "ms per step": "Step of a training",
     "in the interval": "Coverage",
     "FLOPs per byte": "FLOPs per byte", "GFLOP/s": "FLOP/s", "of the roof": "Share of the roof", "cold / warm": "Cold over warm",
-    "spread": "Spread", "takes longer, measured": "Slow-down", "modeled": "Slow-down", "where the step's time goes": "Part of a step",
+    "spread": "Spread", "takes longer, measured": "Slow-down", "modeled": "Slow-down", "where the time goes": "Part of a step",
     "saves ms": "Saves", "speed-up": "Speed-up", "rank": "Cost of a rank",
 })  # fmt: skip
 #: Where heads mean something else: in tables with a certain column.
@@ -159,8 +165,9 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = MappingProxyType({
     "over baseline, measured": {"against PyTorch": "Against PyTorch, measured"},
     "longer by ms": {"predicted ms": "Task time", "measured ms": "Task time", "longer by ms": "Longer by", "likely cause": "Likely cause"},
     "ms per step": {"against PyTorch": "Against PyTorch, trained", "losses against PyTorch": "Difference of losses"},
-    "saves ms": {"step ms": "Step time (GPU)"},
+    "saves ms": {"mean step ms": "Step time (GPU)"},
     "busy ms recorded": {"error": "Error of a replay"},
+    "slow step": {"recorded ms": "Step time (GPU)"},
     "recorded ms": {"error": "Error of a replay", "recorded ms": "Step time (GPU)", "replayed ms": "Step time (GPU)"},
 })  # fmt: skip
 

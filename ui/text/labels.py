@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path, PurePath
 
 from traces import units
-from traces.comparison import PYTORCH, Shares, Validation, ValidationResult
+from traces.comparison import PYTORCH, PYTORCH_GRAPH, Shares, Validation, ValidationResult
 
 #: What people call the row of plain PyTorch.
 PLAIN = "plain PyTorch"
+#: What people call the strategies that are not told by their names. The baseline is not what a user has: that is plain PyTorch.
+_NAMES = {PYTORCH: PLAIN, PYTORCH_GRAPH: f"{PLAIN}, one CUDA graph", "baseline": "baseline (one stream, our executor)"}
 #: Entries of a plan's semantics that say how it computes what plain training computes.
 HOW_COMPUTED = frozenset({"scan_level", "divided", "batch_norm_parts"})
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.
@@ -21,9 +24,20 @@ _JOINED = re.compile(r":(?=\S)|www(?=\.)|@(?=\w)", re.IGNORECASE)
 _LIST = re.compile(r"^(\d*)([-+=.)])")
 
 
+def model_name(model: str) -> str:
+    """A model as titles name it: that of a file without the folders, my_model.py:make."""
+    source, colon, factory = model.rpartition(":")
+    return f"{PurePath(source).name}{colon}{factory}" if source.endswith(".py") else model
+
+
+def home_path(path: Path) -> str:
+    """A path as pages show it: what lies in the user's folder begins with ~."""
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
+
+
 def strategy_name(strategy: str) -> str:
     """What people call a strategy."""
-    return PLAIN if strategy == PYTORCH else strategy
+    return _NAMES.get(strategy, strategy)
 
 
 def lane_label(device: str, lane: str) -> str:
@@ -83,19 +97,26 @@ def plain_label(validation: Validation) -> str:
 
 
 def plain_threads(validation: Validation) -> str:
-    """How many threads plain PyTorch used. An empty string for a GPU, or if the document does not say.
+    """How many threads plain PyTorch used, and how they waited if the user said so. An empty string for a GPU.
 
     Documents that do not say it were measured with all cores of a CPU.
     """
     threads = validation.reference_threads
     if threads is None and validation.device.get("kind") == "cpu":
         threads = validation.device.get("cores")
-    return f"{threads} thread{'' if threads == 1 else 's'}" if threads else ""
+    return units.threads(threads, validation.reference_waiting or "") if threads else ""
 
 
 def source_words(shares: Shares, here: bool = True) -> str:
-    """Where predicted task time comes from: 94.0 % measured here, 6.0 % interpolated. `here`: whether measurements are this machine's."""
-    names = {"measured": f"measured {'here' if here else 'elsewhere'}", "fitted": "interpolated", "guessed": "from specifications"}
+    """Where predicted task time comes from: 94.0 % measured here, 6.0 % estimated from other ops.
+
+    `here`: whether measurements are this machine's.
+    """
+    names = {
+        "measured": f"measured {'here' if here else 'elsewhere'}",
+        "fitted": "estimated from other ops",
+        "guessed": "from specifications",
+    }
     parts = [f"{units.percent(share, signed=False)} {names[name]}" for name, share in shares.model_dump().items() if share]
     return ", ".join(parts) or units.NONE
 

@@ -159,7 +159,7 @@ def age_words(profile: Profile, now: datetime | None = None) -> str:
     """When the profile was measured, in one sentence."""
     days = age_days(profile, now)
     ago = "" if days is None else f", {days} day{'' if days == 1 else 's'} ago"
-    return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} keys."
+    return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} measured costs."
 
 
 def age_days(profile: Profile, now: datetime | None = None) -> int | None:
@@ -189,7 +189,7 @@ def warnings(profile: Profile, here: Identity | None = None, now: datetime | Non
     if profile.contention.disturbed:
         result.append("Other work ran during the co-runs; they should be measured again.")
     if profile.failures:
-        result.append(f"{len(profile.failures)} keys could not be measured; their costs are interpolated.")
+        result.append(f"{len(profile.failures)} costs could not be measured and are estimated from other ops.")
     return result
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from simulator.machine.machine import Machine
 from traces import units
+from traces.shipped import shipped_validations
 
 
 def specification_words(machine: Machine, precision: str) -> str:
@@ -30,12 +31,21 @@ def partition_words(machine: Machine) -> str:
     )
 
 
-def precision_words(machines: Iterable[Machine], precision: str) -> str:
-    """A caution if fp32 is asked of GPUs that have TF32, which PyTorch uses for convolutions by default; otherwise empty."""
-    names = [machine.name for machine in machines if machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops]
-    if precision != "fp32" or not names:
+def unmeasured_words(machines: Iterable[Machine]) -> str:
+    """What a prediction for a GPU rests on, if the package has no measured step of a schedule on any GPU; else empty."""
+    if not any(machine.devices[0].kind == "gpu" for machine in machines):
+        return ""
+    if any(validation.device.get("kind") == "gpu" for validation in shipped_validations()):
         return ""
     return (
-        f"on {', '.join(dict.fromkeys(names))} fp32 means full fp32 everywhere, for plain PyTorch's measured steps too;"
-        " PyTorch's default runs convolutions in TF32 and matrix products in fp32: --precision tf32 runs both in TF32"
+        "Not yet measured on a GPU: schedules, the baseline among them, run in our executor, whose time on the host is assumed."
+        " What you have is plain PyTorch."
     )
+
+
+def precision_words(machines: Iterable[Machine], precision: str) -> str:
+    """What PyTorch's default precision means on the GPUs that have TF32; otherwise empty."""
+    names = [machine.name for machine in machines if machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops]
+    if precision != "default" or not names:
+        return ""
+    return f"{', '.join(dict.fromkeys(names))}: convolutions in TF32, products in fp32, as is PyTorch's default (--precision)"

@@ -1,14 +1,13 @@
 """Predictions of several jobs on several machines as one table and as one document."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from traces.comparison import Prediction
 from traces.predictions import Predictions
-from ui.text.tables import prediction_rows
+from ui.text.tables import COMMUNICATION, SPARE, folded_prediction, prediction_rows
+from ui.text.terminal import Grid
 
 #: The columns of `prediction_rows` that are shown, after machine and batch.
 SHOWN = ("strategy", "step ms", "90 % interval", "against PyTorch", "verdict", "over baseline", "peak memory", "fits")
@@ -16,26 +15,26 @@ SHOWN = ("strategy", "step ms", "90 % interval", "against PyTorch", "verdict", "
 
 def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
     """Column name to text, a row per (batch, machine, prediction)."""
+    return [{head: row[head] for head in ("machine", "batch", *SHOWN)} for row in _cells(predictions)]
+
+
+def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
     rows = prediction_rows([prediction for *_, prediction in predictions])
-    return [
-        {"machine": machine, "batch": str(batch)} | {head: row[head] for head in SHOWN}
-        for (batch, machine, _), row in zip(predictions, rows, strict=True)
-    ]
+    return [row | {"machine": machine, "batch": str(batch)} for (batch, machine, _), row in zip(predictions, rows, strict=True)]
 
 
-def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Table:
+def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Grid:
     """The rows for the terminal, with a line between machines and batches. One that does not fit in memory is red."""
-    table = Table(header_style="bold")
-    rows = predictions_cells(predictions)
-    for head in rows[0]:
-        table.add_column(head, justify="left" if head in ("machine", "strategy") else "right", overflow="fold")
-    before = None
-    for row, (batch, machine, prediction) in zip(rows, predictions, strict=True):
-        if before not in (None, (batch, machine)):
-            table.add_section()
-        before = batch, machine
-        table.add_row(*map(Text, row.values()), style=None if prediction.fits else "red")
-    return table
+    rows = [{"machine": row["machine"], "batch": row["batch"]} | folded_prediction(row) for row in _cells(predictions)]
+    places = [(batch, machine) for batch, machine, _ in predictions]
+    kept = [head for head in rows[0] if head not in (COMMUNICATION, "idle")]
+    return Grid(
+        [{head: row[head] for head in kept} for row in rows],
+        ("machine", "strategy"),
+        SPARE,
+        styles={number: "red" for number, (*_, prediction) in enumerate(predictions) if not prediction.fits},
+        sections=[number for number, (before, after) in enumerate(pairwise(places), 1) if before != after],
+    )
 
 
 def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """A reproduction as tables and sentences, with the same cells for the terminal and the page."""
 
 from collections.abc import Iterator
-from textwrap import fill
 
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from traces import units
@@ -12,11 +10,10 @@ from traces.comparison import Validation
 from traces.reproduction import OK, Check, Figure, Paper, Table
 from ui.text import sentences, tables
 from ui.text.labels import source_words
+from ui.text.terminal import Grid
 
 #: Shorter times are rounding errors of sums and print as 0.
 _NOTHING_S = 1e-7
-#: Characters of a line in a column's head.
-_HEAD_WIDTH = 9
 #: Units that are named in a column's head, because its cells are bare numbers.
 _IN_HEAD = ("s", "ms")
 #: Speed-ups from _FEW on print without decimals; counts from _MANY on print with four digits.
@@ -99,7 +96,7 @@ def about_words(paper: Paper) -> list[str]:
     return lines
 
 
-def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
+def terminal(paper: Paper) -> Iterator[Grid | Text | Padding]:
     """The parts of a paper to print on a terminal: heading, tables, claims, measurements, notes."""
     yield Text(f"\n{paper.name}: {paper.title}", style="bold")
     yield Text(paper.reference, style="dim")
@@ -107,7 +104,7 @@ def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
         yield Text(line)
     for table in paper.tables:
         yield Text("")
-        yield _rich(table)
+        yield _grid(table)
         for line in (table.about, *_notes(table)):
             yield Text(line, style="dim")
     if paper.checks:
@@ -125,17 +122,11 @@ def terminal(paper: Paper) -> Iterator[RichTable | Text | Padding]:
         yield Text(f"- {note}")
 
 
-def _rich(table: Table) -> RichTable:
-    """The table for a terminal, with numbers aligned at the right. A row without a result is dim; its note is printed below the table."""
-    rows = cells(table)
-    shown = RichTable(title=Text(table.title, style="bold"), title_justify="left", header_style="bold")
-    heads, left = [head for head in (rows[0] if rows else ()) if head != NOTE], text_columns(rows)
-    for head in heads:
-        justify = "left" if head in left else "right"
-        shown.add_column(fill(head, _HEAD_WIDTH, break_long_words=False, break_on_hyphens=False), justify=justify, overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(row[head]) for head in heads), style="dim" if row.get(NOTE) else None)
-    return shown
+def _grid(table: Table) -> Grid:
+    """The table for a terminal. A row without a result is dim; its note is printed below the table."""
+    rows, left = cells(table), text_columns(cells(table))
+    shown = [{head: text for head, text in row.items() if head != NOTE} for row in rows]
+    return Grid(shown, left, title=table.title, styles={n: "dim" for n, row in enumerate(rows) if row.get(NOTE)})
 
 
 def _notes(table: Table) -> list[str]:

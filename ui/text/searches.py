@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from rich.table import Table
-from rich.text import Text
-
+from simulator.machine.presets import THIS_CPU
 from traces import units
-from traces.search_result import RankedPlan, SearchResult, Verification
-from ui.text.labels import differing
+from traces.search_result import PlainStep, RankedPlan, SearchResult, Verification
+from traces.verdict import is_busy, is_judged
+from ui.text.labels import PLAIN, differing
+from ui.text.sentences import no_verdict_words
+from ui.text.terminal import Grid, stacked
+from ui.text.verdicts import busy_line
 from ui.text.waterfalls import Bar, bars, change_words
 
 #: What a lower bound rests on, in words.
@@ -19,6 +21,8 @@ BOUND_WORDS = {
     "links": "the bytes over links",
     "host": "what the host issues",
 }
+#: The column of speed-ups over plain PyTorch.
+AGAINST = "against PyTorch"
 #: Entries of a plan's semantics by which its numbers differ from those of plain training.
 _CHANGES = ("staleness", "batch_norm", "updates")
 #: Plans named in a sentence at most.
@@ -30,7 +34,10 @@ def headline(result: SearchResult) -> str:
     best = result.winner
     if best is None:
         return f"None of {result.candidates} candidates fits this job on {result.machine}."
-    ran = {plan.plan: plan for plan in result.verification.plans} if result.verification is not None else {}
+    verified = result.verification
+    if verified is not None and is_busy(verified.busy_share):
+        return busy_line(verified.busy_share)
+    ran = {plan.plan: plan for plan in verified.plans} if verified is not None else {}
     if result.best in ran and ran[result.best].measured_step_s is not None:
         count = sum(plan.measured_step_s is not None for plan in ran.values())
         return (
@@ -38,17 +45,27 @@ def headline(result: SearchResult) -> str:
             f" Of {_count(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
             f" ({units.interval(best.interval_s)})."
         )
-    gain = f", {units.speedup(best.speedup)} over the baseline" if best.speedup is not None and best.strategy != "baseline" else ""
+    known = is_judged(result.measured_share) and best.speedup is not None and best.strategy != "baseline"
+    gain = f", {units.speedup(best.speedup)} over the baseline" if known else ""
     return (
         f"{best.plan} is predicted fastest of {_count(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
-        f" ({units.interval(best.interval_s)}){gain}; it fits, with {units.memory(best.peak_bytes)} at its peak."
+        f" ({units.interval(best.interval_s)}){gain}; it fits, with {units.memory(best.peak_bytes)} at its peak.{_measured_words(best)}"
     )
+
+
+def _measured_words(best: RankedPlan) -> str:
+    """What was measured of the best plan before; empty if nothing was."""
+    if best.measured is None:
+        return ""
+    own = best.measured.gain
+    judged = f", {own.judged} against {PLAIN}" if own is not None else ""
+    return f" Measured on this machine on {best.measured.date}: {units.duration(best.measured.step_s)}{judged}."
 
 
 def words(result: SearchResult) -> list[str]:
     """Sentences: ties, stale weights, why the best plan wins, how far it is from the best possible, and what was left out."""
     best = result.winner
-    lines: list[str] = []
+    lines = no_verdict_words([result.measured_share], result.machine == THIS_CPU)
     if best is not None:
         lines += _tie_words(result, best)
         lines += _semantics_words(result, best)
@@ -80,8 +97,10 @@ def _tie_words(result: SearchResult, best: RankedPlan) -> list[str]:
             f"These predictions cannot tell whether {best.plan} is faster than {_count(len(unclear), 'other plan')}:"
             f" {_listed([f'{plan.plan} ({units.speedup(plan.behind, plan.behind_interval)} its step)' for plan in nearest])}."
         )
+    alike = sum(plan.probability for plan in groups(result.fitting)[0])
     if not same and not unclear and len(result.fitting) > 1:
-        lines.append(f"{best.plan} is faster than every other plan that was simulated, at 90 %.")
+        sure = f"with a probability of {units.percent(alike, signed=False)}"
+        lines.append(f"{best.plan} is faster than every other plan that was simulated, {sure}.")
     return lines
 
 
@@ -152,6 +171,8 @@ def verification_words(verified: Verification) -> list[str]:
     lines = [f"{plan.plan} did not run ({plan.status})." for plan in verified.plans if plan.measured_step_s is None]
     if not ran:
         return [*lines, "No plan ran, so nothing is verified."]
+    if is_busy(verified.busy_share):
+        return [*lines, "The machine was too busy to verify anything."]
     fastest = ran[verified.fastest]
     noise = f" (the baseline differs from itself by {units.percent(verified.aa_spread, signed=False)})" if verified.aa_spread else ""
     lines.append(f"Verified: {fastest.plan} was measured fastest, {units.duration(fastest.measured_step_s)}{noise}.")
@@ -183,9 +204,15 @@ def groups(plans: Sequence[RankedPlan]) -> list[list[RankedPlan]]:
 
 
 def cells(result: SearchResult) -> list[dict[str, str]]:
-    """Column name to text, a row per group of equal plans; the ranks of plans that do not fit are empty."""
-    measured = {plan.plan: plan for plan in result.verification.plans} if result.verification is not None else {}
-    rows = []
+    """Column name to text, a row per group of equal plans, below that of plain PyTorch; the ranks of plans that do not fit are empty.
+
+    What was measured is that of the verification, else of an earlier validation.
+    """
+    verified = {plan.plan: plan.measured_step_s for plan in result.verification.plans} if result.verification is not None else {}
+    known = {plan.plan: plan.measured.step_s for plan in result.plans if plan.measured is not None} | verified
+    plain = result.pytorch
+    shown = bool(known) or (plain is not None and plain.measured is not None)
+    rows = [_plain_cells(plain, shown)] if plain is not None else []
     for number, group in enumerate(groups(result.plans), 1):
         plan = group[0]
         row = {
@@ -193,17 +220,27 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
             "plan": plan.plan + (f" (and {_count(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
             "step ms": units.ms(plan.step_s),
             "90 % interval": units.interval(plan.interval_s),
-            "over baseline": units.speedup(plan.speedup),
+            AGAINST if plain is not None else "over baseline": units.speedup(plan.against_pytorch if plain is not None else plan.speedup),
             "step over the best": units.speedup(plan.behind, plan.behind_interval) if plan.fits else units.NONE,
             "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if plan.fits else units.NONE,
             "peak memory": units.memory(plan.peak_bytes) + ("" if plan.fits else ", too much"),
             "lower bound ms": units.ms(plan.bound_s),
             "weights": "stale" if is_stale(plan) else "current",
         }
-        if measured:
-            row["measured ms"] = units.ms(measured[plan.plan].measured_step_s) if plan.plan in measured else units.NONE
+        if shown:
+            row["measured ms"] = units.ms(known.get(plan.plan))
         rows.append(row)
     return rows
+
+
+def _plain_cells(plain: PlainStep, measured: bool) -> dict[str, str]:
+    """The row of plain PyTorch, which has no rank: it is no plan, but what plans are compared with."""
+    row = dict.fromkeys(("", "plan", "step ms", "90 % interval", AGAINST), "") | dict.fromkeys(
+        ("step over the best", "P(fastest)", "peak memory", "lower bound ms", "weights"), units.NONE
+    )
+    row |= {"plan": PLAIN, "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
+    row |= {AGAINST: units.speedup(1.0), "peak memory": units.memory(plain.peak_bytes), "weights": "current"}
+    return row | ({"measured ms": units.ms(plain.measured.step_s if plain.measured is not None else None)} if measured else {})
 
 
 def pruned_cells(result: SearchResult) -> list[dict[str, str]]:
@@ -224,19 +261,20 @@ def strategy_of(row: Mapping[str, str]) -> str:
     return row["plan"].partition(" (and ")[0].partition(":")[0]
 
 
-def table(result: SearchResult, most: int) -> Table:
+def table(result: SearchResult, most: int) -> Grid:
     """The first `most` rows for the terminal; plans that do not fit are red."""
-    drawn = Table(header_style="bold")
     rows = cells(result)
-    heads = [head for head in (rows[0] if rows else ("plan",)) if head != "lower bound ms"]
-    for head in heads:
-        left = head in ("plan", "weights")
-        drawn.add_column(head, justify="left" if left else "right", overflow="fold", ratio=1 if head == "plan" else None)
-    for row in rows[:most]:
-        drawn.add_row(*(Text(row[head]) for head in heads), style=None if row[""] else "red")
-    if len(rows) > most:
-        drawn.caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all"
-    return drawn
+    shown = [_folded(row) for row in rows[:most]]
+    caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
+    spare = ("weights", "over baseline", "peak memory", "P(fastest)")
+    red = {n: "red" for n, row in enumerate(shown) if not row[""] and row["plan"] != PLAIN}
+    return Grid(shown, ("plan", "weights"), spare, caption=caption, styles=red)
+
+
+def _folded(row: Mapping[str, str]) -> dict[str, str]:
+    """A row of `cells` for a terminal: intervals lie below what they belong to."""
+    kept = {head: text for head, text in row.items() if head not in ("lower bound ms", "90 % interval")}
+    return kept | {"step ms": stacked(row["step ms"], row["90 % interval"]), "step over the best": stacked(row["step over the best"])}
 
 
 def _count(number: int, noun: str) -> str:

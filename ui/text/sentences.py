@@ -1,13 +1,14 @@
 """Validations and predictions in sentences."""
 
+from collections.abc import Iterable
 from statistics import median
 
 from simulator.memory.words import peak_words
 from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
-from traces.speedup import verdict
 from traces.timeline import Cause, CriticalSpan
-from ui.text.labels import differing, division, labelled_rows, source_words
+from traces.verdict import is_judged
+from ui.text.labels import differing, division, labelled_rows, model_name, source_words
 
 CAUSE_WORDS = {
     Cause.DEPENDENCY: "waiting for a value from another task",
@@ -35,7 +36,7 @@ def short_job_words(validation: Validation) -> str:
     """The job of a validation without its device."""
     size = f", image size {validation.image_size}" if validation.image_size else ""
     optimizer = f"{validation.optimizer}, {validation.precision}, {validation.mode}"
-    return f"{validation.model}, batch {validation.batch_size}{size}, {optimizer}"
+    return f"{model_name(validation.model)}, batch {validation.batch_size}{size}, {optimizer}"
 
 
 def validation_words(validation: Validation) -> list[str]:
@@ -51,7 +52,7 @@ def validation_words(validation: Validation) -> list[str]:
     sentences += _drift_words(validation)
     right, asked = validation.signs
     if asked:
-        sentences.append(f"{right} of {asked} speed-ups that differ from 1 by more than the noise were predicted on the right side of 1.")
+        sentences.append(f"{right} of {asked} differences from the baseline that exceed the noise were predicted with the right sign.")
     if validation.aa_spread is not None:
         noise = units.percent(validation.aa_spread, signed=False)
         sentences.append(f"Run-to-run noise: two interleaved measurements of the baseline differ by {noise}.")
@@ -85,14 +86,14 @@ def _skipped(validation: Validation) -> list[str]:
     return [f"{label} was {result.status}." for label, result in labelled_rows(validation) if not result.ok]
 
 
-def result_words(result: ValidationResult) -> list[str]:
-    """One strategy's result, in sentences."""
+def result_words(validation: Validation, result: ValidationResult) -> list[str]:
+    """The result of one strategy of a validation, in sentences."""
     predicted = units.speedup(result.predicted_speedup, result.predicted_speedup_interval)
-    measured = units.speedup(result.measured_speedup, result.measured_speedup_interval)
+    over_baseline, over_pytorch = validation.gain_over_baseline(result), validation.gain_over_pytorch(result)
+    measured = over_baseline.text if over_baseline is not None else units.speedup(result.measured_speedup)
     sentences = [f"Speed-up over the baseline predicted {predicted}, measured {measured}."]
-    if result.against_pytorch is not None:
-        judged = f", {verdict(result.against_pytorch_interval)}" if result.against_pytorch_interval is not None else ""
-        sentences.append(f"Against plain PyTorch {units.speedup(result.against_pytorch, result.against_pytorch_interval)}{judged}.")
+    if over_pytorch is not None:
+        sentences.append(f"Against plain PyTorch {over_pytorch.judged}.")
     if result.max_grad_error is not None and result.max_param_error is not None:
         sentences.append(_numerics(result.max_grad_error, result.max_param_error))
     if words := differing(result.semantics):
@@ -156,20 +157,32 @@ def phase_words(comparison: Comparison) -> str:
     return f"They differ most in {phase}: predicted {predicted} of task time, measured {measured}."
 
 
+def no_verdict_words(shares: Iterable[float | None], here: bool = True) -> list[str]:
+    """That too little was measured for a verdict, with the smallest of some shares; no sentence if enough was, or without a profile.
+
+    `shares`: as `Prediction.measured_share`. `here`: whether measured costs are this machine's.
+    """
+    low = [share for share in shares if not is_judged(share)]
+    if not low:
+        return []
+    share, place = units.percent(min(low), signed=False), "on this machine" if here else "for its profile"
+    return [f"No verdict: {share} of the predicted time was measured {place}; the rest is estimated from other ops."]
+
+
+#: Of a step time that is but an estimate.
+NOT_SETTLED = "Not settled: the schedule does not repeat itself, and longer runs of it take another time per step."
+
+
 def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     """A prediction in sentences: its speed-up, its critical path, memory, communication and the source of its costs.
 
     Without memory if it does not fit, since then `fits.fit_words` comes first. `here`: whether measured costs are this machine's.
     """
-    sentences = []
-    if prediction.verdict_against_pytorch is not None and prediction.pytorch_step_s is not None:
-        gain = units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval)
-        judged = prediction.verdict_against_pytorch
-        sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {gain}, {judged}.")
-    if prediction.verdict is not None and prediction.baseline_step_s is not None:
-        gain = units.speedup(prediction.speedup, prediction.speedup_interval)
-        judged = f", {prediction.verdict}" if prediction.speedup_interval is not None else ""
-        sentences.append(f"Against the baseline's {units.duration(prediction.baseline_step_s)}: {gain}{judged}.")
+    sentences = [] if prediction.settled else [NOT_SETTLED]
+    if prediction.gain_over_pytorch is not None and prediction.pytorch_step_s is not None:
+        sentences.append(f"Against plain PyTorch's {units.duration(prediction.pytorch_step_s)}: {prediction.gain_over_pytorch.judged}.")
+    if prediction.gain_over_baseline is not None and prediction.baseline_step_s is not None:
+        sentences.append(f"Against the baseline's {units.duration(prediction.baseline_step_s)}: {prediction.gain_over_baseline.judged}.")
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction) if prediction.fits else []
     hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)

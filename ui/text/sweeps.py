@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, stretches
+from simulator.predict.sweep import UNUSABLE, Axis, Outcome, Stretch, fastest, stretches
 from traces import units
-from traces.comparison import PYTORCH
+from traces.comparison import BASELINE, PYTORCH
+from traces.verdict import chosen
 from ui.text.labels import PLAIN, strategy_name
 
 
@@ -33,16 +34,15 @@ def crossover_words(outcomes: Sequence[Outcome], axis: Axis, rival: str) -> list
 
 
 def _sentence(name: str, own: Sequence[Stretch], axis: str, rival: str) -> str:
-    usable = [stretch for stretch in own if stretch.state != "unusable"]
+    usable = [stretch for stretch in own if stretch.state != UNUSABLE]
     if not usable:
         return f"{name} cannot be compared with {rival} at any {axis}."
     limit = ""
-    if own[-1].state == "unusable":
+    if own[-1].state == UNUSABLE:
         limit = f"; above {place(axis, usable[-1].last)} one of the two does not fit or is refused"
-    paying = [stretch for stretch in usable if stretch.state == "pays"]
+    paying = [stretch for stretch in usable if stretch.state == "faster"]
     if not paying:
-        verdict = "slower than" if all(stretch.state == "costs" for stretch in usable) else "no faster than"
-        return f"{name} is {verdict} {rival} {_everywhere(usable, axis)}{limit}."
+        return f"{_not_paying(name, usable, axis, rival)}{limit}."
     if len(usable) == len(paying):
         return f"{name} pays {_everywhere(usable, axis)}: {_gains(paying)} against {rival}{limit}."
     if len(paying) > 1:
@@ -54,9 +54,25 @@ def _sentence(name: str, own: Sequence[Stretch], axis: str, rival: str) -> str:
     begins = f"begins to pay at {place(axis, only.first)} ({units.speedup(only.gain_first)})" if before is not None else ""
     ends = ""
     if after is not None:
-        at_last, beyond = units.speedup(only.gain_last), units.speedup(after.gain_first)
-        ends = f"stops paying above {place(axis, only.last)} ({at_last} there, {beyond} at {value_text(after.first)})"
+        at_last, beyond = units.speedup(only.gain_last), f"{units.speedup(after.gain_first)} at {value_text(after.first)}{_unclear(after)}"
+        ends = f"stops paying above {place(axis, only.last)} ({at_last} there, {beyond})"
     return f"{name} {' and '.join(filter(None, (begins, ends)))}, against {rival}{limit}."
+
+
+def _not_paying(name: str, usable: Sequence[Stretch], axis: str, rival: str) -> str:
+    """A sentence, without its end, on a strategy that is surely faster nowhere."""
+    states, where = {stretch.state for stretch in usable}, _everywhere(usable, axis)
+    if states == {"slower"}:
+        return f"{name} is slower than {rival} {where}"
+    if states <= {"slower", "same"}:
+        return f"{name} is no faster than {rival} {where}"
+    if states <= {"cannot tell", "no verdict"}:
+        return f"These predictions cannot tell whether {name} is faster than {rival} {where}: {_gains(usable)}"
+    return f"{name} is not surely faster than {rival} {where}: {_gains(usable)}"
+
+
+def _unclear(stretch: Stretch) -> str:
+    return f", {stretch.state}" if stretch.state in ("cannot tell", "no verdict") else ""
 
 
 def _everywhere(own: Sequence[Stretch], axis: str) -> str:
@@ -85,21 +101,28 @@ def fastest_words(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> str:
     winners = [best for at in places if (best := fastest(each for each in outcomes if each.at == at)) is not None]
     if not winners:
         return ""
-    gaining = [each for each in outcomes if each.usable and each.strategy != PYTORCH and (each.speedup or 0) > 1]
-    best = max(gaining, key=lambda each: each.speedup, default=None)
+    rivals = [each for each in outcomes if each.usable and each.strategy != PYTORCH]
+    best = max((each for each in rivals if each.gain is not None), key=lambda each: each.gain.factor, default=None)
     if not axes:
         (winner,) = winners
-        gain = f", {units.speedup(winner.speedup, winner.speedup_interval)} against {PLAIN}" if winner.strategy != PYTORCH else ""
-        return f"{strategy_name(winner.strategy)} is the fastest: {units.duration(winner.step_s)}{gain}."
+        return f"{strategy_name(winner.strategy)} is predicted to be the fastest: {units.duration(winner.step_s)}{_chosen(winner, rivals)}."
     counts = {name: sum(each.strategy == name for each in winners) for name in dict.fromkeys(each.strategy for each in winners)}
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     shares = ", ".join(f"{strategy_name(name)} at {count}" for name, count in ranked)
     largest = ""
-    if best is not None:
+    if best is not None and best.gain.factor > 1:
         where = ", ".join(place(axis.name, value) for axis, value in zip(axes, best.at, strict=True))
-        gain = units.speedup(best.speedup, best.speedup_interval)
-        largest = f" The largest gain over {PLAIN}: {strategy_name(best.strategy)} at {where}, {gain}."
+        largest = f" The largest gain: {strategy_name(best.strategy)} at {where}{_chosen(best, rivals)}."
     return f"The fastest of {len(winners)} points: {shares}.{largest}"
+
+
+def _chosen(best: Outcome, rivals: Sequence[Outcome]) -> str:
+    """The gain of the best of several outcomes, whose interval allows for the choice; "" for plain PyTorch."""
+    if best.gain is None or best.strategy == PYTORCH:
+        return ""
+    over = PLAIN if PYTORCH in best.gains else BASELINE
+    wider = f" (an interval for the best of {len(rivals)})" if len(rivals) > 1 and best.gain.interval is not None else ""
+    return f"; against {over} {chosen(best.gain, len(rivals)).judged}{wider}"
 
 
 def outcome_cells(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[dict[str, str]]:
@@ -110,7 +133,8 @@ def outcome_cells(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[dic
             "strategy": strategy_name(each.strategy),
             "step ms": units.ms(each.step_s),
             "90 % interval": units.interval(each.interval_s),
-            "against PyTorch": units.speedup(each.speedup, each.speedup_interval),
+            "against PyTorch": units.speedup(each.speedup, each.gain.interval if each.gain is not None else None),
+            "verdict": each.gain.verdict if each.gain is not None else units.NONE,
             "peak memory": units.NONE if each.peak_bytes is None else units.memory(each.peak_bytes),
             "note": each.why or ("" if each.fits else "does not fit"),
         }

@@ -2,20 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
-from textwrap import fill
-
-from rich.table import Table
-from rich.text import Text
 
 from simulator.options import option_values
 from simulator.strategies import registry as strategies
 from traces import units
 from traces.comparison import PYTORCH, Prediction, Validation, ValidationResult
-from ui.text.labels import PLAIN, labelled_rows, options_text, plain_label, source_words
-from ui.text.verdicts import against_pytorch
-
-#: Characters of a line in the head of a column, in a terminal.
-HEAD_WIDTH = 13
+from ui.text.labels import labelled_rows, model_name, options_text, plain_label, source_words, strategy_name
+from ui.text.terminal import Grid, stacked
 
 #: The columns of a validation.
 COLUMNS = (
@@ -36,8 +29,8 @@ COLUMNS = (
 FOR_PAGES = ("memory pred. / meas.", "status")
 #: The column of predictions that a terminal shows only if it is not 0 everywhere.
 COMMUNICATION = "communication not hidden ms"
-#: The columns of predictions that do not fit a terminal.
-NOT_IN_TERMINAL = ("busiest device", "costs")
+#: Columns of predictions that a narrow terminal has no room for, the least important one first.
+SPARE = ("idle", COMMUNICATION, "over baseline", "peak memory")
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
@@ -45,7 +38,7 @@ def validation_cells(validation: Validation) -> list[dict[str, str]]:
 
     "error" is predicted / measured − 1 of the times beside it. The last column says why a strategy was skipped.
     """
-    rows = [_validation_row(validation, label, result) for label, result in labelled_rows(validation)]
+    rows = [_validation_row(validation, strategy_name(label), result) for label, result in labelled_rows(validation)]
     return [*_plain_row(validation), *rows]
 
 
@@ -65,7 +58,7 @@ def _plain_row(validation: Validation) -> list[dict[str, str]]:
 
 
 def _validation_row(validation: Validation, label: str, result: ValidationResult) -> dict[str, str]:
-    gain = against_pytorch(validation, result)
+    gain, over_baseline = validation.gain_over_pytorch(result), validation.gain_over_baseline(result)
     peaks = result.predicted_peak_bytes, result.measured_peak_bytes
     cells = (
         label,
@@ -76,7 +69,7 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
         units.speedup(1.0) if result.strategy == PYTORCH and result.ok else gain.text if gain is not None else units.NONE,
         gain.verdict if gain is not None else units.NONE,
         units.speedup(result.predicted_speedup, result.predicted_speedup_interval),
-        units.speedup(result.measured_speedup, result.measured_speedup_interval),
+        over_baseline.text if over_baseline is not None else units.speedup(result.measured_speedup),
         units.NONE if peaks == (None, None) else " / ".join(map(units.memory, peaks)),
         numbers_cell(result),
         result.status,
@@ -106,63 +99,54 @@ def numbers_cell(result: ValidationResult) -> str:
     return units.difference(max(result.max_grad_error, result.max_param_error))
 
 
-def validation_table(validations: Sequence[Validation]) -> Table:
+def validation_table(validations: Sequence[Validation]) -> Grid:
     """Predicted against measured step times, for the terminal, with plain PyTorch as the first row of each job.
 
     If there are several jobs, each has a section that begins with its name. The caption says which strategies were skipped, and why.
     """
-    table = Table(header_style="bold", caption_justify="left")
     heads = [head for head in folded(dict.fromkeys(COLUMNS, "")) if head not in FOR_PAGES]
-    for head in heads:
-        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
-    skipped = []
+    rows, styles, sections, skipped = [], {}, set(), []
     for validation in validations:
-        job = (f"{validation.model} {validation.precision} {validation.mode}",) if len(validations) > 1 else ()
+        job = f"{model_name(validation.model)} {validation.precision} {validation.mode}" if len(validations) > 1 else ""
         if job:
-            table.add_section()
-            table.add_row(Text(*job, style="bold"))
+            sections.add(len(rows))
+            styles[len(rows)] = "bold"
+            rows.append(dict.fromkeys(heads, "") | {"strategy": job})
         for cells in validation_cells(validation):
-            ran, row = cells["status"] == "ok", folded(cells)
-            table.add_row(*(Text(row[head]) for head in heads), style=None if ran else "dim")
-            if not ran:
-                skipped.append(" ".join((*job, f"{cells['strategy']} {cells['status']}")))
-    table.caption = Text("\n".join(skipped)) if skipped else None
-    return table
+            if cells["status"] != "ok":
+                styles[len(rows)] = "dim"
+                skipped.append(f"{job} {cells['strategy']} {cells['status']}".lstrip())
+            row = folded(cells)
+            rows.append({head: row[head] for head in heads})
+    spare = ("over baseline, predicted", "over baseline, measured")
+    return Grid(rows, ("strategy",), spare, caption="\n".join(skipped), styles=styles, sections=sections)
 
 
 def folded(cells: dict[str, str]) -> dict[str, str]:
     """A row of `validation_cells` in fewer columns, whose cells have several lines: an interval lies below what it belongs to."""
-    judged = "" if cells["verdict"] == units.NONE else f"{cells['verdict']} "
     return {
-        "strategy": _stacked([cells["strategy"].replace(":", ":\n").replace(",", ",\n")]),
-        "predicted ms": _stacked([cells["predicted ms"], cells["90 % interval"]]),
+        "strategy": stacked(cells["strategy"].replace(":", ":\n").replace(",", ",\n")),
+        "predicted ms": stacked(cells["predicted ms"], cells["90 % interval"]),
         "measured ms": cells["measured ms"] if cells["status"] == "ok" else "skipped",
         "error": cells["error"],
-        "against PyTorch": _stacked([judged + cells["against PyTorch"]]),
-        "over baseline, predicted": _stacked([cells["over baseline, predicted"]]),
-        "over baseline, measured": _stacked([cells["over baseline, measured"]]),
+        "against PyTorch": stacked(cells["verdict"], cells["against PyTorch"]),
+        "over baseline, predicted": stacked(cells["over baseline, predicted"]),
+        "over baseline, measured": stacked(cells["over baseline, measured"]),
         "memory pred. / meas.": cells["memory pred. / meas."].replace(" / ", " /\n"),
         "numbers": cells["numbers"],
         "status": cells["status"],
     }
 
 
-def _stacked(texts: Sequence[str]) -> str:
-    """The texts of one cell below each other, and what is in parentheses below what it explains."""
-    lines = [line.removesuffix(")") for text in texts if text != units.NONE for line in text.split(" (")]
-    return "\n".join(lines) or units.NONE
-
-
 def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> dict[str, str]:
     """Column name to text, for one prediction called `label`. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
-    judged = prediction.verdict_against_pytorch if prediction.against_pytorch is not None else prediction.verdict
     return {
         "strategy": label,
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
         "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
-        "verdict": judged or units.NONE,
+        "verdict": prediction.gain.verdict if prediction.gain is not None else units.NONE,
         "over baseline": units.speedup(prediction.speedup, prediction.speedup_interval),
         "busiest device": units.percent(busiest, signed=False),
         "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
@@ -181,27 +165,28 @@ def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> lis
 def prediction_label(prediction: Prediction) -> str:
     """The strategy of a prediction, with the options that differ from its defaults."""
     options = dict(prediction.options)
-    if prediction.strategy == PYTORCH:
-        return PLAIN
     if prediction.strategy in strategies.names():
         usual = option_values(strategies.get(prediction.strategy).options())
         options = {name: value for name, value in options.items() if value != usual.get(name)}
-    return f"{prediction.strategy}:{options_text(options)}" if options else prediction.strategy
+    return f"{prediction.strategy}:{options_text(options)}" if options else strategy_name(prediction.strategy)
 
 
-def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Table:
-    """Several predictions, for the terminal. One that does not fit in memory is red, and its times, which it never takes, are dimmed."""
-    table = Table(header_style="bold")
-    rows = prediction_rows(predictions, here)
-    idle = () if any(prediction.exposed_transfer_s for prediction in predictions) else (COMMUNICATION,)
-    heads = [head for head in (rows[0] if rows else ("strategy",)) if head not in (*NOT_IN_TERMINAL, *idle)]
-    for head in heads:
-        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "strategy" else "right", overflow="fold")
-    for row, prediction in zip(rows, predictions, strict=True):
-        cells = row | {head: _stacked([row[head]]) for head in ("against PyTorch", "over baseline")}
-        dimmed = () if prediction.fits else row.keys() - {"strategy", "peak memory", "fits"}
-        table.add_row(*(Text(cells[head], "dim" if head in dimmed else "") for head in heads), style=None if prediction.fits else "red")
-    return table
+def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Grid:
+    """Several predictions, for the terminal. One that does not fit in memory is red."""
+    rows = [folded_prediction(row) for row in prediction_rows(predictions, here)]
+    if not any(prediction.exposed_transfer_s for prediction in predictions):
+        rows = [{head: text for head, text in row.items() if head != COMMUNICATION} for row in rows]
+    return Grid(rows, ("strategy",), SPARE, styles={n: "red" for n, prediction in enumerate(predictions) if not prediction.fits})
+
+
+def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
+    """A row of `prediction_cells` for a terminal: the verdict and intervals lie below what they belong to."""
+    return {
+        "strategy": cells["strategy"],
+        "step ms": stacked(cells["step ms"], cells["90 % interval"]),
+        "against PyTorch": stacked(cells["verdict"], cells["against PyTorch"]),
+        "over baseline": stacked(cells["over baseline"]),
+    } | {head: cells[head] for head in ("peak memory", COMMUNICATION, "idle", "fits")}
 
 
 def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:

@@ -3,21 +3,24 @@
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-from textwrap import fill
-
-from rich.table import Table
-from rich.text import Text
 
 from traces import units
 from traces.curves import AUTOGRAD, Curve, by_name, first_difference, largest_difference
+from traces.speedup import measured_speedup
 from traces.training import TrainingRun
+from traces.verdict import Gain
+from traces.verdict import gain as judged
 from ui.text import accuracies
+from ui.text.labels import model_name
+from ui.text.terminal import Grid, stacked
 
 #: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
-CLOSE = {"tf32": 0.03, "bf16": 0.03, "amp": 0.03, "amp-fp16": 0.03}
+CLOSE = {"tf32": 0.03, "default": 0.03, "bf16": 0.03, "amp": 0.03, "amp-fp16": 0.03}
 USUAL = 1e-3
-#: Beginnings of the names of columns that do not fit a terminal, or that sentences repeat, and characters of a line in a column's head.
-FOR_PAGES, HEAD_WIDTH = ("iterations", "against", "seconds", "first loss", "loss, mean", "losses against", "train accuracy"), 13
+#: Beginnings of the names of columns that do not fit a terminal, or that sentences repeat.
+FOR_PAGES = ("iterations", "against", "seconds", "first loss", "loss, mean", "losses against", "train accuracy")
+#: Parts of a training that are compared one by one, so that a disturbance of both cancels, and the steps of a part at least.
+PARTS, FEWEST = 10, 4
 #: The loss at the end is the mean over this last share of the iterations.
 LAST = 0.05
 
@@ -28,7 +31,7 @@ def title(document: TrainingRun) -> str:
     size = f", image size {job['image_size']}" if job.get("image_size") else ""
     optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
     optimizer += f" {job['lr_schedule']}" if job.get("lr_schedule") else ""
-    return f"{job.get('model')}, batch {job.get('batch')}{size}, {optimizer}, {job.get('precision')}, {document.mode}"
+    return f"{model_name(str(job.get('model')))}, batch {job.get('batch')}{size}, {optimizer}, {job.get('precision')}, {document.mode}"
 
 
 def sentences(document: TrainingRun) -> list[str]:
@@ -37,7 +40,7 @@ def sentences(document: TrainingRun) -> list[str]:
         return []
     trainings = groups(document)
     first, *others = (group[0] for group in trainings)
-    lines = [_compared(first, other, close(document)) for other in others]
+    lines = [_compared(document, first, other) for other in others]
     lines += accuracies.sentences(document)
     lines.append(f"data: {document.data}" + (f"; {len(trainings[0])} seeds" if len(trainings[0]) > 1 else ""))
     if not document.complete:
@@ -69,14 +72,32 @@ def close(document: TrainingRun) -> float:
     return CLOSE.get(str(document.job.get("precision")), USUAL)
 
 
-def _compared(first: Curve, other: Curve, tolerance: float) -> str:
+def _compared(document: TrainingRun, first: Curve, other: Curve) -> str:
     times = f"{units.duration(step_s(other))} per step, {units.duration(step_s(first))} with {name_of(first)}"
-    return f"{name_of(other)}: {times} ({units.speedup(gain(first, other))}); {agreement(first, other, tolerance)}"
+    gained = gain(document, first, other)
+    return f"{name_of(other)}: {times} ({units.NONE if gained is None else gained.judged}); {agreement(first, other, close(document))}"
 
 
-def gain(first: Curve, other: Curve) -> float | None:
-    """How many times as fast a step of `other` is as one of `first`; None if either is unknown."""
-    return step_s(first) / step_s(other) if step_s(first) and step_s(other) else None
+def gain(document: TrainingRun, first: Curve, other: Curve) -> Gain | None:
+    """How many times as fast a step of `other` is as one of `first`; None if either is unknown, or for the first curve itself.
+
+    Both curves are cut into PARTS of as many steps, which were taken in turns, and compared part by part.
+    """
+    if not step_s(first) or not step_s(other) or other is first:
+        return None
+    count = max(1, min(PARTS, len(first.seconds) // FEWEST))
+    factor, interval = measured_speedup(_parts(first, count), _parts(other, count), among=max(1, len(groups(document)) - 1))
+    return judged(factor, interval, busy_share=document.busy_share)
+
+
+def _parts(curve: Curve, count: int) -> list[list[float]]:
+    """The lengths of a curve's steps in `count` successive parts."""
+    lengths = _lengths_s(curve)
+    return [lengths[number * len(lengths) // count : (number + 1) * len(lengths) // count] for number in range(count)]
+
+
+def _lengths_s(curve: Curve) -> list[float]:
+    return [after - before for before, after in pairwise(curve.seconds)]
 
 
 def agreement(first: Curve, other: Curve, tolerance: float) -> str:
@@ -93,31 +114,32 @@ def agreement(first: Curve, other: Curve, tolerance: float) -> str:
 
 def step_s(curve: Curve) -> float | None:
     """The median time of a step; None with fewer than two iterations."""
-    lengths = [after - before for before, after in pairwise(curve.seconds)]
+    lengths = _lengths_s(curve)
     return statistics.median(lengths) if lengths else None
 
 
 def cells(document: TrainingRun) -> list[dict[str, str]]:
     """One row per training, column name to text; plain PyTorch first. The loss at the end and accuracies are medians over the seeds."""
     trainings = groups(document)
-    return [_row(document, curves, trainings[0][0], close(document)) for curves in trainings]
+    return [_row(document, curves, trainings[0][0]) for curves in trainings]
 
 
-def _row(document: TrainingRun, curves: Sequence[Curve], first: Curve, tolerance: float) -> dict[str, str]:
+def _row(document: TrainingRun, curves: Sequence[Curve], first: Curve) -> dict[str, str]:
     curve = curves[0]
+    gained = gain(document, first, curve)
     ends = [end for end in map(_end, curves) if end is not None]
     rival = "PyTorch" if first.name == AUTOGRAD else first.name
     return {
         "trained by": name_of(curve),
         "iterations": f"{len(curve.losses):,}",
         "ms per step": units.ms(step_s(curve)),
-        f"against {rival}": units.speedup(gain(first, curve)),
+        f"against {rival}": units.speedup(1.0) if gained is None and curve is first else units.NONE if gained is None else gained.judged,
         "seconds": units.digits(curve.seconds[-1]) if curve.seconds else units.NONE,
         **({f"predicted ms, {document.predicted_on}": units.ms(curve.predicted_step_s)} if document.predicted_on else {}),
         "first loss": _loss(curve.losses[0]) if curve.losses else units.NONE,
         f"loss, mean of the last {LAST * 100:.0f} %": _loss(statistics.median(ends) if ends else None),
         **accuracies.cells(document, curves),
-        f"losses against {rival}": units.NONE if curve is first else agreement(first, curve, tolerance),
+        f"losses against {rival}": units.NONE if curve is first else agreement(first, curve, close(document)),
     }
 
 
@@ -127,16 +149,11 @@ def _end(curve: Curve) -> float | None:
     return statistics.mean(last) if last else None
 
 
-def training_table(document: TrainingRun) -> Table:
+def training_table(document: TrainingRun) -> Grid:
     """The rows that a terminal has room for: times and accuracies."""
-    table = Table(header_style="bold")
     rows = cells(document)
     heads = [head for head in rows[0] if not head.startswith(FOR_PAGES) or " to " in head]
-    for head in heads:
-        table.add_column(fill(head, HEAD_WIDTH), justify="left" if head == "trained by" else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(row[head].replace(" (", "\n(").replace(",", ",\n" if head == "trained by" else ",")) for head in heads))
-    return table
+    return Grid([{head: stacked(row[head]) for head in heads} for row in rows], ("trained by",), [head for head in heads if " to " in head])
 
 
 def _loss(loss: float | None) -> str:

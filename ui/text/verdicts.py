@@ -1,69 +1,37 @@
-"""Which schedule is fastest, and whether it is faster than plain PyTorch: the headline of a validation."""
+"""Which schedule is fastest, and whether it is faster than plain PyTorch: the headline of a validation; and that a machine was busy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from traces import units
-from traces.comparison import PYTORCH, Validation, ValidationResult
-from traces.speedup import Verdict
-from ui.text.labels import plain_threads, row_labels
-
-BASELINE = "baseline"
+from traces.comparison import BASELINE, Validation
+from traces.verdict import BUSY, is_busy
+from ui.text.labels import model_name, plain_threads, row_labels
 
 
-@dataclass(frozen=True)
-class Gain:
-    """How many times as fast one step is as another: the factor, its 90 % interval if it is known, and what they say in a word."""
+def busy_line(share: float | None, kind: str = "cpu") -> str:
+    """That what was measured beside other processes is no measurement; an empty string if they took little, or nobody knows.
 
-    factor: float
-    interval: tuple[float, float] | None
-    verdict: Verdict
-
-    @property
-    def text(self) -> str:
-        """The factor with its interval: 1.16x (1.08 to 1.22)."""
-        return units.speedup(self.factor, self.interval)
-
-
-def against_pytorch(validation: Validation, result: ValidationResult) -> Gain | None:
-    """The measured gain of a strategy over plain PyTorch; None if either was not measured, and for plain PyTorch itself.
-
-    Documents without intervals are judged by the run-to-run noise.
+    `share`: what they took of the cores, or of the GPU (`kind` "gpu"), from 0 to 1.
     """
-    if result.strategy == PYTORCH:
-        return None
-    factor = result.against_pytorch
-    if factor is None and validation.reference_step_s and result.measured_step_s:
-        factor = validation.reference_step_s / result.measured_step_s
-    return None if factor is None else _gain(factor, result.against_pytorch_interval, result.verdict_against_pytorch, validation)
+    if not is_busy(share):
+        return ""
+    what = "GPU" if kind == "gpu" else "cores"
+    return (
+        f"busy machine: not a measurement. Other processes took {100 * share:.0f} % of the {what}; above {100 * BUSY:.0f} % no time is"
+        " reliable. Measure again when they have ended; --wait SECONDS waits for that."
+    )
 
 
-def against_baseline(validation: Validation, result: ValidationResult) -> Gain | None:
-    """The measured gain of a strategy over the baseline; None if either was not measured, and for the baseline itself."""
-    if result.measured_speedup is None or result.strategy == BASELINE:
-        return None
-    return _gain(result.measured_speedup, result.measured_speedup_interval, result.verdict, validation)
-
-
-def _gain(factor: float, interval: tuple[float, float] | None, told: Verdict | None, validation: Validation) -> Gain:
-    if interval is not None and told is not None:
-        return Gain(factor, interval, told)
-    noise = validation.aa_spread or 0.0
-    return Gain(factor, None, "cannot tell" if abs(factor - 1) <= noise else "faster" if factor > 1 else "slower")
-
-
-def headline_gain(validation: Validation) -> Gain | None:
-    """The gain of the fastest strategy over plain PyTorch, or over the baseline if plain PyTorch was not measured."""
-    fastest = validation.fastest
-    if fastest is None:
-        return None
-    return against_baseline(validation, fastest) if validation.reference_step_s is None else against_pytorch(validation, fastest)
+def busy_note(share: float) -> str:
+    """What a profile that was measured beside other processes says of its costs."""
+    return f"some costs are no measurement: other processes took {100 * share:.0f} % of the machine meanwhile"
 
 
 def headline(validation: Validation) -> str:
     """The result in one sentence, with the step times behind it. An empty string if there is nothing to compare."""
-    gain = headline_gain(validation)
-    if gain is None:
+    if validation.busy:
+        return busy_line(validation.busy_share, str(validation.device.get("kind")))
+    if validation.headline_gain is None:
         return ""
     rival_s = _rival_s(validation)
     times = f"{units.duration(validation.fastest.measured_step_s)} per step, {units.duration(rival_s)} with {_rival(validation)}"
@@ -71,14 +39,16 @@ def headline(validation: Validation) -> str:
 
 
 def headlines(validations: Sequence[Validation]) -> list[str]:
-    """The headlines of several validations; each begins with the model if there is more than one."""
-    lines = [(validation.model, headline(validation)) for validation in validations]
-    return [f"{model}: {line}" if len(validations) > 1 else line for model, line in lines if line]
+    """The headlines of several validations; each begins with the model if there is more than one. That the machine was busy comes first."""
+    busiest = max((each for each in validations if each.busy), key=lambda each: each.busy_share, default=None)
+    lines = [(model_name(validation.model), headline(validation)) for validation in validations if not validation.busy]
+    named = [f"{model}: {line}" if len(validations) > 1 else line for model, line in lines if line]
+    return [*([headline(busiest)] if busiest is not None else []), *named]
 
 
 def short_headline(validation: Validation) -> str:
     """The result in a few words, for titles. An empty string if there is nothing to compare."""
-    gain = headline_gain(validation)
+    gain = validation.headline_gain
     if gain is None:
         return ""
     label = row_labels(validation.results)[validation.results.index(validation.fastest)]
@@ -88,6 +58,7 @@ def short_headline(validation: Validation) -> str:
         "same": f"No schedule is faster than {rival}: {label} is the same, {gain.text}",
         "slower": f"No schedule is faster than {rival}: the fastest, {label}, reaches {gain.text}",
         "cannot tell": f"Too noisy to tell whether {label} is faster than {rival}, at {gain.text}",
+        "no verdict": "Busy machine: not a measurement",
     }[gain.verdict]
 
 

@@ -16,7 +16,7 @@ from ui.text.labels import row_labels, strategy_name
 LEAST_SHARE = 0.005
 BASELINES = "than the baseline's"
 SMALLER = "smaller parts"
-#: Characters of the terminal's bars.
+#: Characters of the terminal's bars at most.
 WIDTH = 50
 #: Tasks of a part, in words; other parts are phases.
 _TASKS = {"update": "updates", COMMUNICATION: "transfers and collectives"}
@@ -134,16 +134,21 @@ def _reason(bar: Bar) -> str:
     return f"because {tasks} take {'more' if longer else 'less'} time"
 
 
-def terminal_table(waterfall: Sequence[Bar]) -> Table:
-    """The bars for a terminal: label, milliseconds, and the bar. What shortens the step is green, what lengthens it red."""
+def terminal_table(waterfall: Sequence[Bar], columns: int = 100) -> Table:
+    """The bars for a terminal of so many columns: label, milliseconds, and the bar.
+
+    What shortens the step is green, what lengthens it red.
+    """
     table = Table(box=None, show_header=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
+    words = max(len(bar.label) for bar in waterfall) + max(len(f"{bar.ms} ms") for bar in waterfall)
+    width = max(8, min(WIDTH, columns - words - 6))
     longest_s = max(max(bar.start_s, bar.end_s) for bar in waterfall)
     for bar in waterfall:
-        left, right = (round(WIDTH * end / longest_s) for end in sorted((bar.start_s, bar.end_s)))
-        left = min(left, WIDTH - 1)
+        left, right = (round(width * end / longest_s) for end in sorted((bar.start_s, bar.end_s)))
+        left = min(left, width - 1)
         style = "bold" if bar.is_step else "green" if bar.change_s < 0 else "red"
         blocks = " " * left + ("█" if bar.is_step else "▓") * max(1, right - left)
         table.add_row(Text(bar.label, style="bold" if bar.is_step else ""), Text(f"{bar.ms} ms"), Text(blocks, style=style))

@@ -19,7 +19,7 @@ from traces.errors import StepcastError
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], torch.Tensor]:
     """A function that draws the mask of an instance, or the op's part of it: `draw(instance, shape, p)`."""
-    device, index, part = binding.device(task.device), binding.draw_index[task.name], drawn_part(task.body.kwargs)
+    device, index, part = binding.device(task.device), task.body.draw, drawn_part(task.body.kwargs)
     if part is None:
         return lambda instance, shape, p: mask(shape, p, binding.seed, instance.iteration, index, device)
     return lambda instance, shape, p: _cut(mask(part.of, p, binding.seed, instance.iteration, index, device), part)
@@ -35,7 +35,7 @@ def _seeded_part(task: Task, binding: Binding, part: DrawnPart) -> Callable[[Ins
 
     A kernel's numbers depend on dtype and layout, so the op runs on a whole tensor like its part. Only the mask of that counts.
     """
-    seed, index, p = _seed_of(task, binding), binding.draw_index[task.name], json.loads(task.body.args)[1]
+    seed, index, p = _seed_of(task, binding), task.body.draw, json.loads(task.body.args)[1]
     get = binding.getter(task.inputs[0])
     setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
 
@@ -64,7 +64,7 @@ def _seed_of(task: Task, binding: Binding) -> Callable[[int], None]:
 
 def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """The op in its canonical form, after the device's generator has been seeded for this draw."""
-    call, seed, index = compile_call(task, binding), _seed_of(task, binding), binding.draw_index[task.name]
+    call, seed, index = compile_call(task, binding), _seed_of(task, binding), task.body.draw
 
     def run(instance: Instance) -> None:
         seed(key(binding.seed, instance.iteration, index))
@@ -79,7 +79,7 @@ def lower(task: Task, binding: Binding, on_cpu: Callable[[Task, Binding], Callab
     Raises StepcastError for a part of a mask in a CUDA graph, whose draws follow one another.
     """
     part = drawn_part(task.body.kwargs)
-    if task.name not in binding.draw_index:
+    if not task.body.random:
         return None if part is None else compile_call(replace(task, body=task.body.as_measured), binding)
     if part is not None and binding.forms.draws == "stream":
         raise StepcastError(f"{task.name} draws a part of a dropout mask, which a CUDA graph cannot; use --mode eager")

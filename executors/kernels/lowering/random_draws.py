@@ -11,7 +11,7 @@ from executors.binding import Binding, Instance
 from executors.dropout import key, run_seeded
 from executors.kernels.call import compile_call
 from executors.kernels.lowering import dropout
-from simulator.ops.random_draws import RANDOM
+from simulator.bodies.random_draws import RANDOM
 from simulator.plan.task import Task
 
 
@@ -20,7 +20,7 @@ def _lower(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
 
 
 def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    call, index = compile_call(task, binding), binding.draw_index[task.name]
+    call, index = compile_call(task, binding), task.body.draw
     return lambda instance: run_seeded(key(binding.seed, instance.iteration, index), lambda: call(instance))
 
 

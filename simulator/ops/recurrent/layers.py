@@ -83,8 +83,7 @@ class _Layer(torch.autograd.Function):
 def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tuple[Tensor, ...]:
     """Run `func` of CELLS. Returns the output and the last of each carried tensor.
 
-    `layer`: the module that calls it, for errors. Raises StepcastError for packed sequences, for dropout between layers and under
-    autocast.
+    `layer`: the module that calls it, for errors. Raises StepcastError for packed sequences and under autocast.
     """
     if torch.is_autocast_enabled("cpu"):
         raise StepcastError(
@@ -102,11 +101,7 @@ def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tupl
     per_layer = 4 if arguments["has_biases"] else 2
     if len(weights) != per_layer * depth * directions:  # an LSTM with projections; PyTorch unrolls it
         return func(*args, **kwargs)
-    if arguments["dropout"] and arguments["train"] and depth > 1:
-        raise StepcastError(
-            f"recurrent layer {layer!r} has dropout {arguments['dropout']} between its layers, whose masks plain PyTorch draws internally;"
-            " expected 0; stack modules of one layer with torch.nn.Dropout between them"
-        )
+    dropped = arguments["dropout"] if arguments["train"] else 0.0
     initial = (arguments["hx"],) if cell.carried == 1 else arguments["hx"]
     x = (arguments["input"].transpose(0, 1) if arguments["batch_first"] else arguments["input"]).contiguous()
     last: list[tuple[Tensor, ...]] = []
@@ -119,5 +114,7 @@ def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tupl
             outputs.append(out.flip(0) if backwards else out)
             last.append(tuple(ends))
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropped and number < depth - 1:
+            x = torch.native_dropout(x, dropped, True)[0]
     carried = (states[0].unsqueeze(0) if len(states) == 1 else torch.stack(states) for states in zip(*last, strict=True))
     return x.transpose(0, 1) if arguments["batch_first"] else x, *carried

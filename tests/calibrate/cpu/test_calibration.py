@@ -3,6 +3,7 @@
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,9 @@ def test_keys_in_the_profile_are_not_measured_again(two_cores, backend, tmp_path
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
     plans = tiny(two_cores)
     seen = []
-    measured = session.calibrate_cpu(plans, two_cores, backend, profile, place, lambda done, total, text: seen.append((done, total)))
+    measured = session.calibrate_cpu(
+        plans, two_cores, partial(Sampler, backend), profile, place, lambda done, total, text: seen.append((done, total))
+    )
     keys = {key for plan in plans for key in plan.keys(two_cores)}
     assert measured == len(keys) == len(profile.costs)
     assert set(Profile.load(place).costs) == keys
@@ -92,7 +95,7 @@ def test_keys_in_the_profile_are_not_measured_again(two_cores, backend, tmp_path
     assert {record["key"] for record in read_samples(place)} == keys
     assert all(len(record["samples_s"]) == session.ROUNDS for record in read_samples(place))
     costs = dict(profile.costs)
-    assert session.calibrate_cpu(plans, two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu(plans, two_cores, partial(Sampler, backend), profile, place, quiet) == 0
     assert profile.costs == costs
 
 
@@ -101,7 +104,7 @@ def test_groups_are_saved_one_by_one(two_cores, backend, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Profile, "save", lambda self, path: saved.append(len(self.costs)))
     profile = Profile(identity=this_cpu())
-    measured = session.calibrate_cpu(tiny(two_cores), two_cores, backend, profile, tmp_path / "p.json", quiet)
+    measured = session.calibrate_cpu(tiny(two_cores), two_cores, partial(Sampler, backend), profile, tmp_path / "p.json", quiet)
     assert saved == [*range(5, measured, 5), measured]
 
 
@@ -116,10 +119,10 @@ def test_a_key_that_failed_for_memory_is_tried_again_by_the_next_calibration(two
     profile = Profile(identity=this_cpu())
     with monkeypatch.context() as patched:
         patched.setattr("calibrate.cpu.sampler.compile_alone", no_memory)
-        session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet, rounds=2)
+        session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet, rounds=2)
     assert set(profile.failures.values()) == {"not enough memory at the time"}
     later = Profile.load(place)
-    assert session.calibrate_cpu([plan], two_cores, backend, later, place, quiet, rounds=2) == len(profile.failures)
+    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), later, place, quiet, rounds=2) == len(profile.failures)
     _show_failures(later)
     assert capsys.readouterr().err == ""
     assert (later.failures, set(later.costs)) == ({}, set(profile.failures))
@@ -134,16 +137,18 @@ def test_a_key_that_fails_is_recorded_reported_and_not_tried_again_by_this_calib
     plan = plan_of([mm("impossible", left, right, out)], [left, right, out])
     (key,) = plan.keys(two_cores)
     profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
-    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 1
+    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 1
     assert profile.costs == {}
     assert "mat1 and mat2 shapes cannot be multiplied" in Profile.load(place).failures[key]
-    assert session.calibrate_cpu([plan], two_cores, backend, profile, place, quiet) == 0
+    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 0
     _show_failures(profile)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("stepcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
     good = tiny(two_cores)
-    session.calibrate_cpu([plan, *good], two_cores, backend, profile, None, quiet)  # one failure does not affect other keys
+    session.calibrate_cpu(
+        [plan, *good], two_cores, partial(Sampler, backend), profile, None, quiet
+    )  # one failure does not affect other keys
     assert set(profile.costs) == {key for plan in good for key in plan.keys(two_cores)}
 
 
@@ -155,11 +160,11 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     samples = sampler.samples[key]
     samples.warm_s, samples.cold_s, samples.numbers = [9.0, 1.0, 1.0, 10.0], [9.0, 2.0, 2.0, 2.0], [0, 1, 2, 3]
     profile = Profile(identity=this_cpu())
-    session.store(sampler, profile)
+    session.store_samples(sampler.samples, sampler.failures, profile, range(1, 4))
     assert profile.costs[key].warm == Stats.of([1.0, 1.0, 10.0])
     assert profile.costs[key].warm.mean_s == pytest.approx(4 / 3, rel=1e-5)
     assert profile.costs[key].cold.median_s == 2.0
-    session.store(sampler, profile, numbers=[3])
+    session.store_samples(sampler.samples, sampler.failures, profile, [3])
     assert profile.costs[key].warm.median_s == 10.0
 
 

@@ -5,25 +5,22 @@ import torch
 
 from calibrate.compiled import compile_alone
 from calibrate.cpu.loop import measure_loop
-from calibrate.cpu.sampler import Sampler
+from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from calibrate.operands import OperandPool, fill
-from executors.cpu.backend import CpuBackend
 from executors.forms import Forms
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu
-from simulator.plan.keys import threads_of
 from simulator.predict.forecast import plan_strategy
-from tests.support import mlp
 from traces.profile import LoopCosts
 
 
 def two_threads() -> Machine:
     """A CPU whose two cores work on one op together."""
     memory = Memory("memory", 1 << 40, 1e9, 1 << 20)
-    one, both = (Device(name, "cpu", 1, {"fp32": 1e9}, "memory", threads=n) for name, n in (("cpu:0", 1), ("cpu", 2)))
+    one, both = (Device(name, "cpu", 1, {"fp32": 1e9}, "memory", threads=n) for name, n in (("cpu:0", 0), ("cpu", 2)))
     return Machine("cpu", (one,), (memory,), plain=Machine("cpu", (both,), (memory,)))
 
 
@@ -43,23 +40,12 @@ def test_the_loop_is_the_difference_between_what_it_takes_and_what_its_ops_take(
 
 
 def test_a_measured_loop_takes_less_than_a_millisecond_per_op():
-    costs = measure_loop(CpuBackend(this_cpu(cores=1)))
-    assert all(abs(seconds) < 1e-3 for seconds in costs.model_dump().values())
-    assert costs != LoopCosts()
-
-
-def test_keys_of_several_threads_are_sampled_with_them_on_the_main_thread():
-    machine, job = two_threads(), Job(f"{mlp.__file__}:make", 4)
-    plan = plan_strategy("pytorch", {}, job, machine, CostModel(machine))
-    keys = plan.keys(machine)
-    assert {threads_of(key) for key in keys} == {2}
-    sampler = Sampler(CpuBackend(this_cpu(cores=1)))
-    sampler.add(plan, keys)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    sampler.sample(list(keys), 0)
-    assert torch.get_num_threads() == 2
-    assert not sampler.failures
-    assert all(len(samples.warm_s) == 1 for samples in sampler.samples.values())
+    costs = measure_loop(PairSampler())
+    torch.set_num_threads(threads)
+    assert all(abs(costs.model_dump()[name]) < 1e-3 for name in ("forward_s", "backward_s", "view_s", "update_s", "parameter_s"))
+    assert costs != LoopCosts()
 
 
 def test_dropout_is_timed_as_pytorch_runs_it_on_a_cpu():

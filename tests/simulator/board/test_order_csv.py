@@ -9,7 +9,7 @@ from simulator.board.order import Entry, Order, OrderError
 from simulator.strategies import registry as strategies
 from tests.support import tiny
 from tests.support.any_plans import NAMES
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import LONGEST, StepcastError, UnusableFileError
 
 PLAN, _ = tiny.build(tiny.task("a", reads="x", writes="p"), tiny.task("b", reads="p", writes="q"), tiny.task("c", reads="x", writes="r"))
 TEXT = "task,device,stream,priority\na,d,0,0\nc,d,1,0\nb,d,0,0\n"
@@ -48,6 +48,8 @@ def test_every_order_is_the_same_out_and_in(entries):
         ("0F0,0B0\n", "it begins with '0F0,0B0'; expected the line task,device,stream,priority"),
         ("", "it begins with ''"),
         (TEXT + '"', "cannot be read as CSV"),
+        (TEXT.replace("b,d", "b" * 5000 + ",d"), "has 5000 characters; expected at most 500"),
+        (TEXT.replace("b,d", "b," + "d" * 5000), "has 5000 characters; expected at most 500"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, text, expected):
@@ -57,6 +59,7 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, text, expec
         order_csv.followed(PLAN, tiny.cpu(), order_csv.read(path), path)
     assert str(refusal.value).startswith(f"schedule {path}: ")
     assert expected in str(refusal.value)
+    assert len(str(refusal.value)) <= LONGEST
 
 
 @given(place=st.integers(0, len(TEXT) - 1), junk=st.sampled_from(["", "\0", ",", "\n", "9", '"', "é", "-1", "\ud800", "9" * 5000]))

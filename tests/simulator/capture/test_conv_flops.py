@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simulator.capture.recorder import _flops
+from simulator.capture.formulas import flops
 
 aten = torch.ops.aten
 
@@ -15,7 +15,7 @@ def test_each_gradient_costs_one_forward(groups, transposed):
     x, w = torch.empty(2, 4, 8, 8, device="meta"), torch.empty(*channels, 3, 3, device="meta")
     geometry = ([2, 2], [1, 1], [1, 1], transposed, [0, 0], groups)
     y = aten.convolution(x, w, None, *geometry)
-    forward = _flops(aten.convolution.default, (x, w, None, *geometry), {}, [y])
+    forward = flops(aten.convolution.default, (x, w, None, *geometry), {}, [y])
     for mask, gradients in (([True, False, False], 1), ([False, True, True], 1), ([True, True, False], 2)):
         args = (y, x, w, [0], *geometry, mask)
-        assert _flops(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args)) == gradients * forward
+        assert flops(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args)) == gradients * forward

@@ -176,3 +176,9 @@ def test_the_rows_that_predict_a_gpu_left_out_contain_nothing_fitted_on_it(refit
     base = prior(efficiencies.table()["gpu"])
     fitted = {"public", "public-one-model"}
     assert not [number for number in numbers(base.model_copy(update={"cache_bytes_per_s_per_sm": None})) if number.source in fitted]
+
+
+def test_pytorchs_default_is_tf32_in_convolutions_alone():
+    ops = ("conv", "grouped-conv", "matmul", "elementwise")
+    assert [efficiencies.float32_precision(each, "default") for each in ops] == ["tf32", "tf32", "fp32", "fp32"]
+    assert [efficiencies.float32_precision(each, "tf32") for each in ops] == ["tf32", "tf32", "tf32", "fp32"]

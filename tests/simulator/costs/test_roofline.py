@@ -54,8 +54,9 @@ def test_keys_without_flops_or_bytes_can_be_fitted():
 def test_beyond_the_fitted_keys_the_scaled_table_predicts():
     fitted = fit(points(lambda f, b: max(f / 1e10, b / 1e8)))
     near, far = Point(1e9, 1e6, 7.0), Point(1e15, 1e6, 7.0)
-    assert fitted.at(near) == (fitted.predict(near), fitted.error)
-    assert fitted.at(far) == (fitted.scale.predict(far), fitted.scale.error)
+    assert fitted.at(near) == (fitted.predict(near), fitted.error, 0.0)
+    assert fitted.at(far)[:2] == (fitted.scale.predict(far), fitted.scale.error)
+    assert fitted.beyond(far) == pytest.approx(math.log(1e15 / WORK[-1][0]), rel=1e-3)
     assert fitted.scale.error > fitted.error
 
 

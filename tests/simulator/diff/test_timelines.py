@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.diff.diff import difference
+from simulator.diff.of_timeline import run_of_timeline
 from simulator.diff.run import ORDER
 from simulator.diff.traces import compare_timelines
 from simulator.diff.validated import compare_validated
@@ -83,3 +85,12 @@ def test_a_validation_without_a_waterfall_is_compared_by_its_timelines():
         compare_validated(row, "turbodl", None)
     with pytest.raises(StepcastError, match="did not run"):
         compare_validated(skipped(), "bppsa", None)
+
+
+def test_a_step_that_takes_no_time_is_refused():
+    """As that of a damaged trace may."""
+    usual = run_of_timeline(BEFORE, "usual")
+    at_once = replace(usual, name="at once", step_s=0.0)
+    for a, b in ((usual, at_once), (at_once, usual)):
+        with pytest.raises(StepcastError, match="the step of at once takes no time"):
+            difference(a, b, "traces", UNEXPLAINED)

@@ -112,3 +112,17 @@ def test_a_trace_without_steps_is_refused(tmp_path):
         trace.kernel(name, 100.0 * number, 100.0 * number + 10, 50.0)
     with pytest.raises(StepcastError, match="has no steps: nothing in it repeats"):
         compare_traces(JOB.save(tmp_path / "a.json"), trace.save(tmp_path / "b.json"))
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders_alone(tmp_path):
+    places = [tmp_path / name / "trace.json" for name in ("before", "after")]
+    for place in places:
+        place.parent.mkdir()
+    diff = compare_traces(*(JOB.save(place) for place in places)).diff
+    assert (diff.a, diff.b) == ("before/trace.json", "after/trace.json")
+
+
+def test_a_comparison_says_what_it_is_doing(tmp_path):
+    heard = []
+    compare_traces(JOB.save(tmp_path / "a.json"), JOB.save(tmp_path / "b.json"), heard.append)
+    assert heard == ["reading a.json", "replaying", "reading b.json", "replaying", "comparing"]

@@ -108,17 +108,6 @@ def test_a_lane_that_runs_ahead_does_not_end_the_simulation_early():
     assert timeline.step_s == 1.0
 
 
-def test_a_plan_that_does_not_settle_is_reported():
-    # Two streams of carried state share a core, and their periods never line up the same way.
-    plan, costs = build(
-        task("a", 1.0, mutates="w1"), task("b", 1.618, mutates="w2", stream=1), task("c", 0.7, reads="w1 w2", mutates="w3", stream=2)
-    )
-    timeline = simulate(plan, cpu(cores=1), costs)
-    assert timeline.settled == (abs(timeline.period_lengths_s[-1] / timeline.period_lengths_s[-2] - 1) <= 1e-3)
-    if not timeline.settled:
-        assert timeline.step_s == pytest.approx(sum(timeline.period_lengths_s[-4:]) / 4)
-
-
 def test_exposed_transfers_are_those_without_computation():
     plan, costs = build(
         task("f", 1.0, reads="x w", writes="y", on="p"),

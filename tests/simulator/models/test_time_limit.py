@@ -3,6 +3,7 @@
 Ctrl-C works, and a slow one is announced.
 """
 
+import itertools
 import re
 import signal
 import threading
@@ -36,7 +37,7 @@ def test_code_that_retries_on_errors_is_ended(short):
         retry_for_ever()
     line = retry_for_ever.__code__.co_firstlineno
     assert re.search(
-        rf"test_time_limit.py:{line + 3} in retry_for_ever: the factory f has not finished after 0.2 s; .*set {VARIABLE}",
+        rf"test_time_limit.py:{line + 3} in retry_for_ever: the factory f has made no progress for 0.2 s; .*set {VARIABLE}",
         str(refusal.value),
     )
 
@@ -81,7 +82,7 @@ def test_a_training_step_that_never_returns_is_ended(tmp_path, monkeypatch, wher
     monkeypatch.setenv(VARIABLE, "1.5")
     with pytest.raises(StepcastError) as refusal:
         Job(f"{tmp_path / 'm.py'}:make", 2).graph()
-    assert f"m.py:{line}: the training step for batch size 2 has not finished after 1.5 s; if it only needs more time" in str(refusal.value)
+    assert f"m.py:{line}: the training step for batch size 2 has made no progress for 1.5 s; if it only" in str(refusal.value)
 
 
 def test_the_capture_of_a_built_in_model_may_take_any_time(monkeypatch):
@@ -103,7 +104,7 @@ def test_code_that_swallows_every_exception_ends_with_its_process(tmp_path):
     call = ("predict", "--model", "m.py:f", "--batch", 2, "--strategy", "baseline", "--machine", "h100")
     out, err = (process := start(code, *call, folder=tmp_path, **{VARIABLE: "0.5"})).communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
-    assert "m.py:4 in f: the factory m.py:f has not finished after 0.5 s" in err
+    assert "m.py:4 in f: the factory m.py:f has made no progress for 0.5 s" in err
     assert len(err.splitlines()) == 1
 
 
@@ -112,8 +113,26 @@ def test_slow_code_is_announced_and_may_finish(monkeypatch, caplog):
     with time_limit("the factory f"):
         time.sleep(0.2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"the factory f is still running; it may take 50 s ({VARIABLE}), and Ctrl-C stops it"
+        f"the factory f is still running; it ends after 50 s without progress ({VARIABLE}), and Ctrl-C stops it"
     ]
+
+
+def test_code_that_gets_on_may_take_longer_than_the_limit_and_shows_how_far_it_is(short, monkeypatch, caplog):
+    monkeypatch.setattr(limits, "SHOWN_S", 0.0)
+    caplog.set_level("INFO", logger="stepcast.progress")
+    count = itertools.count()
+    with time_limit("the factory f", done=lambda: next(count)):
+        time.sleep(0.4)
+    *shown, last = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch("the factory f: [0-9]+ ops, 0 s", shown[-1])
+    assert last == ""
+
+
+def test_code_that_gets_on_for_ever_is_ended(short, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_LIMITS", 2)
+    count = itertools.count()
+    with pytest.raises(StepcastError), time_limit("the factory f", done=lambda: next(count)):
+        retry_for_ever()
 
 
 def test_a_factory_that_has_returned_once_may_take_any_time(short):

@@ -101,4 +101,4 @@ def test_gpus_without_validations_have_the_discrepancy_of_cpus():
     """It was 0, as if a GPU that nobody has validated were predicted without error."""
     assert shipped_discrepancy("baseline", "gpu", "graph") == shipped_discrepancy("baseline", "cpu", "eager") > 0.03
     assert shipped_speedup_discrepancy("turbodl", "gpu", "graph") == shipped_speedup_discrepancy("turbodl", "cpu", "eager") > 0.03
-    assert shipped_speedup_discrepancy("backward-fusion", "cpu", "eager") < 0.5 * shipped_speedup_discrepancy("turbodl", "cpu", "eager")
+    assert shipped_speedup_discrepancy("backward-fusion", "cpu", "eager") < shipped_speedup_discrepancy("turbodl", "cpu", "eager")

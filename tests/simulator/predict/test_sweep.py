@@ -6,18 +6,28 @@ from simulator.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
+from traces.verdict import gain
+from ui.text.labels import strategy_name
 from ui.text.sweeps import crossover_words, fastest_words, outcome_cells
 
 BATCH = Axis("batch", (16, 32, 64, 128))
 
 
-def sweep_of(**step_ms):
-    """Outcomes at BATCH's values; None where the strategy is refused, a negative time where it does not fit."""
-    return [
-        Outcome(name, (value,), why="needs 2 devices") if ms is None else Outcome(name, (value,), abs(ms) / 1e3, fits=ms > 0)
-        for name, times in step_ms.items()
-        for value, ms in zip(BATCH.values, times, strict=True)
-    ]
+def sweep_of(spread=1.01, **step_ms):
+    """Outcomes at BATCH's values; None where the strategy is refused, a negative time where it does not fit.
+
+    Gains are over the first strategy, called the baseline; their intervals reach from 1 / spread to spread times as far.
+    """
+    (base, *_) = step_ms.values()
+
+    def one(name, value, ms, base_ms):
+        if ms is None:
+            return Outcome(name, (value,), why="needs 2 devices")
+        factor = abs(base_ms) / abs(ms)
+        gains = {"baseline": gain(factor, (factor / spread, factor * spread))}
+        return Outcome(name, (value,), abs(ms) / 1e3, fits=ms > 0, speedup=factor, gains=gains if name != "baseline" else {})
+
+    return [one(name, *point) for name, times in step_ms.items() for point in zip(BATCH.values, times, base, strict=True)]
 
 
 def test_the_last_axis_changes_fastest():
@@ -27,10 +37,15 @@ def test_the_last_axis_changes_fastest():
 def test_stretches_of_equal_verdicts():
     outcomes = sweep_of(baseline=(10, 20, 40, -80), fused=(8, 16, 40, 70))
     assert stretches(outcomes, "fused", "baseline") == [
-        Stretch("pays", 16, 32, 1.25, 1.25),
+        Stretch("faster", 16, 32, 1.25, 1.25),
         Stretch("same", 64, 64, 1.0, 1.0),
         Stretch("unusable", 128, 128),
     ]
+
+
+def short(lines):
+    """Lines with the short name of the baseline."""
+    return [line.replace(strategy_name("baseline"), "baseline") for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +65,19 @@ def test_stretches_of_equal_verdicts():
     ],
 )  # fmt: skip
 def test_crossovers_in_words(times, words):
-    assert crossover_words(sweep_of(baseline=(10, 20, 40, 80), fused=times), BATCH, "baseline") == [words]
+    assert short(crossover_words(sweep_of(baseline=(10, 20, 40, 80), fused=times), BATCH, "baseline")) == [words]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ((9, 18, 36, 72), "These predictions cannot tell whether fused is faster than baseline at every batch from 16 to 128: 1.11x."),
+        ((5, 10, 38, 90), "fused stops paying above batch 32 (2.00x there, 1.05x at 64, cannot tell), against baseline."),
+        ((20, 40, 38, 80), "fused is not surely faster than baseline at every batch from 16 to 128: 0.50x to 1.05x."),
+    ],
+)
+def test_nothing_pays_if_its_interval_cannot_tell(times, words):
+    assert short(crossover_words(sweep_of(spread=1.3, baseline=(10, 20, 40, 80), fused=times), BATCH, "baseline")) == [words]
 
 
 def test_a_slower_plan_is_on_the_front_if_it_needs_less_memory():
@@ -68,14 +95,26 @@ def test_the_outcome_of_a_prediction():
     document = prediction(forecasts["backward-fusion"], forecasts["baseline"], "fp32", forecasts["pytorch"])
     result = outcome("backward-fusion", (64,), document)
     assert (result.step_s, result.speedup) == (document.step_s, document.against_pytorch)
+    assert (result.gain, result.gains["baseline"]) == (document.gain_over_pytorch, document.gain_over_baseline)
     assert result.peak_bytes == document.memories[0].needed_bytes > 1e6
     assert not result.usable
     assert outcome_cells([result], [BATCH])[0]["note"] == "does not fit"
 
 
 def test_the_fastest_in_words():
-    outcomes = [*sweep_of(baseline=(10, 20, 40, 80), fused=(8, 16, 42, None)), Outcome("turbo", (16,), 0.005, speedup=2.0)]
-    words = fastest_words(outcomes, [BATCH])
+    outcomes = sweep_of(baseline=(10, 20, 40, 80), fused=(8, 16, 42, None), turbo=(5, 30, 50, 90))
+    (words,) = short([fastest_words(outcomes, [BATCH])])
     assert words.startswith("The fastest of 4 points: baseline at 2, turbo at 1, fused at 1.")
-    assert words.endswith("The largest gain over plain PyTorch: turbo at batch 16, 2.00x.")
+    assert words.endswith(
+        " The largest gain: turbo at batch 16; against baseline 2.00x (1.97 to 2.03), faster (an interval for the best of 11)."
+    )
     assert fastest_words([Outcome("a", (16,), why="refused")], [BATCH]) == ""
+
+
+def test_the_fastest_of_several_predictions_needs_more_to_be_called_faster():
+    """Of one strategy, 1.05x (1.00 to 1.10) would be faster."""
+    gains = {"pytorch": gain(1.05, (1.005, 1.10))}
+    outcomes = [Outcome("pytorch", (), 0.0105), *(Outcome(f"s{i}", (), 0.01 + i * 1e-6, gains=gains) for i in range(3))]
+    words = fastest_words(outcomes, [])
+    assert words.startswith("s0 is predicted to be the fastest: 10.0 ms; against plain PyTorch 1.05x (0.99 to 1.12), cannot tell")
+    assert fastest_words(outcomes[:2], []).endswith("1.05x (1.00 to 1.10), faster.")

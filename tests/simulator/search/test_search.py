@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from math import inf
 
+import psutil
 import pytest
 
 from simulator.costs.model import CostModel
@@ -14,11 +15,14 @@ from simulator.search.cache import Cache
 from simulator.search.evaluation import evaluate, evaluate_packed
 from simulator.search.ranking import rank
 from simulator.search.search import candidates, search
-from simulator.search.setup import CapturedJob, GraphMissingError, Setup
+from simulator.search.setup import CapturedJob, GraphMissingError, Setup, measured_job
 from simulator.search.workers import workers
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
+from tests.support.places import ROOT
 from traces.errors import StepcastError, UnknownNameError
+from traces.measured_step import MeasuredStep, step_name
+from traces.profile import Identity, Profile
 from traces.search_result import SearchResult
 
 JOB = Job("tests/support/mlp.py:make", 16)
@@ -211,3 +215,36 @@ def test_a_dask_cluster_gives_the_same_answer_to_the_bit(setup, cluster):
     with workers(1, cluster) as run:
         shared = search(setup, TEXTS, run)
     assert rank(shared).result.document() == rank(search(setup, TEXTS, here)).result.document()
+
+
+def test_a_process_ends_when_the_one_that_started_it_was_killed(tmp_path):
+    """The child of a child watches its parent, which is killed, while its call would last for minutes."""
+    call = "import os, time; from simulator.search.workers import _while_parent_lives as run"
+    call += "; run(os.getppid(), lambda: (print(os.getpid(), flush=True), time.sleep(600)), ())"
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    with subprocess.Popen([sys.executable, "-c", parent, call], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        child = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        child.wait(60)
+
+
+def test_what_was_measured_of_this_very_job_stands_in_the_ranking(two_cores):
+    """Steps of another batch, optimizer or plan do not count, nor those of several devices."""
+    own = MeasuredStep(step_s=0.5, against_pytorch=0.7, against_pytorch_interval=(0.6, 0.8), date="2026-01-31")
+    steps = {
+        step_name(measured_job(job, "eager", 1), strategy, options): own.model_copy(update={"step_s": step_s})
+        for job, strategy, options, step_s in (
+            (JOB, "pytorch", {}, 0.4), (JOB, "baseline", {}, 0.5), (replace(JOB, batch=8), "backward-fusion", {}, 0.1),
+            (replace(JOB, optimizer="sgd"), "forward-fusion", {}, 0.1),
+        )
+    }  # fmt: skip
+    profile = Profile(identity=Identity(kind="cpu", cores=2), steps=steps)
+    setup = Setup(JOB, two_cores, CostModel(two_cores, profile))
+    result = rank(search(setup, ["baseline", "backward-fusion", "forward-fusion"], here)).result
+    assert {plan.strategy: plan.measured and plan.measured.step_s for plan in result.plans} == {
+        "baseline": 0.5, "backward-fusion": None, "forward-fusion": None,
+    }  # fmt: skip
+    assert (result.pytorch.measured.step_s, result.pytorch.step_s) == (0.4, result.pytorch_step_s)
+    assert result.pytorch.interval_s[0] < result.pytorch.step_s < result.pytorch.interval_s[1]
+    assert SearchResult.model_validate(result.document()) == result
+    assert measured_job(JOB, "eager", 2) == ""

@@ -15,7 +15,7 @@ from simulator.machine.partitions import split
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry
 from tests.support import mlp
 from traces.errors import StepcastError
@@ -66,8 +66,7 @@ def test_a_cpu_works_on_one_op_with_all_its_cores():
     assert device.peak_flops == machine.devices[0].peak_flops
     plan = plain_plan(Job(f"{mlp.__file__}:make", 4), machine)
     assert plan.devices == (device.name,)
-    suffix = f"@{device.threads}t" if device.threads > 1 else "@1"
-    assert all(key.endswith(suffix) for key in plan.keys(machine))
+    assert all(key.endswith(f"@{device.threads}-threads") for key in plan.keys(machine))
 
 
 def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
@@ -101,6 +100,27 @@ def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
     assert predicted.timeline.step_s == pytest.approx(host_us * 1e-6)
 
 
+def test_in_one_graph_per_step_the_host_launches_once():
+    """Every op takes its 1 us and a gap between two nodes; what the host takes per op, 5 us and the loop's, does not count."""
+    job, machine = Job(f"{mlp.__file__}:make", 4), load_machine("h100")
+    plan = plan_strategy("pytorch-graph", {}, job, machine, CostModel(machine))
+    eager = plain_plan(job, machine)
+    assert [task.name for task in plan.tasks] == [task.name for task in eager.tasks], "the ops are the user's own"
+    profile = profile_of(plan, machine, LoopCosts(forward_s=1e-3, backward_s=1e-3))
+    graph = forecast(plan, machine, CostModel(machine, profile), "eager")
+    assert graph.timeline.mode == "graph"
+    assert graph.timeline.step_s == pytest.approx(len(plan.tasks) * (1e-6 + machine.hosts[0].node_gap_s))
+    assert forecast(eager, machine, CostModel(machine, profile)).timeline.step_s > 10 * graph.timeline.step_s
+
+
+def test_a_graph_needs_a_gpu():
+    machine = this_cpu()
+    with pytest.raises(StepcastError, match="pytorch-graph needs a GPU, which this-cpu has not"):
+        plan_strategy("pytorch-graph", {}, Job(f"{mlp.__file__}:make", 4), machine, CostModel(machine))
+    assert references(machine) == ("pytorch",)
+    assert references(load_machine("h100")) == ("pytorch", "pytorch-graph")
+
+
 def test_without_a_profile_every_op_takes_the_assumed_time_of_the_loop():
     """6 us per launch, and 20 us more for each op of forward and backward; updates have no modules."""
     machine = load_machine("h100")
@@ -129,14 +149,14 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
     assert step_s[1.0] - step_s[0.0] == pytest.approx(sum(task.phase in ("forward", "backward") for task in plan.tasks))
 
 
-def test_costs_on_several_threads_are_not_interpolated_from_those_of_one():
+def test_costs_on_several_threads_are_at_most_those_of_one():
     machine = this_cpu()
     plan = plan_strategy("baseline", {}, job := Job(f"{mlp.__file__}:make", 4), machine, CostModel(machine))
     one = Stats.of([1.0])
     costs = {key: KeyCost(one, one, op_class="elementwise", flops=1.0, bytes=1.0) for key in plan.keys(machine)}
     model = CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=costs))
-    if machine.for_pytorch.devices[0].threads > 1:
-        assert {cost.source for cost in model.for_pytorch.resolve(plain_plan(job, machine))} == {"guessed"}
+    threads = machine.for_pytorch.devices[0].threads
+    assert all(1 / threads <= cost.warm_s <= 1.0 for cost in model.for_pytorch.resolve(plain_plan(job, machine)))
 
 
 @pytest.mark.parametrize(("optimizer", "form"), [(o, f) for o in STATE for f in forms(o) if f != "fused"])

@@ -10,7 +10,7 @@ from tests.support.kineto_traces import Trace
 from traces.errors import UnusableFileError
 from traces.recording import iterations, json_stream
 from traces.recording.kineto import load_trace
-from traces.recording.recording import CallKind
+from traces.recording.recording import CallKind, is_communication
 from traces.recording.synchronisation import recover
 from traces.recording.threads import hand_overs
 
@@ -375,3 +375,21 @@ def test_thousands_of_streams_do_not_multiply_the_edges(tmp_path):
     assert recording.streams == 3000
     assert sum(map(len, order.work_after.values())) < 64 * len(recording.works)
     assert sum(map(len, order.call_after.values())) < 2 * len(recording.works)  # a device sync waits only for what came since the last
+
+
+@pytest.mark.parametrize(
+    ("kernel", "moves"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True),
+        ("void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*)", True),
+        ("void deep_ep::internode_ll::combine<true, 7168, 9>(void*)", True),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*)", True),
+        ("void barrier_on_stream_kernel_threadgroup<(threadgroup_t)2>(int, int)", True),
+        ("nvshmemi_signal_op_kernel(unsigned long*)", True),
+        ("void cdpsk::ep::CUB_200302::DeviceScanKernel<int>(int*)", False),
+        ("void flash_fwd_mla_combine_kernel<float>(Params)", False),
+        ("volta_sgemm_64x64_nt", False),
+    ],
+)
+def test_kernels_that_move_data_between_devices_are_communication(kernel, moves):
+    assert is_communication(kernel) is moves

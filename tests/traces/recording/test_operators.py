@@ -5,7 +5,7 @@ from traces.recording.kineto import load_trace
 
 
 def recorded(trace, tmp_path):
-    return load_trace(trace.save(tmp_path / "trace.json"), with_operators=True)
+    return load_trace(trace.save(tmp_path / "trace.json"))
 
 
 def test_operators_nest_by_thread_and_own_the_launches_inside_them(tmp_path):
@@ -39,16 +39,28 @@ def test_a_launch_outside_of_all_operators_belongs_to_the_one_that_it_names(tmp_
     assert recording.operators.of_call == {0: 0}
 
 
-def test_operators_are_read_only_if_they_are_asked_for(tmp_path):
-    trace = Trace()
-    trace.op("aten::mm", 0, 10)
-    trace.kernel("gemm", 5, 20, 5)
-    assert load_trace(trace.save(tmp_path / "trace.json")).operators.all == ()
-
-
 def test_shapes_of_any_kind_do_not_stop_the_reader(tmp_path):
     trace = Trace()
     for shapes in ([[-1, 2]], [["x"]], [[[3, 3], [4]], [2]], "text", [None, 7]):
         trace.op("aten::odd", 0, 10, shapes)
     trace.kernel("kernel", 5, 20, 5)
     assert [operator.shapes for operator in recorded(trace, tmp_path).operators.all] == [((),), ((),), ((), (2,)), None, ((), ())]
+
+
+def test_time_is_covered_by_the_innermost_operator_that_lasts_for_half_of_it(tmp_path):
+    trace = Trace()
+    trace.annotate("ProfilerStep#1", 0, 1000)
+    trace.op("loader", 100, 200)
+    trace.op("aten::stack", 150, 60)
+    trace.op("other thread", 0, 900, thread=2)
+    trace.kernel("gemm", 500, 510, 5)
+    trace.kernel("gemm", 500, 510, 5, thread=2)
+    operators = recorded(trace, tmp_path).operators
+    origin = 500  # the first call
+    covering = {
+        (start, end): operators.covering(0, (start - origin) * 1e-6, (end - origin) * 1e-6)
+        for start, end in ((90, 310), (150, 210), (140, 280), (290, 400), (400, 450))
+    }
+    assert covering == {(90, 310): "loader", (150, 210): "aten::stack", (140, 280): "loader", (290, 400): "", (400, 450): ""}
+    assert operators.covering(1, -100e-6, 0.0) == "other thread"
+    assert operators.covering(7, 0.0, 1.0) == ""

@@ -69,11 +69,11 @@ def test_report_shows_charts_table_and_words(start, report):
     app = start(report)
     assert not app.exception
     assert titles(app)[:3] == [
-        "turbodl is 1.42x as fast as plain PyTorch",
         "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
+        "turbodl is 1.42x as fast as plain PyTorch",
         "Task time per phase",
     ]
-    assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline", "turbodl", "1f1b", "gpipe"]
+    assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline (one stream, our executor)", "turbodl", "1f1b", "gpipe"]
     assert "3 strategies ran." in text_of(app)
     assert "statistics per micro" in text_of(app)
 
@@ -126,7 +126,7 @@ def what_if(start, **state):
 def test_what_if_answers_at_once_and_explains(start):
     app = what_if(start, strategies=["turbodl", "gpipe"], **{"option turbodl alpha": "2"})
     assert titles(app) == [
-        "predicted 28.0 ms", "From the baseline to turbodl",
+        "turbodl:alpha=2 28.0 ms", "From the baseline to turbodl",
         "Predicted step time per strategy (speed-up over plain PyTorch)",
     ]  # fmt: skip
     assert "ms shorter than the baseline's" in text_of(app)
@@ -227,7 +227,7 @@ def test_the_controls_survive_a_look_at_another_page(start):
     assert not app.exception
     assert (app.number_input(key="batch").value, app.selectbox(key="model").value) == (64, "resnet50")
     assert app.subheader[0].value == "resnet50, batch 64, sgd\\:\u2060foreach, fp32, on h200"
-    assert "predicted 28.0 ms" in titles(app)
+    assert "turbodl 28.0 ms" in titles(app)
 
 
 def test_the_headline_of_a_report_is_colored_by_its_verdict(start, tmp_path):
@@ -261,7 +261,7 @@ def test_replay_over_the_recording_and_what_if(start, trace):
     assert title.startswith("ProfilerStep#")
     assert title.endswith(": replayed 1.00 ms, recorded 1.00 ms")
     assert [metric.value for metric in app.metric][:2] == ["1.00 ms", "1.00 ms"]
-    assert "Synchronizations cost 20.0 % of the step" in text_of(app)
+    assert "Synchronizations cost 20.0 % of" in text_of(app)
     assert "24 kernels on 2 streams" in text_of(app)
     assert "remove:/REGEX/" in text_of(app)
     assert "The largest gain" in text_of(app)
@@ -269,7 +269,7 @@ def test_replay_over_the_recording_and_what_if(start, trace):
     app.text_area[0].set_value("remove:nccl\n\nkernel:/gemm/ 2x faster\nfaster")
     app.sidebar.button[0].click().run()
     assert not app.exception
-    assert [metric.value for metric in app.metric][3:] == ["1.00 ms", "0.800 ms", "1.25x"]
+    assert [metric.value for metric in app.metric][4:] == ["1.00 ms", "0.800 ms", "1.25x"]
     assert len(titles(app)) == 2
     assert "all others keep their recorded durations" in text_of(app)
     answers = next(table.value for table in app.table if "together" in table.value.index)

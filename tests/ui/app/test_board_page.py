@@ -7,7 +7,7 @@ from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
-from ui.app import board_run, timeline_parts
+from ui.app import runs, timeline_parts
 from ui.app.board_run import arguments
 from ui.app.command_run import CommandRun
 from ui.app.model import Request
@@ -148,12 +148,12 @@ def test_a_board_runs_here(page, monkeypatch, stepcast, tmp_path):
         running, status = False, property(lambda self: self.done.status)
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(board_run, "CommandRun", WarmRun)
+    monkeypatch.setattr(runs, "CommandRun", WarmRun)
     app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
     app = move(app, "classifier.4.bias/update", ("cpu:0", 1))
     order = app.text_area(key="board text").value
     app.button(key="button run board").click().run(timeout=120)
-    assert "Done; the report is in" in words(app)
+    assert "Done; the report is called" in words(app)
     assert "The schedule computes the same numbers." in words(app), "the run measured the costs anew, and the edits stay"
     (schedule,) = tmp_path.rglob("board-lenet5-b8.csv")
     assert schedule.read_text() == order
@@ -164,6 +164,18 @@ def test_a_board_runs_here(page, monkeypatch, stepcast, tmp_path):
     assert earlier not in [caption.value for caption in app.caption]
     app.button(key="button undo").click().run()
     assert earlier in [caption.value for caption in app.caption]
+
+
+def test_edits_survive_a_reload(page):
+    app = page(**JOB, strategy=["turbodl", "baseline"], start="baseline")
+    app = move(app, "classifier.4.bias/update", ("cuda:0", 1))
+    edited, link = app.text_area(key="board text").value, dict(app.query_params)
+    reloaded = page(**link)
+    assert reloaded.text_area(key="board text").value == edited
+    assert reloaded.selectbox(key="board strategy").value == "baseline"
+    assert not reloaded.button(key="button undo").disabled
+    other = page(**{**link, "edits": "nosuch"})
+    assert other.text_area(key="board text").value != edited, "a session of its own begins with the strategy's own order"
 
 
 def test_an_order_that_breaks_a_hazard_cannot_be_run(page):

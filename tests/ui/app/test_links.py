@@ -30,7 +30,9 @@ def test_the_command_line_takes_what_the_link_has(stepcast):
     answer = stepcast.call(*words[1:])
     assert answer.status == 0, answer.err
     rows = answer.document["predictions"]
-    assert [(row["strategy"], row["precision"]) for row in rows] == [("pytorch", "bf16"), ("baseline", "bf16"), ("turbodl", "bf16")]
+    assert [(row["strategy"], row["precision"]) for row in rows] == [
+        (name, "bf16") for name in ("pytorch", "pytorch-graph", "baseline", "turbodl")
+    ]
 
 
 def test_what_a_link_cannot_mean_is_left_out():

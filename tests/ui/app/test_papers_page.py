@@ -9,6 +9,7 @@ from simulator.reproduce import registry as reproduce
 from tests.support.app_pages import app_at
 from traces.comparison import Shares
 from traces.reproduction import Check, Figure, Paper, Reproduction, Row, Table
+from ui.app import runs
 from ui.app.pages import papers as papers_page
 
 NAME = reproduce.names()[0]
@@ -32,7 +33,7 @@ class FakeRun:
 def start(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setattr(papers_page, "CommandRun", FakeRun)
+    monkeypatch.setattr(runs, "CommandRun", FakeRun)
     streamlit.cache_resource.clear()
     return app_at("papers").run
 
@@ -76,14 +77,14 @@ def test_what_is_kept_is_shown_with_its_claims(start):
 
 def test_a_paper_is_predicted_here_until_it_is_cancelled(start):
     app = press(start(), "Predict what the paper published")
-    run = app.session_state[f"reproduction of {NAME}"]
+    run = runs.latest("papers").command
     assert run.arguments == ["reproduce", NAME, "--out", str(papers_page.paper_folder(NAME))]
     assert "stepcast reproduce" in words_of(app)
     app = press(app, "Cancel").run()
     assert "Cancelled." in words_of(app)
     app = press(app, "Predict what the paper published")
     keep()
-    app.session_state[f"reproduction of {NAME}"].status = 0
+    runs.latest("papers").command.status = 0
     app.run()
     assert "1 of 2 claims hold" in words_of(app)
 
@@ -92,7 +93,7 @@ def test_a_failed_run_and_a_damaged_document_are_one_line_each(start):
     folder = keep()
     (folder / "reproduction.json").write_text("{")
     app = press(start(), "Predict it again")
-    app.session_state[f"reproduction of {NAME}"].status = 2
+    runs.latest("papers").command.status = 2
     app.run()
     assert not app.exception
     assert len(app.error) == 2

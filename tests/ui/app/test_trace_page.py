@@ -8,8 +8,9 @@ import streamlit
 from simulator.whatif.registry import parse
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
+from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.small_traces import write_trace
-from ui.app.uploads import safe_name
+from ui.app.uploads import offered_traces, safe_name
 from ui.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
 
 
@@ -78,6 +79,27 @@ def test_recorded_and_what_if_are_on_one_axis_with_the_changes_marked(start, tra
     assert {"shorter", "removed"} <= {phase["name"] for phase in header["phases"]}
 
 
+def test_the_picked_step_is_the_one_in_the_table_and_in_the_picture(start, tmp_path):
+    app = start(write_loader_trace(tmp_path / "loader.json", (900.0, 300.0, 300.0, 1300.0, 300.0, 4300.0)))
+    assert not app.exception
+    (box,) = [box for box in app.selectbox if box.label.startswith("Step,")]
+    assert box.options[3:] == ["ProfilerStep#3: 1.32 ms, slow", "ProfilerStep#4: 0.320 ms, the median", "ProfilerStep#5: 4.32 ms, slow"]
+    assert "GPU waits for Python 68.8 % of the median step" in words_of(app)
+    assert "2 of 5 steps are slow" in words_of(app)
+    assert "of ProfilerStep#5" not in words_of(app)
+    app = choose(app, box.label, 5)
+    assert "The GPU waits for Python 97.7 % of ProfilerStep#5." in words_of(app)
+    assert f"Meanwhile the host is in {LOADER} (4.21 ms)" in words_of(app)
+    assert payloads_of_app(app)[0].header["title"] == "ProfilerStep#5: replayed 4.32 ms, recorded 4.32 ms"
+
+
+def test_one_step_is_diagnosed_and_not_ranked(start, tmp_path):
+    app = start(write_loader_trace(tmp_path / "one.json", (900.0,)))
+    assert not app.exception
+    assert "Only one step is recorded, so no changes are ranked" in words_of(app)
+    assert "What would make it faster" not in words_of(app)
+
+
 def test_diagnosis_comes_first_then_what_would_help_then_the_builder(start, trace):
     app = start(trace)
     subheaders = [header.value.replace("\\", "") for header in app.subheader]
@@ -92,8 +114,9 @@ def test_a_trace_can_be_uploaded_and_a_damaged_one_is_one_line(start, trace):
     assert app.sidebar.selectbox[0].options[0] == "job.json.gz"
     assert "Synchronizations cost" in words_of(app)
     app = start()
+    assert app.sidebar.selectbox[0].options[0] == "job.json.gz", "a reload finds it"
     app.get("file_uploader")[0].upload("../../bad.json", b"{", "application/json").run()
-    app.run()
+    app.sidebar.selectbox[0].set_value((offered_traces()[1],)).run()
     assert not app.exception
     assert len(app.error) == 1
 
@@ -103,7 +126,7 @@ def test_damaged_uploads_are_one_line_where_traces_are_compared(start, trace, co
     app = start(at="differences")
     files = [("before.json.gz", trace.read_bytes(), "application/gzip"), ("after.json", content, "application/json")]
     app.get("file_uploader")[0].set_value(files).run()
-    choose(app, "B", app.session_state["uploaded traces"][1])
+    choose(app, "B", offered_traces()[1])
     assert not app.exception
     assert len(app.error) == 1
     assert "after.json" in app.error[0].value.replace("\\", "")

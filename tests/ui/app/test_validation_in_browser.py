@@ -49,7 +49,7 @@ def test_a_cancelled_validation_writes_nothing(app, page):
 
 
 def test_a_validation_ends_with_predicted_above_measured_and_its_link_opens_it(app, page, browser):
-    page.get_by_text("Done; the report is in").wait_for()
+    page.get_by_text("Done; the report is called").wait_for()
     (report,) = app[1].glob("stepcast/reports/*/report.json")
     title = page.locator(".stepcast-timeline .title")
     title.wait_for()

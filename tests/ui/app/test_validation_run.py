@@ -11,8 +11,9 @@ from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
+from traces.errors import StepcastError
 from ui import jobs
-from ui.app import command_run
+from ui.app import command_run, runs
 from ui.app.command_run import LINES, PROGRESS, CommandRun
 from ui.app.model import reports_folder
 from ui.app.validation_form import ValidationRequest, free_folder
@@ -40,7 +41,7 @@ def start(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
     monkeypatch.setitem(sys.modules, "ui.jobs", fake_jobs)
-    monkeypatch.setattr("ui.app.validation_run.CommandRun", FakeRun)
+    monkeypatch.setattr("ui.app.runs.CommandRun", FakeRun)
     streamlit.cache_resource.clear()
     return app_at("validate").run
 
@@ -70,18 +71,33 @@ def test_a_validation_runs_and_its_report_opens(start):
     app = start()
     app.toggle[0].set_value(True).run()
     app = pressed(app, "Validate here")
-    current = app.session_state["validation run"]
+    current = runs.latest("validate")
     assert "stepcast validate --model small-cnn --batch 32" in words_of(app)
     assert "takes about 10 seconds" in words_of(app)
-    runs = comparisons()
-    write_report(current.folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    write_report(reports_folder() / "another", [sample_validation([run.result for run in runs])])
-    current.run.ended = 0
+    compared = comparisons()
+    write_report(current.folder, [sample_validation([*(run.result for run in compared), skipped()])], compared)
+    write_report(reports_folder() / "another", [sample_validation([run.result for run in compared])])
+    current.command.ended = 0
     app.run()
     assert not app.exception
     assert app.sidebar.selectbox[0].value == current.folder
-    assert "Done; the report is in" in words_of(app)
+    assert "Done; the report is called" in words_of(app)
     assert "Where the error is" in words_of(app)
+
+
+def test_a_reload_and_another_tab_find_the_run_and_none_starts_a_second_one(start):
+    app = start()
+    app.toggle[0].set_value(True).run()
+    pressed(app, "Validate here")
+    other = start()
+    assert "12 of 60" in other.get("progress")[0].proto.text
+    assert [button.label for button in other.button if "Validate" in button.label] == []
+    with pytest.raises(StepcastError, match=r"stepcast demo was not started: stepcast validate .* is running; wait"):
+        runs.start(["demo"], "board", reports_folder())
+    elsewhere = app_at("what-if").run()
+    assert "12 of 60" in elsewhere.get("progress")[0].proto.text
+    pressed(elsewhere, "Cancel")
+    assert "Cancelled. No report was written." in words_of(other.run())
 
 
 def test_a_cancelled_validation_leaves_no_report(start):
@@ -97,7 +113,7 @@ def test_an_unusable_job_is_one_line(start):
     app = start()
     app.toggle[0].set_value(True).run()
     app = pressed(app, "Validate here")
-    run = app.session_state["validation run"].run
+    run = runs.latest("validate").command
     run.lines, run.ended = ["stepcast: batch 32 is not divisible by 5"], 2
     app.run()
     assert [error.value.replace("\\", "") for error in app.error] == ["stepcast: batch 32 is not divisible by 5"]
@@ -108,8 +124,8 @@ def test_an_unusable_job_is_one_line(start):
 
 
 def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start):
-    runs = comparisons()
-    write_report(reports_folder() / "kept", [sample_validation([run.result for run in runs])], runs)
+    compared = comparisons()
+    write_report(reports_folder() / "kept", [sample_validation([run.result for run in compared])], compared)
     app = start()
     assert not app.exception
     titles = [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
@@ -117,6 +133,33 @@ def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start)
     heads = [list(table.value.columns) for table in app.dataframe]
     assert any(head[0] == "task" and head[-1] == "likely cause" for head in heads)
     assert any(head[1] == "gradients differ by" for head in heads)
+
+
+def test_a_reload_shows_the_same_strategy_and_a_missing_report_is_said(start, monkeypatch):
+    compared = comparisons()
+    write_report(reports_folder() / "kept", [sample_validation([run.result for run in compared])], compared)
+    app = start()
+    box = next(box for box in app.selectbox if box.label == "Strategy")
+    box.set_value(0).run()
+    reloaded = app_at("validate")
+    reloaded.query_params.update(app.query_params)
+    reloaded.run()
+    assert next(box for box in reloaded.selectbox if box.label == "Strategy").value == 0
+    missing = app_at("validate")
+    missing.query_params["report"] = "gone"
+    missing.run()
+    assert "this link cannot be answered here: unknown report 'gone'" in words_of(missing)
+    assert not missing.dataframe
+
+
+def test_an_uploaded_report_is_shown_in_every_tab(start, tmp_path):
+    runs_here = comparisons()
+    document = sample_validation([run.result for run in runs_here]).model_dump_json().encode()
+    app = start()
+    app.get("file_uploader")[0].upload("validation.json", document, "application/json").run()
+    assert not app.exception
+    assert app.sidebar.selectbox[0].options == ["validation.json"]
+    assert start().sidebar.selectbox[0].options == ["validation.json"]
 
 
 def test_progress_of_a_command_that_is_read_is_in_lines(monkeypatch, capsys):

@@ -1,20 +1,27 @@
 """The page What if with the real predictor: every strategy of the registry, and the numbers of the command line."""
 
+import re
 import sys
 
 import pytest
 
-from calibrate.identity import comparable_cpu
+from calibrate.identity import comparable_cpu, this_cpu
+from simulator.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app
+from tests.support.own_profiles import profile_with
 from traces import units
 from traces.comparison import Prediction
 from traces.profile import Dispatch, Profile
+from traces.profile_files import default_path
 from ui.text.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}
+
+#: What links name that is not here, and what it may have meant.
+NOT_HERE = [("model", "lenet6", "lenet5"), ("machine", "h1000", "h100"), ("strategy", "turbo", "")]
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def test_every_strategy_is_predicted_or_says_why_not(page):
     app = page(**JOB, strategy=strategies.names())
     shown = set(app.dataframe[-1].value["strategy"])
     refused = {warning.value for warning in app.warning if warning.value not in shown}
-    missing = {name for name in strategies.names() if name not in {label.partition(":")[0] for label in shown}}
+    missing = {name for name in strategies.names() if name not in {re.split(r":| \(", label)[0] for label in shown}}
     assert all(any(text.startswith(name) for text in refused) for name in missing)
     assert len(shown) > 12
     for label in app.selectbox(key="looked at").options:
@@ -62,7 +69,7 @@ def test_a_stored_profile_is_chosen_as_a_machine_is(page, stepcast, monkeypatch)
     shown = {}
     for name in ("cool", "hot"):
         app = page(model="lenet5", batch="16", strategy="baseline", machine=f"profile {name}.json")
-        app.selectbox(key="looked at").set_value("baseline").run()
+        app.selectbox(key="looked at").set_value("baseline (one stream, our executor)").run()
         captions = " ".join(caption.value for caption in app.sidebar.caption)
         assert ("throttled" in captions) == (name == "hot")
         command = app.code[0].value.split()
@@ -73,13 +80,33 @@ def test_a_stored_profile_is_chosen_as_a_machine_is(page, stepcast, monkeypatch)
     assert shown["cool"] != shown["hot"]
 
 
+def test_the_page_opens_on_the_example_of_the_first_page_with_strategies_that_run(page):
+    app = page()
+    assert app.code[0].value.endswith("--model resnet18 --batch 32 --machine h100 --strategy backward-fusion --strategy turbodl")
+    assert not app.warning
+    assert not app.error
+
+
+def test_where_little_was_measured_there_is_no_verdict_and_an_offer_to_measure(page, stepcast, monkeypatch):
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    profile_with(0.2, Job("lenet5", 16)).save(default_path(this_cpu().name))
+    app = page(model="lenet5", batch="16", strategy=["backward-fusion", "turbodl"], machine="this-cpu")
+    assert app.warning[0].value.startswith("No verdict")
+    assert not app.success
+    assert not any("probability" in caption.value for caption in app.caption)
+    assert [button.label for button in app.button if "easure" in button.label] == ["Measure this job"]
+    elsewhere = page(**JOB, strategy=["backward-fusion", "turbodl"])
+    assert not any("No verdict" in warning.value for warning in elsewhere.warning)
+    assert not any(button.label == "Measure this job" for button in elsewhere.button)
+
+
 def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):
     from simulator.predict import forecast
 
     planned, plan = [], forecast.plan_strategy
     monkeypatch.setattr(forecast, "plan_strategy", lambda text, *rest: planned.append(text) or plan(text, *rest))
     app = page(**JOB, strategy=["forward-fusion"], optimizer="adagrad:for")
-    assert sorted(planned) == ["baseline", "forward-fusion", "pytorch"]
+    assert sorted(planned) == ["baseline", "forward-fusion", "pytorch", "pytorch-graph"]
     planned.clear()
     app.session_state["strategies"] = ["forward-fusion", "backward-fusion"]
     app.run()
@@ -122,6 +149,36 @@ def test_a_model_named_at_start_is_offered_first_and_read_again_when_its_file_ch
 
 def peak_memory(app):
     return next(metric.value for metric in app.metric if metric.label == "Peak memory")
+
+
+def test_a_change_shows_the_difference_and_plain_pytorch_stands_above(page):
+    app = page(**JOB, strategy="turbodl")
+    app.selectbox(key="looked at").set_value("turbodl").run()
+    before = app.metric[0]
+    assert before.delta == ""
+    panels = payloads_of_app(app)[0].header["panels"]
+    assert [panel["kind"] for panel in panels] == ["plain PyTorch, predicted", "turbodl, predicted"]
+    app.select_slider(key="times launch").set_value(2.0).run()
+    assert app.metric[0].delta.startswith("+")
+    app.select_slider(key="times launch").set_value(1.0).run()
+    assert app.metric[0].value == before.value
+    assert app.metric[0].delta.startswith("-")
+
+
+@pytest.mark.parametrize(("field", "name", "near"), NOT_HERE)
+def test_a_link_to_what_is_not_here_is_not_answered_for_something_else(page, field, name, near):
+    app = page(**{**JOB, "strategy": "turbodl", field: name})
+    (error,) = app.error
+    words = error.value.replace("\\", "")
+    assert f"this link cannot be answered here: unknown {field} {name!r}" in words
+    assert near in words
+    assert not app.metric
+    assert not app.run().metric, "another run of the page does not answer either"
+    app.selectbox(key="model").set_value("lenet5").run()
+    app.multiselect(key="strategies").set_value(["baseline"]).run()
+    assert not app.error
+    assert app.metric
+    assert app.query_params["model"] == "lenet5"
 
 
 def test_no_link_makes_the_app_run_another_file(page, tmp_path):

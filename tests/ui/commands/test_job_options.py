@@ -34,7 +34,7 @@ def test_a_command_receives_a_job_and_a_placement():
     ]
     done = CliRunner().invoke(command, [*options, "--set", "a=1", "--set", "b=2", "--steps", "5"])
     assert done.exit_code == 0, done.output
-    expected = Job("lenet5", 8, optimizer="adam", form="fused", accumulate=2)
+    expected = Job("lenet5", 8, optimizer="adam", form="fused", accumulate=2, precision="default")
     assert received == [(expected, Placement(devices=2, memory_limit_gb=4.0), ["a=1", "b=2"], 5)]
     assert "--memory-limit" in CliRunner().invoke(command, ["--help"]).output
 

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.job import Job
 from tests.support.plan_traces import Recorder
-from traces.comparison import PYTORCH
+from traces.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.profile import Profile
 
 JOB = ("--model", "lenet5", "--batch", 4, "--optimizer", "sgd")
@@ -20,7 +20,7 @@ def test_the_outcome_is_told_and_the_profile_is_written(stepcast, trace, tmp_pat
     done = stepcast.call("calibrate", "--from-trace", trace, *JOB, "-o", tmp_path / "v100.json")
     assert (done.status, done.err) == (0, "")
     assert "100.0 % of the recorded kernel time belongs to the job (3 steps)." in done.out
-    assert f"keys of Tesla V100-SXM2-16GB in {tmp_path / 'v100.json'}" in done.out
+    assert f"costs of Tesla V100-SXM2-16GB in {tmp_path / 'v100.json'}" in done.out
     profile = Profile.load(tmp_path / "v100.json")
     assert (profile.identity.gpu, profile.identity.sms, profile.loop is not None) == ("Tesla V100-SXM2-16GB", 80, True)
 
@@ -39,7 +39,7 @@ def test_strategies_are_predicted_with_the_profile(stepcast, trace, tmp_path):
     stepcast.call("calibrate", "--from-trace", trace, *JOB, "-o", place)
     done = stepcast.call("predict", *JOB, "--profile", place, "--strategy", "turbodl", "--strategy", "backward-fusion", "--json")
     assert done.status == 0
-    assert [p["strategy"] for p in done.document["predictions"]] == [PYTORCH, "turbodl", "backward-fusion"]
+    assert [p["strategy"] for p in done.document["predictions"]] == [PYTORCH, PYTORCH_GRAPH, "turbodl", "backward-fusion"]
     assert all(prediction["shares"]["guessed"] == 0 for prediction in done.document["predictions"])
 
 

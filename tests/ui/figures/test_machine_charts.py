@@ -22,7 +22,7 @@ def test_ops_lie_under_the_roofs_of_their_precisions():
     ]
     figure = roofline_figure(points, ROOF, [OpPoint("key", "matmul", "measured", 1.0, 1.0, 1.0)])
     by_name = {trace.name: trace for trace in figure.data}
-    assert list(by_name) == ["measured keys of the profile", "forward", "backward", "roof, fp32", "roof, bf16"]
+    assert list(by_name) == ["measured costs of the profile", "forward", "backward", "roof, fp32", "roof, bf16"]
     assert (list(by_name["forward"].x), list(by_name["forward"].y)) == ([20.0], [100.0])  # what does no FLOPs has no place
     assert by_name["backward"].marker.size[0] > by_name["forward"].marker.size[0]
     assert max(by_name["roof, fp32"].y) == 100

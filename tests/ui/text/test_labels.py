@@ -10,6 +10,7 @@ from ui.text.labels import (
     headline,
     lane_label,
     markdown_escaped,
+    model_name,
     options_text,
     plotly_escaped,
     row_labels,
@@ -37,7 +38,7 @@ def test_semantics_say_only_what_differs():
 
 def test_where_costs_come_from():
     shares = Shares(measured=0.9, fitted=0.06, guessed=0.04)
-    assert source_words(shares) == "90.0 % measured here, 6.0 % interpolated, 4.0 % from specifications"
+    assert source_words(shares) == "90.0 % measured here, 6.0 % estimated from other ops, 4.0 % from specifications"
     assert source_words(shares, here=False).startswith("90.0 % measured elsewhere")
     assert source_words(Shares(measured=0.0, fitted=0.0, guessed=1.0)) == "100.0 % from specifications"
 
@@ -76,3 +77,10 @@ def test_layers_that_are_divided_alike_are_named_once():
     assert division({"divided": divided}) == "n=2 from features.0 to features.2, c=2 in classifier.1, n=1 in loss"
     assert division({"staleness": 0}) == ""
     assert not differing({"divided": divided}), "layers that are divided compute what whole ones do"
+
+
+def test_titles_name_a_users_model_without_its_folders():
+    assert model_name("/home/me/work/my_model.py:make") == "my_model.py:make"
+    assert [model_name(name) for name in ("resnet18", "package.module:make", "torchvision:vgg16")] == [
+        "resnet18", "package.module:make", "torchvision:vgg16",
+    ]  # fmt: skip

@@ -51,7 +51,7 @@ def test_co_runs_by_pair():
 
 def test_a_fresh_profile_of_this_machine_has_no_warnings():
     assert machine_facts.warnings(profile(), profile().identity, NOW) == []
-    assert machine_facts.age_words(profile(), NOW) == "Profile of cpu-epyc-2, last measured 2026-05-30, 1 day ago: 0 keys."
+    assert machine_facts.age_words(profile(), NOW) == "Profile of cpu-epyc-2, last measured 2026-05-30, 1 day ago: 0 measured costs."
 
 
 def test_warnings_about_age_throttling_software_and_failures():
@@ -67,7 +67,7 @@ def test_warnings_about_age_throttling_software_and_failures():
         "The device throttled while it was measured: reasons power.",
         "Clocks drifted by 8 %.",
         "Other work ran during the co-runs; they should be measured again.",
-        "1 keys could not be measured; their costs are interpolated.",
+        "1 costs could not be measured and are estimated from other ops.",
     ]
     assert machine_facts.age_days(profile(updated="some day"), NOW) is None
     assert {"what": "system", "value": "Linux"} in machine_facts.version_cells(identity)

@@ -3,6 +3,8 @@
 from rich.console import Console
 
 from tests.support.search_samples import ranked, search_result, verification
+from traces.measured_step import MeasuredStep
+from traces.search_result import PlainStep
 from ui.text import searches
 
 
@@ -26,12 +28,12 @@ def test_words_say_ties_reasons_bounds_and_what_was_left_out():
 
 
 def test_stale_weights_are_said_and_the_best_plan_without_them_is_named():
-    stale = ranked("pipedream", 0.010, 3.0, semantics={"staleness": 1, "stages": 2})
+    stale = ranked("pipedream", 0.010, 3.0, probability=0.97, semantics={"staleness": 1, "stages": 2})
     fresh = ranked("gpipe", 0.012, 3.0, (1.1, 1.3), semantics={"stages": 2})
     text = "\n".join(searches.words(search_result(plans=(stale, fresh), best="pipedream", rival=None)))
     assert "It trains differently from plain training: staleness: 1." in text
     assert "Of the plans without stale weights, gpipe is the fastest: 12.0 ms" in text
-    assert "pipedream is faster than every other plan that was simulated, at 90 %." in text
+    assert "pipedream is faster than every other plan that was simulated, with a probability of 97.0 %." in text
 
 
 def test_a_verified_ranking_in_words():
@@ -74,6 +76,30 @@ def test_the_table_for_the_terminal_ends_with_what_it_leaves_out():
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(searches.table(search_result(), 2))
     text = console.export_text()
-    assert "turbodl:fuse=backward" in text
+    assert "fuse=backward" in text
     assert "and 3 others; --out writes them all" in text
     console.file.close()
+
+
+def test_plain_pytorch_is_the_first_row_and_what_was_measured_stands_beside_what_is_predicted():
+    """A plan that was measured to be slower is not told to be a gain."""
+    measured = MeasuredStep(step_s=0.025, against_pytorch=0.77, against_pytorch_interval=(0.7, 0.8), date="2026-01-31")
+    plain = PlainStep(step_s=0.018, interval_s=(0.017, 0.02), peak_bytes=2**30, measured=measured.model_copy(update={"step_s": 0.0192}))
+    result = search_result(pytorch=plain)
+    first, *others = result.plans
+    result = result.model_copy(update={"plans": (first.model_copy(update={"measured": measured}), *others)})
+    rows = searches.cells(result)
+    assert (rows[0]["plan"], rows[0]["against PyTorch"], rows[0]["measured ms"], rows[0][""]) == ("plain PyTorch", "1.00x", "19.2", "")
+    assert (rows[1]["plan"], rows[1]["against PyTorch"], rows[1]["measured ms"]) == ("turbodl:fuse=backward", "1.80x", "25.0")
+    assert rows[2]["measured ms"] == "-"
+    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    told = searches.headline(result)
+    assert told.endswith("Measured on this machine on 2026-01-31: 25.0 ms, 0.77x (0.70 to 0.80), slower against plain PyTorch.")
+    assert "measured ms" not in searches.cells(search_result())[0]
+
+
+def test_a_search_on_costs_that_were_not_measured_tells_no_gain():
+    result = search_result(measured_share=0.1, machine="this-cpu")
+    assert "over the baseline" not in searches.headline(result)
+    assert searches.words(result)[0].startswith("No verdict: 10.0 % of the predicted time was measured on this machine")
+    assert not any("No verdict" in line for line in searches.words(search_result(measured_share=0.9)))

@@ -9,7 +9,7 @@ from simulator.board.order import Order, OrderError
 from traces import units
 from traces.errors import StepcastError
 from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, text_ui
-from ui.app.board_history import Edit, History, history_of
+from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import OnBoard, Predictor, Request
@@ -25,6 +25,8 @@ ABOUT = (
     "Drag a task to another place or lane, or move it with the boxes below. The board says at once whether the schedule still computes"
     " the same numbers, and what a step would take."
 )
+#: The name in the page's link of the strategy to start from.
+START = "start"
 #: The file that holds the order in the command line that the page shows.
 FILE = "board.csv"
 
@@ -36,14 +38,16 @@ def page() -> None:
         return
     linked = opened_by_link("board", OPTIONS)
     if linked is not None:
-        put_fields(request_fields(linked))
+        put_fields(request_fields(linked), predictor.choices())
     try:
         with st.sidebar:
             request = request_ui(predictor)
-        keep_link("board", query_of(request))
         st.subheader(title(request), anchor=False)
         st.write(ABOUT)
+        if linked is not None and START in linked:
+            st.session_state["board strategy"] = linked[START][-1]
         strategy = select(st, "Strategy to start from", request.strategies, "board strategy")
+        keep_link("board", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
         with st.spinner("Predicting", show_time=True):
             started = predictor.on_board(request, strategy)
         board_ui(predictor, request, strategy, started)
@@ -80,7 +84,7 @@ def board_ui(predictor: Predictor, request: Request, strategy: str, started: OnB
     except OrderError as error:
         st.error(markdown_escaped(str(error)))
     text_ui(history, add)
-    board_run_ui(request, strategy, history.order, runs=present.edited is not None)
+    board_run_ui(request, strategy, history.order, can_run=present.edited is not None)
     own = query_of(request)
     share_ui(command(request, "--schedule", FILE), own, downloads(history.order, drawn, strategy))
 

@@ -50,7 +50,7 @@ def page() -> None:
         return
     linked = opened_by_link("compare", [*OPTIONS, OVER])
     if linked is not None:
-        put_fields(request_fields(linked))
+        put_fields(request_fields(linked), predictor.choices())
         put_parameters(linked.get(OVER, ()))
     try:
         with st.sidebar:

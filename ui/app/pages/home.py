@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from ui.app.ahead import EXAMPLE
-from ui.app.model import report_places, start_arguments, start_models, start_traces
+from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_models, start_traces
 from ui.app.navigation import link_ui
 from ui.text.labels import markdown_escaped
 
@@ -31,8 +30,6 @@ class Door:
 def doors() -> list[Door]:
     """The doors, which name what was given at start."""
     own, traces, reports = start_models(), start_traces(), report_places(start_arguments())
-    chosen = {"model": own[0]} if own else {"model": EXAMPLE.model, "batch": str(EXAMPLE.batch), "machine": EXAMPLE.machine}
-    model = chosen | {"strategy": list(EXAMPLE.strategies)}
     return [
         Door(
             "I have a model",
@@ -41,7 +38,7 @@ def doors() -> list[Door]:
             "what_if",
             f"Yours: {own[0]}" if own else f"Example: {EXAMPLE.model} on {EXAMPLE.machine}",
             "stepcast ui --model FILE.py:FACTORY",
-            model,
+            first_query(own),
             ("compare", "search", "machine"),
         ),
         Door(

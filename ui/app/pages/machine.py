@@ -18,7 +18,7 @@ from traces.profile import Identity, Profile
 from ui.app.links import command, query_of, request_fields
 from ui.app.model import PROFILE, Request, stored_profiles
 from ui.app.request_form import predictor_ui, put_fields
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.sweeping import costs_stamp
 from ui.app.table_parts import formulas_ui, table_ui
@@ -51,15 +51,16 @@ def page() -> None:
     choices = predictor.choices()
     linked = opened_by_link("machine", LINKED)
     if linked is not None:
-        put_fields(request_fields(linked))
+        put_fields(request_fields(linked), choices)
     first, second, third, fourth = st.columns(4)
     chosen = select(first, "Machine or profile", choices.machines, "machine")
     name = select(second, "Model", choices.models, "model")
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
     request = Request(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
-    keep_link("machine", query_of(request))
     try:
+        check_link(request)
+        keep_link("machine", query_of(request))
         profile_path = str(stored_profiles().get(chosen, ""))
         shown = load_machine_of_job(chosen, profile_path, name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
     except StepcastError as error:

@@ -8,8 +8,8 @@ from simulator.reproduce import registry as reproduce
 from traces.comparison import Validation
 from traces.errors import StepcastError
 from traces.reproduction import Paper, Reproduction
+from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
-from ui.app.command_run import CommandRun
 from ui.app.model import reports_folder
 from ui.app.share_parts import Download, keep_link, opened_by_link, share_ui
 from ui.app.state import select
@@ -20,8 +20,8 @@ from ui.text import sentences, tables
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
-#: Seconds between two looks at how far a reproduction is.
-REFRESH_S = 1.0
+#: The module of `ui.app.pages` that shows the runs: this one.
+PAGE = "papers"
 
 
 def page() -> None:
@@ -33,12 +33,12 @@ def page() -> None:
     name = select(st.sidebar, "Paper", list(papers), "paper")
     keep_link("papers", {"paper": [name]})
     st.subheader(markdown_escaped(papers[name].about), anchor=False)
-    key = f"reproduction of {name}"
-    run: CommandRun | None = st.session_state.get(key)
-    if run is not None and run.running:
-        st.fragment(command_ui, run_every=REFRESH_S)(run)
-        return
     folder = paper_folder(name)
+    latest = runs.latest(PAGE, folder)
+    run = latest and latest.command
+    if run is not None and run.running:
+        st.fragment(command_ui, run_every=runs.REFRESH_S)(run)
+        return
     kept = (folder / reproduction_report.DOCUMENT).exists()
     if run is not None and run.cancelled and run.status != 0:
         st.warning("Cancelled.")
@@ -48,8 +48,11 @@ def page() -> None:
     if not kept:
         st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
     if st.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary"):
-        st.session_state[key] = CommandRun(["reproduce", name, "--out", str(folder)])
-        st.rerun()
+        try:
+            runs.start(["reproduce", name, "--out", str(folder)], PAGE, folder)
+            st.rerun()
+        except StepcastError as error:
+            st.error(markdown_escaped(str(error)))
     if kept:
         document_ui(folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes

@@ -39,7 +39,7 @@ def page() -> None:
     linked = opened_by_link("search", OPTIONS)
     if linked is not None:
         given = request_fields(linked)
-        put_fields(given)
+        put_fields(given, predictor.choices())
         st.session_state["searched strategies"] = [text.partition(":")[0] for text in given.get("strategies", ())]
     try:
         with st.sidebar:

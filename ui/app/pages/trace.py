@@ -11,7 +11,7 @@ import streamlit as st
 from simulator.diff.stragglers import stragglers
 from simulator.whatif import registry as whatif
 from simulator.whatif.marked import changes, marked
-from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed, typical_step
+from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
 from traces import units
 from traces.errors import StepcastError
 from traces.replay_result import ReplayResult, StragglerCost
@@ -58,19 +58,19 @@ def page() -> None:
         replay = load_replay(*files)
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
-        diagnosis_ui(replay)
+        answer = ask(replay, rules) if rules else None
+        number = diagnosis_ui(replay, answer)
         costs = load_stragglers(*files) if len(chosen) > 1 else ()
         stragglers_ui(costs, replay.result.gpu_period_simulated_s)
-        answer = ask(replay, rules) if rules else None
         if answer is not None:
-            answer_ui(replay, answer)
+            answer_ui(replay, answer, number)
         ladder = load_ladder(*files)
         ladder_ui(ladder)
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
-        summary_ui(replay)
+        summary_ui(replay, number)
         command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
-        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs))
+        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
 
@@ -80,12 +80,12 @@ def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]
     return {name: values for name, values in zip(LINKED, ([path.name for path in traces], list(rules)), strict=True) if values}
 
 
-def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, costs: Sequence[StragglerCost]) -> list[Download]:
+def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, costs: Sequence[StragglerCost], number: int) -> list[Download]:
     """The ranked changes, the document of the command line (with rules, that of their answer), and the drawn step."""
-    result = ladder if answer is None else replay.result.model_copy(update={"what_if": answer.what_if})
+    result = ladder if answer is None else answered(replay, answer)
     if costs:
         result = result.model_copy(update={"stragglers": costs})
-    step = partial(one_step, replay.replay, replay.simulated, typical_step(replay.result), "replayed")
+    step = partial(one_step, replay.replay, replay.simulated, number, "replayed")
     return [
         Download("Changes (CSV)", "changes.csv", "text/csv", lambda: csv(replay_words.ladder_cells(ladder))),
         Download("Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(result.document())),
@@ -141,25 +141,42 @@ def rules_ui() -> list[str]:
     return [line.strip() for line in entered.splitlines() if line.strip()]
 
 
-def diagnosis_ui(replay: Replayed) -> None:
-    """Show the step time, and where it goes."""
-    result = replay.result
-    left, middle, right = st.columns(3)
-    left.metric("Step time (GPU), recorded", units.duration(result.gpu_period_measured_s), help=FORMULAS["Step time (GPU)"])
-    middle.metric("Replayed", units.duration(result.gpu_period_simulated_s))
-    right.metric("Error", units.percent(result.error), help=FORMULAS["Error of a replay"])
-    table_ui(replay_words.diagnosis_cells(result))
+def answered(replay: Replayed, answer: Answer | None) -> ReplayResult:
+    """The result of a replay with the answer to the rules, if there are any."""
+    return replay.result if answer is None else replay.result.model_copy(update={"what_if": answer.what_if})
+
+
+def diagnosis_ui(replay: Replayed, answer: Answer | None) -> int:
+    """Show the step times, let the user pick a step, and show where its time goes. Returns the number of the step."""
+    result = answered(replay, answer)
+    median = result.steps[result.median_step]
+    columns = st.columns(4)
+    label = "Median step (GPU), recorded" if len(result.steps) > 1 else "Step time (GPU), recorded"
+    columns[0].metric(label, units.duration(median.measured_s), help=FORMULAS["Step time (GPU)"])
+    columns[1].metric("Replayed", units.duration(median.simulated_s))
+    columns[2].metric("Mean, recorded", units.duration(result.gpu_period_measured_s), help=FORMULAS["Step time (GPU)"])
+    columns[3].metric("Error of the mean", units.percent(result.error), help=FORMULAS["Error of a replay"])
+    if result.slow_steps:
+        st.markdown(markdown_escaped(" ".join(replay_words.slow_words(result))))
+        table_ui(replay_words.slow_cells(result))
+    number = result.median_step
+    if len(result.steps) > 1:
+        numbers, words = range(len(result.steps)), partial(replay_words.picked_words, result)
+        number = select(st, "Step, in this table and in the timelines", numbers, "replayed step", result.median_step, words)
+    if number != result.median_step:
+        st.markdown(markdown_escaped(replay_words.step_headline(result, number)))
+    table_ui(replay_words.diagnosis_cells(result, number))
+    st.write(markdown_escaped(" ".join(replay_words.wait_words(result, number))))
     formulas_ui("Step time (GPU)", "Error of a replay", "Part of a step", "Saves", "Speed-up")
+    return number
 
 
-def summary_ui(replay: Replayed) -> None:
+def summary_ui(replay: Replayed, number: int) -> None:
     """Show the replay compared with the recording: one step drawn, sentences, tables."""
     result = replay.result
-    number = typical_step(result)
     simulated = one_step(replay.replay, replay.simulated, number, "replayed")
     recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
-    step_name = result.steps[number].name if result.steps else "the recording"
-    title = f"{step_name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
+    title = f"{result.steps[number].name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
     timelines_ui("replay", simulated, recorded, title)
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
@@ -174,6 +191,8 @@ def summary_ui(replay: Replayed) -> None:
 
 def ladder_ui(result: ReplayResult) -> None:
     """Show the ranked changes and the bounds."""
+    if not result.ladder:
+        return
     st.subheader("What would make it faster")
     changes_table(replay_words.ladder_cells(result))
     st.markdown("Bounds: what a host, a network or an optimizer that takes no time would gain.")
@@ -188,17 +207,16 @@ def changes_table(cells: list[dict[str, str]]) -> None:
     st.table(pd.DataFrame(rows).set_index("change"), border="horizontal")
 
 
-def answer_ui(replay: Replayed, answer: Answer) -> None:
-    """Show the effect of the rules, and on request what was assumed."""
+def answer_ui(replay: Replayed, answer: Answer, number: int) -> None:
+    """Show the effect of the rules, on one step too, and on request what was assumed."""
     what_if = answer.what_if
     st.subheader("What if " + markdown_escaped(", ".join(each.rule for each in what_if.answers)))
     left, middle, right = st.columns(3)
-    left.metric("Step time (GPU) before", units.duration(what_if.gpu_period_before_s))
+    left.metric("Mean step (GPU) before", units.duration(what_if.gpu_period_before_s))
     middle.metric("After", units.duration(what_if.gpu_period_after_s))
     right.metric("Speed-up", units.speedup(what_if.speedup), help=FORMULAS["Speed-up"])
     changes_table(replay_words.answers_cells(what_if))
     changed = changes(replay.simulated, answer.timeline)
-    number = typical_step(replay.result)
     recorded = one_step(replay.replay, marked(replay.replay.recorded, changed), number, "recorded")
     step = one_step(answer.replay, marked(answer.timeline, changed), number, "what if")
     rules = ", ".join(what_if.rules) or "no change"

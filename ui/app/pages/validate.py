@@ -1,20 +1,20 @@
 """The app's page of reports and trainings: predicted above measured, with errors and their causes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from simulator.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnknownNameError
 from traces.shipped import example_report
-from ui.app.model import report_places, reports_folder, start_arguments
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
+from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.training_parts import training_place, training_ui
+from ui.app.uploads import offered_reports, report_upload_ui
 from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
 from ui.figures import charts
@@ -25,14 +25,24 @@ from ui.text import sentences, tables, verdicts
 from ui.text import task_errors as error_words
 from ui.text.labels import markdown_escaped, row_labels
 
+#: The query that the user came with.
+Link = Mapping[str, Sequence[str]]
 TITLE, ICON, ORDER = "Reports", ":material/fact_check:", 50
 URL = "validate"
+#: The names in the query of the page's link: a report, and the numbers of its job and of the comparison whose timelines are drawn.
+LINKED = ("report", "job", "timeline")
 
 
 def page() -> None:
-    """Let the user validate a job here or choose a report, and show it."""
+    """Let the user validate a job here or choose a report, and show it: predicted above measured first, then what follows from them."""
     validation_run_ui("report")
-    place = place_ui(report_places(start_arguments()))
+    linked = opened_by_link("validate", LINKED) or {}
+    try:
+        place = place_ui(linked)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
+    keep_link("validate", own := {"report": [label_of(place)]})
     training = training_place(place)
     if training is not None:
         training_ui(training)
@@ -40,14 +50,20 @@ def page() -> None:
     report = report_ui(place)
     if report is None:
         return
-    number = validation_ui(report)
-    comparisons = report.comparisons[number]
-    validation_summary_ui(report.validations[number])
-    chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons)
+    number = validation_ui(report, linked)
+    validation, comparisons = report.validations[number], report.comparisons[number]
+    st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
+    headline_ui(validation)
+    chosen = comparison_ui(f"strategy {number} of {report.folder}", comparisons, linked)
+    own |= {"job": [str(number)]} if number else {}
+    own |= {"timeline": [str(chosen)]} if chosen is not None else {}
+    keep_link("validate", own)
     if chosen is not None:
-        comparison_details_ui(comparisons[chosen], report.folders[number][chosen])
-    validation = report.validations[number]
-    share_ui(tables.validation_command(validation), {"report": [place.name]}, downloads(validation, comparisons))
+        timelines_ui("timelines", comparisons[chosen].predicted, comparisons[chosen].measured)
+    validation_summary_ui(validation)
+    if chosen is not None:
+        comparison_details_ui(validation, comparisons[chosen], report.folders[number][chosen])
+    share_ui(tables.validation_command(validation), own, downloads(validation, comparisons))
 
 
 def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list[Download]:
@@ -59,26 +75,35 @@ def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list
     ]
 
 
-def place_ui(places: list[Path]) -> Path:
-    """The path of the report that the user picks. If there is none, the page says how to make one, and shows an example."""
+def place_ui(linked: Link) -> Path:
+    """The path of the report that the user picks or uploads. If there is none, the page says how to make one, and shows an example.
+
+    Raises StepcastError for a link to a report that is not here.
+    """
+    with st.sidebar:
+        new = report_upload_ui()
+    places = offered_reports()
+    if new:
+        st.session_state["report"] = new[-1]
     if not places:
         places = [example_report()]
         st.info(
             "No report yet, so this is an example from a CPU with two cores. Make one with"
-            " `stepcast validate --model NAME --batch N --out DIR`. Start the app with that folder, or keep the folder in"
-            f" `{reports_folder()}`."
+            " `stepcast validate --model NAME --batch N --out DIR`. Start the app in the folder that holds it, with it, or open its"
+            " `validation.json` in the sidebar."
         )
-    names = [path.name for path in places]
-
-    def label(path: Path) -> str:
-        return path.name if names.count(path.name) == 1 else str(path)
-
-    named = (opened_by_link("validate", ("report",)) or {}).get("report")
+    named = linked.get("report")
     if named:
-        st.session_state["report"] = next((path for path in places if label(path) == named[-1]), None)
-    chosen = select(st.sidebar, "Report", places, "report", words=label)
-    keep_link("validate", {"report": [label(chosen)]})
+        st.session_state["report"] = next((path for path in places if label_of(path) == named[-1]), None)
+        refuse_link("" if st.session_state["report"] else str(UnknownNameError("report", named[-1], [label_of(path) for path in places])))
+    chosen = select(st.sidebar, "Report", places, "report", words=label_of)
+    check_link(chosen)
     return chosen
+
+
+def label_of(place: Path) -> str:
+    """The name of a report, with its folder's if another has the same name."""
+    return f"{place.parent.name}/{place.name}" if [other.name for other in offered_reports()].count(place.name) > 1 else place.name
 
 
 def report_ui(place: Path) -> Report | None:
@@ -101,18 +126,24 @@ def _stamp(place: Path) -> int:
     return index.stat().st_mtime_ns if index.exists() else 0
 
 
-def validation_ui(report: Report) -> int:
+def validation_ui(report: Report, linked: Link) -> int:
     """The number of the validation to show. The user chooses if the report has several."""
     if len(report.validations) == 1:
         return 0
-    numbers = range(len(report.validations))
-    return select(st.sidebar, "Job", numbers, f"job of {report.folder}", words=lambda n: sentences.job_words(report.validations[n]))
+    numbers, key = range(len(report.validations)), f"job of {report.folder}"
+    _put_number(key, linked, "job")
+    return select(st.sidebar, "Job", numbers, key, words=lambda n: sentences.job_words(report.validations[n]))
+
+
+def _put_number(key: str, linked: Link, name: str) -> None:
+    """Set the select box `key` to the number that a link gives."""
+    text = linked.get(name, [""])[-1]
+    if text.isdecimal() and len(text) < 6:
+        st.session_state[key] = int(text)
 
 
 def validation_summary_ui(validation: Validation) -> None:
     """Show sentences, chart and table of one validation."""
-    st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
-    headline_ui(validation)
     st.write(markdown_escaped(" ".join(sentences.validation_words(validation))))
     if validation.ran:
         st.plotly_chart(charts.speedups_figure(validation), key="speedups")
@@ -125,26 +156,29 @@ def validation_summary_ui(validation: Validation) -> None:
 
 
 def headline_ui(validation: Validation) -> None:
-    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or nobody can tell."""
-    gain = verdicts.headline_gain(validation)
+    """Show whether the fastest schedule is faster than plain PyTorch: in green if it is, in yellow if it is not or nobody can tell.
+
+    In red if the machine was too busy to measure.
+    """
+    gain = validation.headline_gain
     if gain is not None:
-        box = {"faster": st.success, "same": st.info}.get(gain.verdict, st.warning)
+        box = {"faster": st.success, "same": st.info, "no verdict": st.error}.get(gain.verdict, st.warning)
         box(markdown_escaped(verdicts.headline(validation)))
 
 
-def comparison_ui(key: str, comparisons: tuple[Comparison, ...]) -> int | None:
+def comparison_ui(key: str, comparisons: tuple[Comparison, ...], linked: Link) -> int | None:
     """The number of the comparison that the user picks in the select box `key`; None if the report has no timelines."""
     if not comparisons:
         st.info("This report holds no timelines.")
         return None
+    _put_number(key, linked, "timeline")
     labels = row_labels([comparison.result for comparison in comparisons])
     return select(st, "Strategy", range(len(labels)), key, default=len(labels) - 1, words=lambda number: labels[number])
 
 
-def comparison_details_ui(comparison: Comparison, folder: Path) -> None:
-    """Show predicted above measured, with sentences, phases, memory and files."""
-    timelines_ui("timelines", comparison.predicted, comparison.measured)
-    st.write(markdown_escaped(" ".join([*sentences.result_words(comparison.result), sentences.phase_words(comparison)])))
+def comparison_details_ui(validation: Validation, comparison: Comparison, folder: Path) -> None:
+    """Show sentences, phases, memory and files of one comparison."""
+    st.write(markdown_escaped(" ".join([*sentences.result_words(validation, comparison.result), sentences.phase_words(comparison)])))
     measured_waterfall_ui(comparison.result)
     st.plotly_chart(charts.phases_figure(comparison), key="phases")
     task_errors_ui(comparison)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from traces.errors import StepcastError
 from traces.predictions import Predictions
 from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
+from ui.app.measure_parts import unmeasured_ui
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
-from ui.app.model import Forecast, Predictor, Refusal, Request
+from ui.app.model import Forecast, Predictor, Refusal, Request, first_query, start_models
 from ui.app.navigation import link_ui
 from ui.app.request_form import predictor_ui, put_fields, request_ui, request_words, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, picture, share_ui
@@ -29,7 +31,7 @@ from ui.reports.predictions import prediction_section, predictions_sections
 from ui.reports.timelines import timeline_section
 from ui.text import odds, sentences, tables
 from ui.text.formulas import FORMULAS, PREDICTED
-from ui.text.labels import markdown_escaped
+from ui.text.labels import markdown_escaped, strategy_name
 from ui.text.predictions import place, predictions_document
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
@@ -38,6 +40,8 @@ LONGEST = 12
 #: Seconds after a change of the batch in which another change may follow.
 SETTLE_S = 0.4
 _SETTLED = "settled batch"
+#: Where a session keeps the last request, its steps, and those before it.
+_STEPS = "predicted steps"
 
 
 def page() -> None:
@@ -46,8 +50,11 @@ def page() -> None:
     if predictor is None:
         return
     linked = opened_by_link("what if", OPTIONS)
+    if linked is None and "model" not in st.session_state:
+        first = {name: [value] if isinstance(value, str) else value for name, value in first_query(start_models()).items()}
+        linked = first if first["model"][0] in predictor.choices().models else None
     if linked is not None:
-        put_fields(request_fields(linked))
+        put_fields(request_fields(linked), predictor.choices())
     try:
         with st.sidebar:
             request = request_ui(predictor)
@@ -94,7 +101,7 @@ def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecas
     fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
     fastest = labels[min(fitting, key=lambda number: forecasts[number].prediction.step_s)]
     chosen = forecasts[labels.index(select(st, "Look at", labels, "looked at", fastest))]
-    details_ui(chosen)
+    details_ui(chosen, next((each for each in forecasts if each.prediction.strategy == PYTORCH), None), earlier_step_s(request, forecasts))
     st.subheader("All strategies", anchor=False)
     predictions = [answer.prediction for answer in forecasts]
     predictions_table_ui(predictions, chosen.measured_here)
@@ -103,7 +110,8 @@ def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecas
 
 
 def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Forecast]) -> None:
-    """Show a line per strategy: green if it is likely faster, red if it does not fit, yellow if it is likely slower."""
+    """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
+    unmeasured_ui(request, forecasts)
     shortage_ui([answer.prediction for answer in forecasts])
     for number, answer in enumerate(forecasts):
         prediction = answer.prediction
@@ -111,8 +119,8 @@ def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Fore
             if prediction.largest_batch is None:
                 largest_batch_ui(predictor, request, answer, number)
         elif prediction.strategy != PYTORCH:
-            word = odds.verdict_word(prediction)
-            box = st.success if word.endswith("faster") else st.warning if word.endswith("slower") else st.info
+            word = prediction.gain.verdict if prediction.gain is not None else ""
+            box = {"faster": st.success, "slower": st.warning}.get(word, st.info)
             box(markdown_escaped(odds.verdict_line(prediction)))
 
 
@@ -125,19 +133,35 @@ def largest_batch_ui(predictor: Predictor, request: Request, answer: Forecast, n
     st.write("No batch fits." if batch is None else f"The largest batch that fits is {batch}.")
 
 
-def details_ui(answer: Forecast) -> None:
-    """Show one prediction: figures, timeline, explanation, memory and the longest tasks of its critical path."""
+def earlier_step_s(request: Request, forecasts: Sequence[Forecast]) -> Mapping[str, float]:
+    """The step of each strategy before the last change of the controls, and keeps the present ones for the next change."""
+    now = {answer.text: answer.prediction.step_s for answer in forecasts}
+    kept = st.session_state.get(_STEPS)
+    if kept is None or kept[0] != request:
+        kept = st.session_state[_STEPS] = (request, now, kept[1] if kept is not None and kept[0].model == request.model else {})
+    return kept[2]
+
+
+def details_ui(answer: Forecast, plain: Forecast | None, earlier: Mapping[str, float]) -> None:
+    """Show one prediction: figures, its timeline below that of plain PyTorch, explanation and longest tasks of its critical path."""
     prediction = answer.prediction
-    figures_ui(answer)
-    timelines_ui("forecast", answer.timeline)
+    figures_ui(answer, earlier.get(answer.text))
+    shown = [each for each in (plain, answer) if each is not None and each is not answer] + [answer]
+    named = [replace(each.timeline, kind=f"{strategy_name(each.text)}, predicted") for each in shown]
+    timelines_ui(
+        "forecast", *named, title=", ".join(f"{strategy_name(each.text)} {units.duration(each.prediction.step_s)}" for each in shown)
+    )
     prediction_waterfall_ui(prediction)
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
 
 
-def figures_ui(answer: Forecast) -> None:
-    """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no time to rely on."""
+def figures_ui(answer: Forecast, earlier_s: float | None = None) -> None:
+    """Show the figures of one prediction, and on request how they are computed. A step that does not fit has no time to rely on.
+
+    `earlier_s`: the step before the last change of the controls.
+    """
     prediction = answer.prediction
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     peak = max((device.peak_bytes for device in prediction.devices), default=None)
@@ -151,18 +175,26 @@ def figures_ui(answer: Forecast) -> None:
         times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
         figures = [*times, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]
     for column, (label, value, below) in zip(st.columns(len(figures)), figures, strict=True):
-        column.metric(label, value, help=FORMULAS[label])
+        change = _change_words(earlier_s, prediction.step_s) if label == "Step time" else None
+        column.metric(label, value, change, "inverse", help=FORMULAS[label])
         if below:
             column.caption(below)
     formulas_ui(*PREDICTED)
 
 
+def _change_words(earlier_s: float | None, step_s: float) -> str | None:
+    """By how much a step has changed, with a sign; None if it has not."""
+    if earlier_s in (None, step_s):
+        return None
+    return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
+
+
 def document(request: Request, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
     """What the command line prints with `--json`: one strategy's own document, or that of several."""
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
-    if len(request.strategies) == 1:
-        return forecasts[-1].prediction.document()
     where = place(request.model, request.batch, machine)
+    if len(request.strategies) == 1:
+        return where | forecasts[-1].prediction.document()
     refused = [where | {"strategy": answer.strategy, "why": answer.why} for answer in answers if isinstance(answer, Refusal)]
     return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
 

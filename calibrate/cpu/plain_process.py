@@ -1,0 +1,159 @@
+"""Runs plain PyTorch in a process of its own, started with the user's environment.
+
+Our own process is no place for it: the executor's workers need threads that sleep while they wait and memory that is never given back, and
+both change plain PyTorch's step time by up to 1.7 times. The process is stopped between requests (SIGSTOP), so that its threads, which may
+spin after an op for as long as the user's OpenMP lets them, never share a core with our workers.
+"""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from calibrate.samples import Samples
+from executors.cpu.wait_policy import user_environment
+from simulator.costs.model import measurable
+from simulator.job import Job
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from traces.errors import StepcastError
+from traces.interrupts import interrupts_delayed
+
+_ROOT = Path(__file__).resolve().parents[2]
+#: Loads our packages before the folders of the user's modules are searched, which are those of this process.
+_PROGRAM = """
+import json, sys
+root, path = json.loads(sys.argv[1])
+sys.path.insert(0, root)
+import traces, simulator, executors, calibrate
+sys.path[:] = path
+from calibrate.cpu.plain_server import serve
+serve()
+"""
+#: The last characters of the process's errors in which its last line is looked for.
+_TAIL = 4000
+
+
+def launch(command: list[str], environment: dict[str, str], channel: int, errors: IO) -> subprocess.Popen:
+    """Start the process. Its standard input is `channel`, and its messages go to `errors`."""
+    return subprocess.Popen(command, env=environment, stdin=channel, stdout=subprocess.DEVNULL, stderr=errors)
+
+
+class PlainProcess:
+    """The process, which starts with the first request. It ends with `close`, with this object, and with this process however that ends."""
+
+    def __init__(self):
+        self._process: subprocess.Popen | None = None
+
+    def ask(self, name: str, *arguments: object) -> object:
+        """The answer of `PlainServer` to a request. Raises StepcastError if it cannot answer, or ends."""
+        if self._process is None:
+            self._start()
+        try:
+            os.kill(self._process.pid, signal.SIGCONT)
+            self._channel.send_bytes(pickle.dumps((name, arguments)))
+            answered, answer = pickle.loads(self._channel.recv_bytes())
+            os.kill(self._process.pid, signal.SIGSTOP)
+        except (EOFError, ConnectionError, ProcessLookupError) as error:
+            why = self._last_words()
+            self.close()
+            raise StepcastError(
+                f"the process that runs plain PyTorch ended{why}; is there enough memory for two copies of the model?"
+            ) from error
+        except BaseException:  # an answer may still be on its way
+            self.close()
+            raise
+        if not answered:
+            raise StepcastError(answer)
+        return answer
+
+    def _start(self) -> None:
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(_ROOT), sys.path])]
+        with interrupts_delayed(), ExitStack() as failed:
+            self._errors = failed.enter_context(tempfile.TemporaryFile())
+            self._channel, theirs = map(failed.enter_context, Pipe())
+            try:
+                self._process = launch(command, user_environment(), theirs.fileno(), self._errors)
+            except OSError as error:
+                raise StepcastError(f"the process that runs plain PyTorch cannot be started: {error}") from error
+            theirs.close()
+            failed.pop_all()
+            self._end = weakref.finalize(self, _end, self._process, self._channel, self._errors)
+
+    def close(self) -> None:
+        """End the process. The next request starts another one."""
+        if self._process is not None:
+            self._end()
+            self._process = None
+
+    def _last_words(self) -> str:
+        """How the process ended, as far as its status and its last line say so."""
+        status = self._process.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL))
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = f" by signal {-status}" if status < 0 else f" with status {status}"
+        return f"{how}: {lines[-1]}" if lines else how
+
+
+def _end(process: subprocess.Popen, channel: Connection, errors: IO) -> None:
+    process.kill()
+    process.wait()
+    channel.close()
+    errors.close()
+
+
+class ProcessLoop:
+    """Plain PyTorch's training of a job in the process (`calibrate.testbed.PlainLoop`)."""
+
+    def __init__(self, process: PlainProcess, job: Job, same_masks: bool, about: str):
+        self._process, self.about = process, about
+        process.ask("load", job.describe(), same_masks)
+        self.losses: list[float] = []
+
+    def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
+        """Train `steps` steps, each timed by itself."""
+        steps_s, losses = self._process.ask("train", steps, batches)
+        self.losses += losses
+        return steps_s
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the module's parameters and buffers into `targets`, by name."""
+        for name, tensor in self._process.ask("tensors").items():
+            targets[name].detach().copy_(tensor)
+
+
+class ProcessSampler:
+    """Samples the keys of plain PyTorch in the process; here are the samples (as in `calibrate.cpu.sampler.PairSampler`)."""
+
+    def __init__(self, process: PlainProcess):
+        """Only one of them has keys at a time."""
+        self._process, self._sent = process, None
+        self.samples: dict[str, Samples] = {}
+        self.failures: dict[str, str] = {}
+        process.ask("forget_keys")
+
+    def add(self, plan: Plan, keys: dict[str, Task]) -> None:
+        """Compile the tasks of `keys`. Keys that were added before, and keys that need no measuring, are skipped."""
+        fresh = {key: task for key, task in keys.items() if key not in self.samples and measurable(task)}
+        if fresh:
+            self.failures |= self._process.ask("add_keys", None if plan is self._sent else plan, fresh)
+            self._sent = plan
+            self.samples |= {key: Samples(task) for key, task in fresh.items()}
+
+    def sample(self, keys: list[str], number: int) -> None:
+        """Take one cold and one warm sample of each key."""
+        pairs_s, failures = self._process.ask("sample", keys, number)
+        self.failures |= failures
+        for key, pair_s in pairs_s.items():
+            self.samples[key].keep(pair_s, number)

@@ -1,0 +1,114 @@
+"""The process that runs plain PyTorch: it trains a job, and times the ops of its loop, when its parent asks for it (`plain_process`).
+
+It has the environment and the number of threads of the user's own programs. Neither the settings that the executor needs for the allocator
+nor those of its workers' threads are made here.
+"""
+
+import ctypes
+import os
+import pickle
+import signal
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+import torch
+
+from calibrate.cpu.loop import measure_loop
+from calibrate.cpu.sampler import PairSampler
+from calibrate.numerics import reference
+from executors.cpu.wait_policy import waiting
+from executors.forms import Forms
+from executors.reference import Reference
+from simulator.job import Job
+from simulator.models.user_code import brief, training_step
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from traces.errors import StepcastError
+from traces.profile import LoopCosts
+
+#: Linux's request to be sent a signal when the parent ends.
+_PR_SET_PDEATHSIG = 1
+#: Dropout draws its masks as PyTorch does.
+_OWN_DRAWS = Forms(draws="stream")
+
+
+class PlainServer:
+    """What the process does. Each method but those with an underscore answers one kind of request."""
+
+    def __init__(self):
+        self._plain: Reference | None = None
+        self._sampler = PairSampler(forms=_OWN_DRAWS)
+        self._plan: Plan | None = None
+
+    def loop_costs(self) -> LoopCosts:
+        """Measure what the loop adds to its ops."""
+        threads, policy = self.threads()
+        return measure_loop(PairSampler()).model_copy(update={"threads": threads, "waiting": policy})
+
+    def threads(self) -> tuple[int, str]:
+        """The number of threads of an op, and how they wait (`executors.cpu.wait_policy`)."""
+        return torch.get_num_threads(), waiting(os.environ)
+
+    def load(self, fields: dict[str, object], same_masks: bool) -> None:
+        """Begin to train a job, given its fields. `same_masks`: as in `calibrate.numerics.reference`."""
+        self._plain = None  # frees it before the next one is made
+        job = Job(**fields)
+        self._batch = job.batch
+        self._plain = reference(job, job.build(), same_masks)
+
+    def train(self, steps: int, batches: list | None) -> tuple[list[float], list[float]]:
+        """Train `steps` steps, on `batches` of (inputs, target) or on the job's own. Returns each step's seconds, and the losses."""
+        steps_s, losses = [], []
+        with training_step(self._batch):
+            for number in range(steps):
+                if batches is not None:
+                    self._plain.feed(*batches[number])
+                begin = time.perf_counter()
+                losses.append(self._plain.step())
+                steps_s.append(time.perf_counter() - begin)
+        return steps_s, [float(loss) for loss in losses]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers by name."""
+        module = self._plain.module
+        return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+    def forget_keys(self) -> None:
+        """Free the operands of all keys."""
+        self._sampler, self._plan = PairSampler(forms=_OWN_DRAWS), None
+
+    def add_keys(self, plan: Plan | None, keys: dict[str, Task]) -> dict[str, str]:
+        """Compile keys of `plan` (None: the one of the last call). Returns why keys cannot be sampled."""
+        self._plan = plan or self._plan
+        self._sampler.add(self._plan, keys)
+        return self._sampler.failures
+
+    @torch.no_grad()
+    def sample(self, keys: list[str], number: int) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+        """Take sample `number` of each key. Returns its cold and its warm seconds, and why other keys cannot be sampled."""
+        sampler = self._sampler
+        sampler.sample(keys, number)
+        usable = (key for key in keys if key not in sampler.failures)
+        return {key: (sampler.samples[key].cold_s[-1], sampler.samples[key].warm_s[-1]) for key in usable}, sampler.failures
+
+
+def serve() -> None:
+    """Answer the requests that arrive on standard input, a socket, until the parent ends or closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Connection(os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # a model's code may read its standard input
+    server = PlainServer()
+    with suppress(EOFError, ConnectionError):
+        while True:
+            name, arguments = pickle.loads(channel.recv_bytes())
+            try:
+                answer = True, getattr(server, name)(*arguments)
+            except StepcastError as error:
+                answer = False, str(error)
+            except Exception as error:
+                answer = False, brief(error)
+            channel.send_bytes(pickle.dumps(answer))

@@ -1,0 +1,41 @@
+"""FLOPs and shapes of ops for which PyTorch's own registries have none, or wrong ones."""
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+#: Attention ops that PyTorch's registry of FLOP formulas lacks -> (number of matrix products between queries and keys, position of the
+#: query among the arguments). As in PyTorch's other formulas, the backward pass computes the scores again, and causal masks save nothing.
+ATTENTION_PRODUCTS = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (2, 0),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (5, 1),
+}
+
+
+def _grouped_product(left: torch.Tensor, right: torch.Tensor, offsets: torch.Tensor | None = None, *_, **__) -> torch.Tensor:
+    """The result of aten._grouped_mm, whose own shape function takes no float32: rows are padded to 16 bytes."""
+    groups = () if left.dim() != right.dim() else (len(offsets) if left.dim() == 2 else len(left),)
+    row = -(-right.shape[-1] * left.itemsize // 16) * 16 // left.itemsize
+    shape = (*groups, left.shape[-2], right.shape[-1])
+    return left.new_empty_strided(shape, (shape[-2] * row, row, 1)[-len(shape) :])
+
+
+#: Shape functions in the place of PyTorch's own.
+SHAPES = {torch.ops.aten._grouped_mm.default: _grouped_product}
+
+
+def flops(func, args, kwargs, results) -> float:
+    """FLOPs of one call of an op; 0 if there is no formula."""
+    if func is torch.ops.aten._grouped_mm.default:
+        left, right = args[:2]
+        return 2.0 * left.numel() * right.shape[-1] / (len(left) if right.dim() == 2 and left.dim() == 3 else 1)
+    if func is torch.ops.aten.convolution_backward.default:  # the registry's formula counts dW of a grouped convolution as if dense
+        grad_out, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+        outer = inputs if transposed else grad_out
+        return 2.0 * outer.numel() * (weight.numel() // weight.shape[0]) * (mask[0] + mask[1])
+    if str(func) in ATTENTION_PRODUCTS:
+        products, query = ATTENTION_PRODUCTS[str(func)]
+        return 2.0 * products * args[query].numel() * args[query + 1].shape[-2]
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is None:
+        return 0.0
+    return float(formula(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results)))

@@ -1,0 +1,51 @@
+"""Ops that index by tensors run in plans, and alone with made-up operands, whose indices are in range."""
+
+import pytest
+import torch
+
+from calibrate.cpu.sampler import Sampler
+from calibrate.numerics import Expected, compare
+from simulator.job import Job
+from simulator.strategies import registry as strategies
+from tests.support import indexing_models
+from tests.support.applicable import default_plans
+from traces.errors import StepcastError
+
+MODELS = [name for name, make in vars(indexing_models).items() if callable(make) and name not in ("Net", "_made")]
+
+
+def job_of(model: str) -> Job:
+    return Job(f"{indexing_models.__file__}:{model}", 4, precision="fp64")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend):
+    job = job_of(model)
+    built = job.build()
+    expected = Expected.of(job, built)
+    for name in ("baseline", "turbodl"):
+        strategy, options = strategies.parse(name)
+        numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10, name
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_made_up_indices_are_in_range(model, two_cores, backend):
+    sampler = Sampler(backend)
+    for plan in default_plans(job_of(model), two_cores).values():
+        sampler.add(plan, plan.keys(two_cores))
+    sampler.sample(list(sampler.samples), 0)
+    assert sampler.failures == {}
+
+
+def test_a_batch_that_takes_another_branch_is_refused_in_one_line(two_cores, backend):
+    from executors.trainer import Trainer
+
+    job = job_of("branches_by_its_batch")
+    strategy, options = strategies.parse("baseline")
+    trainer = Trainer(strategy.plan(job, two_cores, None, options), job, job.build(), backend)
+    ids, target = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    assert trainer.step(ids, target) > 0
+    with pytest.raises(StepcastError, match=r"decides by a number of its batch what to compute: it is 0 now, and was 1") as raised:
+        trainer.step(ids + 5, target)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,138 @@
+"""Measures what a prediction for this machine lacks, before it is answered."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrate.placement import Placement
+from calibrate.profiles import open_profile
+from simulator.costs.model import CostModel
+from simulator.job import Job
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.scaled import AS_IT_IS
+from simulator.predict.forecast import Forecast, least_measured
+from traces.comparison import PYTORCH
+from traces.errors import StepcastError
+from traces.files import check_writable
+from traces.units import rough_time
+from traces.verdict import is_judged
+from ui import jobs as shared_jobs
+
+if TYPE_CHECKING:
+    from calibrate.testbed import Progress, Testbed
+
+#: The longest measuring, by its estimate, that a prediction begins without being asked to, and the seconds after which it is stopped, since
+#: an estimate from extrapolated costs may be far too short. What was saved until then counts.
+AT_ONCE_S, MOST_S = 25.0, 35.0
+
+#: By job and strategy: the forecasts of a prediction, or why there is none.
+Forecasts = Mapping[Job, Mapping[str, Forecast | StepcastError]]
+#: The forecasts among them.
+Known = Mapping[Job, Mapping[str, Forecast]]
+
+
+class TimeIsUpError(Exception):
+    """Measuring has taken MOST_S."""
+
+
+def measured_at_once(
+    forecasts: Forecasts, model: CostModel, profile: Path | None, placement: Placement, wanted: bool | None, quiet: bool
+) -> bool:
+    """Measure the missing costs of `forecasts` if they are about this CPU, and return whether the profile has more costs now.
+
+    `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a verdict, and if measuring takes
+    less than AT_ONCE_S. `quiet`: no progress bar. Raises StepcastError if it is wanted for another machine.
+    """
+    if wanted is False:
+        return False
+    if why := _why_not(model, profile, placement):
+        if wanted:
+            raise StepcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
+        return False
+    known = {job: {text: f for text, f in own.items() if isinstance(f, Forecast) and f.fits} for job, own in forecasts.items()}
+    if wanted is None:
+        share = least_measured([f for own in known.values() for f in own.values()])
+        if is_judged(share):
+            return False
+        known = _quick_enough(known)
+        if known is None:
+            return False
+    return _measure(known, profile, placement, MOST_S if wanted is None else None, quiet)
+
+
+def _why_not(model: CostModel, profile: Path | None, placement: Placement) -> str:
+    """Why the costs of `model` cannot be measured here; empty if they can."""
+    if placement.ranks is not None:
+        return "this prediction is about several processes"
+    if placement.scale != AS_IT_IS:
+        return f"--scale {placement.scale.text} makes another of it"
+    if model.machine.name != THIS_CPU:
+        return f"{model.machine.name} is another"
+    return "" if shared_jobs.measured_here(model) else f"profile {profile} is of another"
+
+
+def _quick_enough(known: Known) -> Known | None:
+    """The forecasts that can be measured at once: all, or those of plain PyTorch and the baseline; None if even those take too long."""
+    from calibrate.cpu.session import ROUNDS  # torch takes seconds to load, and most predictions measure nothing
+    from calibrate.estimate import calibration_seconds
+
+    firsts = {job: {text: f for text, f in own.items() if text in (PYTORCH, "baseline")} for job, own in known.items()}
+    for chosen in (known, firsts):
+        seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in chosen.values())
+        if seconds <= AT_ONCE_S:
+            return chosen
+    print(
+        f"stepcast: most of this was never measured here; --calibrate measures it in about {rough_time(seconds)}",
+        file=sys.stderr,
+    )
+    return None
+
+
+def _measure(known: Known, path: Path | None, placement: Placement, most_s: float | None, quiet: bool) -> bool:
+    from calibrate.cpu.session import ROUNDS
+    from calibrate.estimate import calibration_seconds
+    from calibrate.quiet import monitor_of
+    from calibrate.testbeds import testbed_for
+    from ui.commands.measuring import note_others, wait_for_quiet
+
+    first = next(iter(known))
+    testbed = testbed_for(placement, first.precision)
+    profile, place = open_profile(path, True, testbed.identity)
+    check_writable(place)
+    seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in known.values())
+    what = "this job" if len(known) == 1 else f"{len(known)} jobs"
+    print(f"stepcast: measuring {what}, about {rough_time(seconds)} (--no-calibrate forbids it)", file=sys.stderr, flush=True)
+    before = len(profile.costs)
+    wait_for_quiet(testbed, 0.0, quiet)
+    others = monitor_of(testbed)()
+    testbed.measure_machine(profile)
+    with shared_jobs.progress(f"measuring {first.label}", quiet) as shown:
+        progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
+        try:
+            for job, own in known.items():
+                _calibrate(testbed, job, own, profile, place, progress)
+        except TimeIsUpError:
+            print(f"stepcast: stopped measuring after {rough_time(most_s)}; --calibrate measures the rest", file=sys.stderr)
+        finally:
+            testbed.close()
+    note_others(profile, others)
+    profile.save(place)
+    return len(profile.costs) > before
+
+
+def _calibrate(testbed: "Testbed", job: Job, own: Mapping[str, Forecast], profile, place: Path, progress: "Progress") -> None:
+    testbed.calibrate([f.plan for f in own.values()], testbed.machine(profile), profile.measuring(job.model), place, progress)
+    profile.save(place)
+
+
+def _until(end: float, shown: "Progress") -> "Progress":
+    """The progress `shown`, which raises TimeIsUpError after `end` (`time.monotonic`)."""
+
+    def progress(done: int, total: int, text: str) -> None:
+        if time.monotonic() > end:
+            raise TimeIsUpError
+        shown(done, total, text)
+
+    return progress

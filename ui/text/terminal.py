@@ -1,0 +1,103 @@
+"""What a terminal shows: tables that fit into 80 columns and more, and the console that they are printed on."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from textwrap import fill
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+from rich.text import Text
+
+#: Columns of the narrowest terminal that is written for; in a narrower one, lines are broken by the terminal.
+LEAST_WIDTH = 80
+#: Characters of a line in the head of a column, of one in a column of words that is folded, and the blanks between two columns.
+HEAD_WIDTH, WORDS_WIDTH, GAP = 10, 16, 2
+
+
+def console() -> Console:
+    """The console of standard output, as wide as the terminal, or LEAST_WIDTH."""
+    return Console(width=max(LEAST_WIDTH, Console().width))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of texts by column, as a table that fits the terminal. Cells may have several lines.
+
+    `left`: the columns of words, which may be folded; the others are numbers, aligned at the right. `spare`: columns that are left out, the
+    first one first, while the table is too wide; its caption then names them. If it still is, each row is printed as a paragraph. `styles`
+    are those of rows, by number; before the rows in `sections` there is a blank line.
+    """
+
+    rows: Sequence[Mapping[str, str]]
+    left: Collection[str] = ()
+    spare: Sequence[str] = ()
+    title: str = ""
+    caption: str = ""
+    styles: Mapping[int, str] = field(default_factory=dict)
+    sections: Collection[int] = ()
+
+    def heads(self, width: int) -> list[str]:
+        """The columns that a terminal of `width` columns has room for."""
+        heads = list(self.rows[0]) if self.rows else []
+        for spare in self.spare:
+            if self._fits(heads, width):
+                break
+            heads = [head for head in heads if head != spare]
+        return heads
+
+    def _fits(self, heads: Sequence[str], width: int) -> bool:
+        return sum(map(self._width, heads)) + GAP * (len(heads) + 1) <= width
+
+    def _width(self, head: str) -> int:
+        lines = (line for text in (_folded(head), *(row[head] for row in self.rows)) for line in text.splitlines())
+        natural = max(map(cell_len, lines), default=0)
+        return min(natural, WORDS_WIDTH) if head in self.left else natural
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        """The table, and below it the caption."""
+        heads = self.heads(options.max_width)
+        if not self._fits(heads, options.max_width):
+            yield from (Text(self.title, style="bold"), *self._paragraphs(heads), Text(self.caption))
+            return
+        yield self._table(heads)
+        missing = [head for head in (self.rows[0] if self.rows else ()) if head not in heads]
+        left_out = f"A wider terminal also shows: {'; '.join(missing)}." if missing else ""
+        if caption := "\n".join(filter(None, (self.caption, left_out))):
+            yield Text(caption, style="italic")
+
+    def _table(self, heads: Sequence[str]) -> Table:
+        title = Text(self.title, style="bold") if self.title else None
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False)
+        for head in heads:
+            left = head in self.left
+            table.add_column(_folded(head), justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        for number, row in enumerate(self.rows):
+            if number in self.sections:
+                table.add_section()
+            texts = (_on_lines(row[head]) if head in self.left else row[head] for head in heads)
+            table.add_row(*map(Text, texts), style=self.styles.get(number))
+        return table
+
+    def _paragraphs(self, heads: Sequence[str]) -> Iterator[Text]:
+        for number, row in enumerate(self.rows):
+            name = ", ".join(row[head] for head in heads if head in self.left)
+            numbers = {head: " ".join(row[head].split()) for head in heads if head not in self.left}
+            values = "; ".join(f"{head} {text}" for head, text in numbers.items())
+            yield Text(f"{name}: {values}", style=self.styles.get(number, ""))
+
+
+def stacked(*texts: str) -> str:
+    """The texts of one cell below each other, and what is in parentheses below what it explains; empty ones and "-" are left out."""
+    lines = [line.removesuffix(")") for text in texts if text not in ("", "-") for line in text.split(" (")]
+    return "\n".join(lines) or "-"
+
+
+def _on_lines(words: str) -> str:
+    """A long name of a strategy, with its options on lines of their own; other words as they are."""
+    return words if cell_len(words) <= WORDS_WIDTH or " " in words else words.replace(":", ":\n").replace(",", ",\n")
+
+
+def _folded(head: str) -> str:
+    return fill(head, HEAD_WIDTH, break_long_words=False, break_on_hyphens=False)
