@@ -14,7 +14,8 @@ beside each other (12 % for TurboDL). The noise of the measurements stays in it,
 
 In their step times too there are groups that say nothing of each other, and other strategies count for them only where nothing else is
 known. The devices of a pipeline wait for each other, so that a delay of one holds up all. The same holds for processes that exchange
-messages, where the operating system decides which of them runs.
+messages, where the operating system decides which of them runs. Plain PyTorch takes fresh memory from the system in every step, which its
+ops do not when they are timed one by one; how much depends on what the process had before.
 """
 
 import math
@@ -31,7 +32,7 @@ LEAST = 6
 PIPELINES = "pipelines"
 #: The group of steps that several processes take together.
 PROCESSES = "several processes"
-#: The group of all other steps.
+#: The group of all other steps of our executor.
 PLAIN = "one process, no stages"
 #: Strategies that are variants of one idea. All others are families of their own.
 _FAMILIES = MappingProxyType(
@@ -70,11 +71,13 @@ def family(strategy: str) -> str:
 
 
 def group_of(strategy: str, processes: bool) -> str:
-    """The group of steps that err as this strategy's do: PLAIN, PIPELINES or PROCESSES.
+    """The group of steps that err as this strategy's do: PLAIN, PIPELINES, PROCESSES or PYTORCH.
 
     `processes`: several processes take part. The baseline and plain PyTorch run in one of them, whatever the others do.
     """
-    if processes and strategy not in ("baseline", PYTORCH):
+    if strategy == PYTORCH:
+        return PYTORCH
+    if processes and strategy != "baseline":
         return PROCESSES
     return PIPELINES if family(strategy) == PIPELINES else PLAIN
 

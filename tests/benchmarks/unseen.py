@@ -23,7 +23,7 @@ JOBS = (
     ("resnet18", 8, 224), ("resnet18", 16, 64), ("mobilenet_v2", 8, 128), ("transformer_base", 4, 0), ("vgg16", 8, 64),
     ("alexnet_cifar", 32, 0), ("densenet121", 4, 64), (f"{OWN}:mlp", 64, 0), (f"{OWN}:gpt", 8, 0),
 )  # fmt: skip
-WARM_UP, SECONDS, LEAST_STEPS = 3, 4.0, 5
+WARM_UP, SECONDS, LEAST_STEPS = 3, 8.0, 5
 #: Prints the seconds of steps of a loop as users write it; argv: model, batch, image size.
 LOOP = f"""
 import json, sys, time, torch
@@ -31,7 +31,7 @@ from simulator.job import Job
 model, batch, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) or None
 built = Job(model, batch, size).build()
 module, loss = built.module, built.loss
-optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 steps, end = [], None
 while len(steps) < {WARM_UP + LEAST_STEPS} or time.perf_counter() < end:
     begin = time.perf_counter()
