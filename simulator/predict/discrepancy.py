@@ -116,8 +116,8 @@ def _beyond_noise(validations: Sequence[Validation], group: str) -> float | None
     scored = [
         (math.log1p(row.scored_error), v.aa_spread or 0.0)
         for v in validations
-        for row in v.ran
-        if row.scored_error is not None and group_of(row.strategy, bool(v.device.get("processes"))) == group
+        for row in v.rows
+        if row.ok and row.scored_error is not None and group_of(row.strategy, bool(v.device.get("processes"))) == group
     ]
     if len(scored) < LEAST:
         return None
