@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import log1p
 
-from simulator.predict.discrepancy import PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
+from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
 from simulator.predict.intervals import Z_90
 from traces.comparison import Validation, ValidationResult
 
@@ -81,9 +81,9 @@ def worst(steps: Sequence[Judged]) -> Judged:
 
 
 def by_group(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
-    """The steps of each group that has any: those of one process, of pipelines, and of several processes."""
+    """The steps of each group that has any: those of one process, of plain PyTorch, of pipelines, and of several processes."""
     steps = list(steps)
-    groups = {name: [step for step in steps if step.group == name] for name in (PLAIN, PIPELINES, PROCESSES)}
+    groups = {name: [step for step in steps if step.group == name] for name in (PLAIN, OWN_LOOP, PIPELINES, PROCESSES)}
     return {name: own for name, own in groups.items() if own}
 
 

@@ -34,6 +34,8 @@ PIPELINES = "pipelines"
 PROCESSES = "several processes"
 #: The group of all other steps of our executor.
 PLAIN = "one process, no stages"
+#: The group of plain PyTorch's steps.
+OWN_LOOP = "the user's own loop"
 #: Strategies that are variants of one idea. All others are families of their own.
 _FAMILIES = MappingProxyType(
     {
@@ -71,12 +73,12 @@ def family(strategy: str) -> str:
 
 
 def group_of(strategy: str, processes: bool) -> str:
-    """The group of steps that err as this strategy's do: PLAIN, PIPELINES, PROCESSES or PYTORCH.
+    """The group of steps that err as this strategy's do: PLAIN, OWN_LOOP, PIPELINES or PROCESSES.
 
     `processes`: several processes take part. The baseline and plain PyTorch run in one of them, whatever the others do.
     """
     if strategy == PYTORCH:
-        return PYTORCH
+        return OWN_LOOP
     if processes and strategy != "baseline":
         return PROCESSES
     return PIPELINES if family(strategy) == PIPELINES else PLAIN
@@ -87,7 +89,10 @@ def shipped_discrepancy(strategy: str, kind: str, mode: str, processes: bool = F
 
     If too few of them are of this kind of device in this mode, those of this kind in any mode count, else all of them.
     """
-    return _first_known(_pools(kind, mode), group_of(strategy, processes))
+    group = group_of(strategy, processes)
+    if group == OWN_LOOP and kind != "cpu":  # fresh memory of a CPU says nothing of a GPU
+        group = PLAIN
+    return _first_known(_pools(kind, mode), group)
 
 
 def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
