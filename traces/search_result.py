@@ -177,11 +177,6 @@ class SearchResult(Document):
         return tuple(plan for plan in self.plans if plan.fits)
 
     @property
-    def ties(self) -> tuple[RankedPlan, ...]:
-        """The plans that are tied with the best one."""
-        return tuple(plan for plan in self.fitting if plan.tied)
-
-    @property
     def gap(self) -> float | None:
         """By what share the best plan's step is longer than the bound of all candidates."""
         return self.winner.step_s / self.bound_s - 1 if self.winner is not None and self.bound_s else None

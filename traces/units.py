@@ -24,7 +24,7 @@ def digits(value: float) -> str:
         return f"{value:.1f}"
     if size >= 1:
         return f"{value:.2f}"
-    return f"{value:.3f}" if size >= 0.1 else f"{value or 0.0:.3g}"
+    return f"{value:.3f}" if size >= 0.09995 else f"{value or 0.0:.3g}"
 
 
 def ms(seconds: float | None) -> str:

@@ -39,7 +39,7 @@ from ui.app.command_run import LINES, PROGRESS
 from ui.app.model import Choices, Figure, Forecast, MachineFacts, OnBoard, Refusal, Request, Searched, start_models, stored_profiles
 from ui.kept import asked_of, board_of, job_of, kept_forecast, placement_of, predicted, reordered, stamp_now, target_of
 from ui.text import machine_facts
-from ui.text.machines import precision_words, specification_words
+from ui.text.machines import precision_words, specification_words, unmeasured_words
 
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
@@ -157,7 +157,7 @@ def facts(request: Request) -> MachineFacts:
 def _cautions(model: CostModel, chosen: str) -> list[str]:
     """How old the profile of a machine is, and what makes it less reliable. A profile chosen by its name may be another machine's."""
     if model.profile is None:
-        return [machine_facts.NOT_CALIBRATED] if chosen == THIS_CPU else []
+        return [machine_facts.NOT_CALIBRATED] if chosen == THIS_CPU else list(filter(None, [unmeasured_words([model.machine])]))
     stranger = chosen in stored_profiles() and model.profile.identity.kind == "cpu"
     return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
 

@@ -4,24 +4,29 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from traces.errors import StepcastError
+from ui.app import runs
 from ui.app.command_parts import command_ui
-from ui.app.command_run import CommandRun
 from ui.app.links import arguments
 from ui.app.model import Forecast, Request
 from ui.app.state import BUTTON
 from ui.text.labels import markdown_escaped
 from ui.text.sentences import no_verdict_words
 
-#: Seconds between two looks at the command.
-REFRESH_S = 2.0
-_KEY = "measuring run"
+#: The module of `ui.app.pages` that shows the runs.
+PAGE = "what_if"
+
+
+def measuring_ui() -> None:
+    """Show the measurement of a job that is running. When it has ended, the page is drawn anew, with the new costs."""
+    run = runs.latest(PAGE)
+    if run is not None and run.command.running:
+        with st.container(border=True):
+            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
 
 
 def unmeasured_ui(request: Request, forecasts: Sequence[Forecast]) -> None:
-    """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does.
-
-    When that has ended, the page is drawn anew, with the new costs.
-    """
+    """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
     words = no_verdict_words((answer.prediction.measured_share for answer in forecasts), here)
     if not words:
@@ -29,12 +34,15 @@ def unmeasured_ui(request: Request, forecasts: Sequence[Forecast]) -> None:
     st.warning(markdown_escaped(words[0]))
     if not here or request.scale or not all(use.name.startswith("cpu") for answer in forecasts for use in answer.prediction.devices):
         return
-    run: CommandRun | None = st.session_state.get(_KEY)
-    if run is not None and run.running:
-        st.fragment(command_ui, run_every=REFRESH_S)(run)
+    if runs.running() is not None:
         return
-    if run is not None and run.status == 2:
-        st.error(markdown_escaped(run.mistake))
+    run = runs.latest(PAGE)
+    if run is not None and run.command.status and not run.command.cancelled:
+        st.error(markdown_escaped(run.command.mistake))
     if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
-        st.session_state[_KEY] = CommandRun(arguments(request, "--calibrate", "--json"))
-        st.rerun()
+        try:
+            runs.start(arguments(request, "--calibrate", "--json"), PAGE)
+        except StepcastError as error:
+            st.error(markdown_escaped(str(error)))
+        else:
+            st.rerun()

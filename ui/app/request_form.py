@@ -197,7 +197,7 @@ def request_words(request: Request) -> str:
         f"{request.accumulate} micro-batches" if request.accumulate > 1 else "",
         f"{request.optimizer}:{request.form}",
         f"norm at most {request.clip_norm:g}" if request.clip_norm else "",
-        request.precision,
+        "default precision" if request.precision == "default" else request.precision,
         request.layout if request.layout != "nchw" else "",
         request.mode if request.mode != "eager" else "",
         f"on {request.machine}",

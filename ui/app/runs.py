@@ -23,18 +23,18 @@ _runs: list["Run"] = []
 
 @dataclass
 class Run:
-    """A command that is running or has ended. `page`: the module of `ui.app.pages` that shows it. `folder`: where it writes its results.
+    """A command that is running or has ended. `page`: the module of `ui.app.pages` that shows it.
 
-    `of`: what the run is of, for a page whose runs differ.
+    `folder`: where it writes its results, if not among the profiles. `of`: what the run is of, for a page whose runs differ.
     """
 
     command: CommandRun
     page: str
-    folder: Path
+    folder: Path | None = None
     of: object = None
 
 
-def start(arguments: Sequence[str], page: str, folder: Path, of: object = None) -> Run:
+def start(arguments: Sequence[str], page: str, folder: Path | None = None, of: object = None) -> Run:
     """Start `stepcast ARGUMENTS`. Raises StepcastError while another command runs, in this tab or in another."""
     with _LOCK:
         other = running()

@@ -4,6 +4,7 @@ Backgrounds are transparent and text has no color of its own, so that a chart su
 """
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -14,6 +15,9 @@ from ui.figures import palette
 from ui.figures.validation_rows import Row, rival_name, rows
 from ui.text import verdicts
 from ui.text.labels import plotly_escaped
+
+#: Characters of a line of a chart's title, which fits into a page of 900 pixels with a sidebar; and the height of a line.
+TITLE_WIDTH, TITLE_LINE_PX = 52, 22
 
 
 def speedups_figure(validation: Validation) -> go.Figure:
@@ -134,12 +138,15 @@ def phases_figure(comparison: Comparison) -> go.Figure:
 def finished(figure: go.Figure, title: str, drawn_px: int, legend: bool = True, **layout) -> go.Figure:
     """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
 
-    `legend`: whether there is a legend, which takes room.
+    A long title has several lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.
     """
-    margin = {"l": 10, "r": 20, "t": 96 if legend else 44, "b": 50}
+    lines = wrap(title, TITLE_WIDTH)
+    more = TITLE_LINE_PX * max(0, len(lines) - 1)
+    margin = {"l": 10, "r": 20, "t": more + (96 if legend else 44), "b": 50}
     height = drawn_px + margin["t"] + margin["b"]
-    place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - 36 / height, "xanchor": "left", "x": 0}
-    heading = {"text": plotly_escaped(title), "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
+    place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - (36 + more) / height, "xanchor": "left", "x": 0}
+    text = "<br>".join(map(plotly_escaped, lines))
+    heading = {"text": text, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
     return figure.update_layout(
         title=heading, height=height, legend=place, showlegend=legend, margin=margin, hovermode="closest", **clear, **layout

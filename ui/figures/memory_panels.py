@@ -117,5 +117,5 @@ def peak_words(timeline: Timeline, shown: Panel, limit_bytes: int | None = None)
     """The peak of a panel, and the limit of a prediction: peak 2.78 GiB of 80 GiB. Of a measurement, the allocator's own peak."""
     peak = f"peak {units.memory(shown.peak_bytes)}" if shown.peak_bytes else ""
     limit = f" of {units.memory(limit_bytes)}" if limit_bytes and peak and timeline.kind != "measured" else ""
-    allocator = f"; the allocator's, in a run of its own: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
+    allocator = f"; allocator, own run: {units.memory(shown.allocator_bytes)}" if shown.allocator_bytes else ""
     return f"{peak}{limit}{allocator}"

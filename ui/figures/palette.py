@@ -15,15 +15,15 @@ PHASE = MappingProxyType({
 })  # fmt: skip
 #: By what a rule changed of a task.
 CHANGE = MappingProxyType({"shorter": "#E8C500", "longer": "#C2410C", "removed": "#FF66C4", "new": "#00B8C8"})
-#: By kind of value, the longest-lived kind first.
+#: By kind of value, the longest-lived kind first. Timelines show them below the phases, so they are far from the phases' colors.
 KIND = MappingProxyType({
-    "parameter": "#33608C",
-    "optimizer-state": "#7FB2DE",
-    "buffer": "#B8A9C9",
-    "input": "#A3A3A3",
-    "activation": "#2F9E78",
-    "gradient": "#EBA937",
-    "scratch": "#C9655B",
+    "parameter": "#5A67D8",
+    "optimizer-state": "#A9B8F0",
+    "buffer": "#7A4F73",
+    "input": "#D9C7A0",
+    "activation": "#A6BC4E",
+    "gradient": "#F0907A",
+    "scratch": "#77803A",
 })  # fmt: skip
 OTHER = "#949494"  # phases that are not in PHASE
 CRITICAL = "#E5383B"  # the stripe under bars of the critical path

@@ -39,7 +39,7 @@ HOST_WORDS = MappingProxyType({
 
 
 def specification_cells(machine: Machine) -> list[dict[str, str]]:
-    """One row per figure of the machine, with its source."""
+    """One row per figure of the machine, with its source if the sources are known."""
     device, memory = machine.devices[0], machine.memories[0]
     unit = "SMs" if device.kind == "gpu" else "cores"
     rows = [
@@ -53,7 +53,10 @@ def specification_cells(machine: Machine) -> list[dict[str, str]]:
          units.percent(memory.saturation_share, signed=False), "saturation_share"),
         ("levels of priority", str(device.priority_levels), "priority_levels"),
     ]  # fmt: skip
-    return [{"figure": name, "value": value, "source": machine.sources.get(field, "")} for name, value, field in rows]
+    cells = [{"figure": name, "value": value, "source": machine.sources.get(field, "")} for name, value, field in rows]
+    return (
+        cells if any(row["source"] for row in cells) else [{name: text for name, text in row.items() if name != "source"} for row in cells]
+    )
 
 
 def link_cells(machine: Machine) -> list[dict[str, str]]:
@@ -84,9 +87,14 @@ def host_cells(machine: Machine, profile: Profile | None) -> list[dict[str, str]
     for name in HOST_WORDS:
         if name in assumed:
             rows.setdefault(name, (assumed[name], machine.sources.get(name, "assumed")))
-    return [
-        {"time": words, "us": f"{rows[name][0] * 1e6:.3g}", "from": rows[name][1]} for name, words in HOST_WORDS.items() if name in rows
-    ]
+    named = [(words, *rows[name]) for name, words in HOST_WORDS.items() if name in rows]
+    return [{"time": words, "us": units.digits(seconds * 1e6), "from": source} for words, seconds, source in named]
+
+
+def _share_words(share: str) -> str:
+    """The part of a device that a cost is of: 2, or 2 threads on one op."""
+    threads = share.removesuffix("-threads")
+    return share if threads == share else f"{units.threads(int(threads))} on one op"
 
 
 def update_cells(profile: Profile) -> list[dict[str, str]]:
@@ -97,7 +105,7 @@ def update_cells(profile: Profile) -> list[dict[str, str]]:
         cold = cost.cold or cost.warm
         rows.append({
             "update": cost.op_class.removeprefix("update."),
-            "SMs (cores)": key.rpartition("@")[2],
+            "SMs (cores)": _share_words(key.rpartition("@")[2]),
             "moves": units.memory(cost.bytes),
             "warm ms": units.ms(cost.warm.median_s),
             "cold ms": units.ms(cold.median_s),
@@ -158,7 +166,7 @@ def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> li
 def age_words(profile: Profile, now: datetime | None = None) -> str:
     """When the profile was measured, in one sentence."""
     days = age_days(profile, now)
-    ago = "" if days is None else f", {days} day{'' if days == 1 else 's'} ago"
+    ago = "" if days is None else ", today" if days == 0 else f", {days} day{'' if days == 1 else 's'} ago"
     return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} measured costs."
 
 

@@ -6,7 +6,7 @@ from ui.text.tables import prediction_label
 
 
 def verdict_line(prediction: Prediction) -> str:
-    """The prediction in one line: turbodl: 25.8 ms, 1.16x (1.08 to 1.22), faster, fits 3.00 GiB of 80 GiB."""
+    """The prediction in one line: turbodl: 25.8 ms, 1.16x (1.08 to 1.22), faster, fits in memory (3.00 GiB of 80 GiB)."""
     if not prediction.fits:
         return f"{prediction_label(prediction)}: {memory_words(prediction)}"
     judged = [] if prediction.gain is None else [prediction.gain.judged]
@@ -19,7 +19,7 @@ def memory_words(prediction: Prediction) -> str:
         return "fits" if prediction.fits else "does not fit"
     fullest = max(prediction.memories, key=lambda need: need.needed_bytes / need.size_bytes if need.size_bytes else 0.0)
     needed, size = (units.memory(count) for count in (fullest.needed_bytes, fullest.size_bytes))
-    return f"fits {needed} of {size}" if prediction.fits else f"needs {needed}, {size} there"
+    return f"fits in memory ({needed} of {size})" if prediction.fits else f"needs {needed}, {size} there"
 
 
 def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:

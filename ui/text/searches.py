@@ -84,9 +84,14 @@ def words(result: SearchResult) -> list[str]:
     return lines + (verification_words(result.verification) if result.verification is not None else [])
 
 
+def tied(result: SearchResult) -> list[RankedPlan]:
+    """The plans that are tied with the best one, the first of each group of equal ones."""
+    return [group[0] for group in groups(result.fitting) if group[0].tied]
+
+
 def _tie_words(result: SearchResult, best: RankedPlan) -> list[str]:
-    same = [group[0] for group in groups(result.fitting) if group[0].verdict == "same"]
-    unclear = [group[0] for group in groups(result.fitting) if group[0].verdict == "cannot tell"]
+    same = [plan for plan in tied(result) if plan.verdict == "same"]
+    unclear = [plan for plan in tied(result) if plan.verdict == "cannot tell"]
     lines = []
     if same:
         lines.append(f"A tie: {_listed([plan.plan for plan in same])} {'takes' if len(same) == 1 else 'take'} as long, within 2 %.")

@@ -125,7 +125,7 @@ def validation_table(validations: Sequence[Validation]) -> Grid:
 def folded(cells: dict[str, str]) -> dict[str, str]:
     """A row of `validation_cells` in fewer columns, whose cells have several lines: an interval lies below what it belongs to."""
     return {
-        "strategy": stacked(cells["strategy"].replace(":", ":\n").replace(",", ",\n")),
+        "strategy": stacked(cells["strategy"]),
         "predicted ms": stacked(cells["predicted ms"], cells["90 % interval"]),
         "measured ms": cells["measured ms"] if cells["status"] == "ok" else "skipped",
         "error": cells["error"],

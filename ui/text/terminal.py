@@ -82,16 +82,21 @@ class Grid:
 
     def _paragraphs(self, heads: Sequence[str]) -> Iterator[Text]:
         for number, row in enumerate(self.rows):
-            name = ", ".join(row[head] for head in heads if head in self.left)
-            numbers = {head: " ".join(row[head].split()) for head in heads if head not in self.left}
-            values = "; ".join(f"{head} {text}" for head, text in numbers.items())
-            yield Text(f"{name}: {values}", style=self.styles.get(number, ""))
+            name = ", ".join(_in_line(row[head]) for head in heads if head in self.left)
+            values = "; ".join(f"{head} {_in_line(row[head])}" for head in heads if head not in self.left and row[head])
+            yield Text(": ".join(filter(None, (name, values))), style=self.styles.get(number, ""))
 
 
 def stacked(*texts: str) -> str:
     """The texts of one cell below each other, and what is in parentheses below what it explains; empty ones and "-" are left out."""
     lines = [line.removesuffix(")") for text in texts if text not in ("", "-") for line in text.split(" (")]
     return "\n".join(lines) or "-"
+
+
+def _in_line(text: str) -> str:
+    """The lines of a cell that `stacked` made, in one line."""
+    first, *more = text.splitlines() or [""]
+    return f"{first} ({', '.join(more)})" if more else first
 
 
 def _on_lines(words: str) -> str:

@@ -117,7 +117,7 @@ def test_equal_plans_are_a_tie(setup):
     assert result.plans[1].behind_interval == (1.0, 1.0)
     assert result.plans[1].verdict == "same"
     assert [plan.probability for plan in result.plans] == [0.5, 0.5]
-    assert result.ties == result.plans[1:]
+    assert [plan.tied for plan in result.plans] == [False, True]
 
 
 def test_plans_beyond_the_memory_come_last_with_the_reason(setup):

@@ -39,7 +39,7 @@ def test_headings_name_peaks_the_allocator_s_figure_and_limits_that_are_not_draw
     predicted, measured = (panel(timeline, "gpu0") for timeline in (both.predicted, both.measured))
     assert heading(both.predicted, predicted, 2**40) == "gpu0 predicted, peak 673.3 MiB of 1024 GiB"
     apart = replace(measured, allocator_bytes=600 * 2**20)
-    assert heading(both.measured, apart) == "gpu0 measured, peak 673.3 MiB; the allocator's, in a run of its own: 600 MiB"
+    assert heading(both.measured, apart) == "gpu0 measured, peak 673.3 MiB; allocator, own run: 600 MiB"
     assert heading(both.measured, replace(measured, allocator_bytes=0)) == "gpu0 measured, peak 673.3 MiB"
 
 

@@ -22,8 +22,9 @@ from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
 ABOUT = (
-    "Drag a task to another place or lane, or move it with the boxes below. The board says at once whether the schedule still computes"
-    " the same numbers, and what a step would take."
+    "A schedule says in which order the tasks of a step run, and on which lane: a stream of a device. Drag a task to another place or lane,"
+    " or move it with the boxes below. The board says at once whether the schedule still computes the same numbers, and what a step would"
+    " take."
 )
 #: The name in the page's link of the strategy to start from.
 START = "start"

@@ -6,9 +6,9 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.diff.traces import Compared, compare_traces
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnknownNameError
 from traces.shipped import example_traces
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
+from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -33,20 +33,26 @@ def page() -> None:
     names = [path.name for path in traces]
 
     def label(path: Path) -> str:
-        return path.name if names.count(path.name) == 1 else str(path)
+        return path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}"
 
-    linked = opened_by_link("differences", ("a", "b")) or {}
-    for key, named in (("diff a", linked.get("a")), ("diff b", linked.get("b"))):
-        if named:
-            st.session_state[key] = next((path for path in traces if label(path) == named[-1]), None)
+    linked = opened_by_link("differences", ("a", "b"))
+    if linked is not None:
+        by_label = {label(path): path for path in traces}
+        missing = ""
+        for name in ("a", "b"):
+            named = linked.get(name, [""])[-1]
+            st.session_state[f"diff {name}"] = by_label.get(named)
+            missing = missing or (named if named not in by_label else "")
+        refuse_link(str(UnknownNameError("trace", missing, list(by_label))) if missing else "")
     first = select(st.sidebar, "A", traces, "diff a", words=label)
     second = select(st.sidebar, "B", traces, "diff b", traces[1], words=label)
     with st.sidebar:
         if uploads_ui():
             st.rerun()
     query = {"a": [label(first)], "b": [label(second)]}
-    keep_link("differences", query)
     try:
+        check_link((first, second))
+        keep_link("differences", query)
         compared = load_compared(str(first), str(second), (_stamp(first), _stamp(second)))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))

@@ -10,7 +10,10 @@ from ui.app.navigation import link_ui
 from ui.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
-ABOUT = "How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule."
+ABOUT = (
+    "How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule. A schedule says"
+    " in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,14 @@ def doors() -> list[Door]:
             f"Yours: {own[0]}" if own else f"Example: {EXAMPLE.model} on {EXAMPLE.machine}",
             "stepcast ui --model FILE.py:FACTORY",
             first_query(own),
-            ("compare", "search", "machine"),
+            ("compare", "board", "search", "machine"),
         ),
         Door(
             "I have a trace",
             ":material/timeline:",
             "Where does a recorded step of torch.profiler lose its time, and what would make it faster?",
             "trace",
-            "Your traces" if traces else "Example: a step that waits for its data",
+            "Your traces" if traces else "Example: a step that waits for its host",
             "stepcast ui --trace trace.json.gz",
             {},
             ("differences",),
@@ -59,7 +62,7 @@ def doors() -> list[Door]:
             "Your reports" if reports else "Example: lenet5 on two cores",
             "stepcast validate --model NAME --out DIR",
             {},
-            ("papers",),
+            ("accuracy", "papers"),
         ),
     ]
 

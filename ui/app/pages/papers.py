@@ -6,12 +6,12 @@ import streamlit as st
 
 from simulator.reproduce import registry as reproduce
 from traces.comparison import Validation
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnknownNameError
 from traces.reproduction import Paper, Reproduction
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.model import reports_folder
-from ui.app.share_parts import Download, keep_link, opened_by_link, share_ui
+from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import table_ui
 from ui.reports import reproduction as reproduction_report
@@ -29,8 +29,14 @@ def page() -> None:
     papers = {name: reproduce.get(name) for name in reproduce.names()}
     linked = opened_by_link("papers", ["paper"])
     if linked is not None:
-        st.session_state["paper"] = linked["paper"][-1]
+        st.session_state["paper"] = named = linked["paper"][-1]
+        refuse_link("" if named in papers else str(UnknownNameError("paper", named, list(papers))))
     name = select(st.sidebar, "Paper", list(papers), "paper")
+    try:
+        check_link(name)
+    except StepcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
     keep_link("papers", {"paper": [name]})
     st.subheader(markdown_escaped(papers[name].about), anchor=False)
     folder = paper_folder(name)

@@ -20,7 +20,7 @@ from ui.figures.waterfall_chart import waterfall_figure
 from ui.reports.search import search_section
 from ui.text import searches
 from ui.text.formulas import FORMULAS, formulas_of
-from ui.text.labels import markdown_escaped
+from ui.text.labels import markdown_escaped, strategy_name
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
@@ -77,7 +77,7 @@ def answer_to(predictor, request: Request, place) -> None:
 def answer_ui(request: Request, answer: Searched) -> None:
     """Show the best plan, why it wins, the chart, the table, and the ways to take the answer along."""
     result = answer.result
-    box = st.success if result.winner is not None else st.error
+    box = st.error if result.winner is None else st.info if searches.tied(result) else st.success
     box(markdown_escaped(searches.headline(result)))
     figures_ui(result)
     st.plotly_chart(search_figure(result), key="search")
@@ -126,7 +126,7 @@ def figures_ui(result: SearchResult) -> None:
         ("Against PyTorch", units.speedup(best.against_pytorch), ""),
         ("Peak memory", units.memory(best.peak_bytes), ""),
         ("Above the bound", units.percent(max(0.0, result.gap or 0.0), signed=False), f"bound: {units.duration(result.bound_s)}"),
-        ("Tied plans", str(len(result.ties)), "within 2 %, or not told apart"),
+        ("Tied plans", str(len(searches.tied(result))), "within 2 %, or not told apart"),
     )
     for column, (label, value, below) in zip(st.columns(len(values), gap="xsmall"), values, strict=True):
         column.metric(label, value, help=FORMULAS.get(label))
@@ -141,7 +141,7 @@ def why_ui(answer: Searched) -> None:
     st.subheader("Why it wins", anchor=False)
     for name, waterfall in searches.waterfalls(answer.result):
         st.plotly_chart(waterfall_figure(waterfall, f"From {name} to the best plan"), key=f"search waterfall {name}")
-    timelines_ui("search timeline", answer.best)
+    timelines_ui("search timeline", replace(answer.best, kind=f"{strategy_name(answer.result.winner.plan)}, predicted"))
 
 
 def downloads(result: SearchResult) -> list[Download]:

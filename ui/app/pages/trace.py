@@ -13,11 +13,11 @@ from simulator.whatif import registry as whatif
 from simulator.whatif.marked import changes, marked
 from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
 from traces import units
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnknownNameError
 from traces.replay_result import ReplayResult, StragglerCost
 from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, opened_by_link, picture, share_ui
+from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
@@ -46,15 +46,16 @@ def page() -> None:
     linked = opened_by_link("trace", LINKED)
     if linked is not None:
         st.session_state[RULES_KEY] = "\n".join(linked.get("what-if", ()))
-        st.session_state["trace"] = next((choice for choice in choices if [path.name for path in choice] == linked.get("trace")), None)
+        _choose(choices, linked.get("trace", ()))
     chosen = select(st.sidebar, "Trace", choices, "trace", words=_choice_words)
     rules = rules_ui()
     with st.sidebar:
         if uploads_ui():
             st.rerun()
-    keep_link("trace", _query(chosen, rules))
     files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
     try:
+        check_link(chosen)
+        keep_link("trace", _query(chosen, rules))
         replay = load_replay(*files)
         st.subheader(markdown_escaped(replay_words.headline(replay.result)))
         largest_gain = st.empty()  # filled when the changes have been tried
@@ -73,6 +74,14 @@ def page() -> None:
         share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
+
+
+def _choose(choices: Sequence[tuple[Path, ...]], named: Sequence[str]) -> None:
+    """Choose the traces that a link names, if it names any. One that is not here is refused."""
+    by_names = {tuple(path.name for path in choice): choice for choice in choices}
+    st.session_state["trace"] = by_names.get(tuple(named))
+    known = not named or tuple(named) in by_names
+    refuse_link("" if known else str(UnknownNameError("trace", ", ".join(named), [", ".join(names) for names in by_names])))
 
 
 def _query(traces: Sequence[Path], rules: Sequence[str]) -> dict[str, list[str]]:

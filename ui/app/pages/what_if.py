@@ -15,7 +15,7 @@ from traces.errors import StepcastError
 from traces.predictions import Predictions
 from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
-from ui.app.measure_parts import unmeasured_ui
+from ui.app.measure_parts import measuring_ui, unmeasured_ui
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
 from ui.app.model import Forecast, Predictor, Refusal, Request, first_query, start_models
 from ui.app.navigation import link_ui
@@ -49,6 +49,7 @@ def page() -> None:
     predictor = predictor_ui("predict")
     if predictor is None:
         return
+    measuring_ui()
     linked = opened_by_link("what if", OPTIONS)
     if linked is None and "model" not in st.session_state:
         first = {name: [value] if isinstance(value, str) else value for name, value in first_query(start_models()).items()}

@@ -10,6 +10,7 @@ const GRID = 110, LETTER = 6.6, LABEL_LANE = 14;
 const DIMMED = 0.16; // opacity of bars that the search does not match
 const TALL = 600; // pixels from which on the axis has numbers above the lanes too
 const SEPARATED = 8; // pixels from which on a bar is separated from the next; separators of shorter ones would look like idle time
+const SEPARATOR = 0.45; // opacity of a separator, which is no idle time either
 const FRAMED = 48; // pixels from which on bars of the critical path have a frame, besides the stripe
 
 /** White or black, whichever can be read on a color such as #12A37B. */
@@ -126,6 +127,7 @@ function drawTrack(surface, frame, track, top, height, opacity) {
       const bar = track.bar(at), width = Math.max(length - (length > SEPARATED ? step : 0), step);
       const color = byPhase && shade[bar] ? colors[number].lighter : colors[number].color;
       fill(left, width, color, opacity, surface.parts ? barLines(model, bar).join("\n") : "");
+      if (width < length) fill(left + width, step, color, opacity * SEPARATOR, "");
       if (at && iteration[bar] !== iteration[track.bar(at - 1)]) borders.push(left);
       if (opacity === 1 && width > 2 * LETTER && height >= LABEL_LANE) labels.push([bar, left, width, color]);
     });
