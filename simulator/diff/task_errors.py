@@ -33,11 +33,11 @@ class Cause(StrEnum):
     """The likely cause of a task's error."""
 
     PREDICTED = "as predicted"
-    DISTURBED = "disturbed: other executions of it were much shorter"
-    BESIDE_MORE = "ran beside other tasks for longer than predicted"
-    BESIDE_LESS = "ran beside other tasks for less time than predicted"
+    DISTURBED = "disturbed: other runs of it are shorter"
+    BESIDE_MORE = "longer beside other tasks than predicted"
+    BESIDE_LESS = "less beside other tasks than predicted"
     SHORT = "too short: the executor's own time dominates"
-    COST = "its cost: it takes another time than calibration measured or estimated"
+    COST = "its cost is not as calibrated"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,14 @@ def speedups_figure(validation: Validation) -> go.Figure:
     _add_gains(figure, drawn)
     notes = [row.gain.judged if row.gain is not None else "" for row in drawn]
     title = verdicts.short_headline(validation) or "Step time per strategy"
-    figure.update_xaxes(title_text=f"speed-up over {rival_name(validation)}", showgrid=True, gridcolor=palette.GRID, zeroline=False, col=2)
+    figure.update_xaxes(
+        title_text=f"speed-up<br>over {rival_name(validation)}",
+        automargin=True,
+        showgrid=True,
+        gridcolor=palette.GRID,
+        zeroline=False,
+        col=2,
+    )
     return _strategy_axes(figure, title, [row.label for row in drawn], notes, col=1)
 
 
@@ -146,7 +153,7 @@ def finished(figure: go.Figure, title: str, drawn_px: int, legend: bool = True, 
     height = drawn_px + margin["t"] + margin["b"]
     place = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1 - (36 + more) / height, "xanchor": "left", "x": 0}
     text = "<br>".join(map(plotly_escaped, lines))
-    heading = {"text": text, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - 8 / height, "yref": "container"}
+    heading = {"text": text, "x": 0, "xanchor": "left", "yanchor": "top", "y": 1 - (8 + more) / height, "yref": "container"}
     clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
     return figure.update_layout(
         title=heading, height=height, legend=place, showlegend=legend, margin=margin, hovermode="closest", **clear, **layout

@@ -9,6 +9,9 @@ from ui.figures import palette
 from ui.figures.charts import finished
 from ui.text.waterfalls import Bar
 
+#: Share of the bars' width that the numbers beside them need on a page of 900 pixels.
+LABEL_ROOM = 0.18
+
 
 def waterfall_figure(waterfall: Sequence[Bar], title: str) -> go.Figure:
     """Bars one below the other: steps from 0, each part from where the part above it ends. The numbers add up."""
@@ -29,5 +32,8 @@ def waterfall_figure(waterfall: Sequence[Bar], title: str) -> go.Figure:
         )
     )
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
-    figure.update_xaxes(title_text="step time, ms", rangemode="tozero", zeroline=False, gridcolor=palette.GRID)
+    ends_ms = [1e3 * end_s for bar in waterfall for end_s in (bar.start_s, bar.end_s)]
+    room = LABEL_ROOM * (max(ends_ms) - min(0.0, *ends_ms))
+    figure.update_xaxes(range=[min(0.0, *ends_ms), max(ends_ms) + room], zeroline=False, gridcolor=palette.GRID)
+    figure.update_xaxes(title_text="step time, ms")
     return finished(figure, title, drawn_px=40 + 30 * len(waterfall), legend=False)

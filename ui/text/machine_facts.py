@@ -54,9 +54,9 @@ def specification_cells(machine: Machine) -> list[dict[str, str]]:
         ("levels of priority", str(device.priority_levels), "priority_levels"),
     ]  # fmt: skip
     cells = [{"figure": name, "value": value, "source": machine.sources.get(field, "")} for name, value, field in rows]
-    return (
-        cells if any(row["source"] for row in cells) else [{name: text for name, text in row.items() if name != "source"} for row in cells]
-    )
+    if any(row["source"] for row in cells):
+        return cells
+    return [{"figure": row["figure"], "value": row["value"]} for row in cells]
 
 
 def link_cells(machine: Machine) -> list[dict[str, str]]:

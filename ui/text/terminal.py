@@ -26,8 +26,8 @@ class Grid:
     """Rows of texts by column, as a table that fits the terminal. Cells may have several lines.
 
     `left`: the columns of words, which may be folded; the others are numbers, aligned at the right. `spare`: columns that are left out, the
-    first one first, while the table is too wide; its caption then names them. If it still is, each row is printed as a paragraph. `styles`
-    are those of rows, by number; before the rows in `sections` there is a blank line.
+    first one first, while the table is too wide; its caption then names them. If it still is, the other columns of numbers follow in a
+    table below it. `styles` are those of rows, by number; before the rows in `sections` there is a blank line.
     """
 
     rows: Sequence[Mapping[str, str]]
@@ -56,20 +56,19 @@ class Grid:
         return min(natural, WORDS_WIDTH) if head in self.left else natural
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
-        """The table, and below it the caption."""
+        """The table, or the tables that follow each other, and below them the caption."""
         heads = self.heads(options.max_width)
-        if not self._fits(heads, options.max_width):
-            yield from (Text(self.title, style="bold"), *self._paragraphs(heads), Text(self.caption))
-            return
-        yield self._table(heads)
+        first, *more = self._parts(heads, options.max_width)
+        yield self._table(first, self.title)
+        yield from (self._table(part) for part in more)
         missing = [head for head in (self.rows[0] if self.rows else ()) if head not in heads]
         left_out = f"A wider terminal also shows: {'; '.join(missing)}." if missing else ""
         if caption := "\n".join(filter(None, (self.caption, left_out))):
             yield Text(caption, style="italic")
 
-    def _table(self, heads: Sequence[str]) -> Table:
-        title = Text(self.title, style="bold") if self.title else None
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False)
+    def _table(self, heads: Sequence[str], title: str = "") -> Table:
+        heading = Text(title, style="bold") if title else None
+        table = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False)
         for head in heads:
             left = head in self.left
             table.add_column(_folded(head), justify="left" if left else "right", overflow="fold", no_wrap=not left)
@@ -80,23 +79,21 @@ class Grid:
             table.add_row(*map(Text, texts), style=self.styles.get(number))
         return table
 
-    def _paragraphs(self, heads: Sequence[str]) -> Iterator[Text]:
-        for number, row in enumerate(self.rows):
-            name = ", ".join(_in_line(row[head]) for head in heads if head in self.left)
-            values = "; ".join(f"{head} {_in_line(row[head])}" for head in heads if head not in self.left and row[head])
-            yield Text(": ".join(filter(None, (name, values))), style=self.styles.get(number, ""))
+    def _parts(self, heads: Sequence[str], width: int) -> list[list[str]]:
+        """The columns of tables that fit, each with the columns of words; one alone if nothing has to be divided."""
+        words = [head for head in heads if head in self.left]
+        parts: list[list[str]] = [[]]
+        for head in (head for head in heads if head not in self.left):
+            if parts[-1] and not self._fits([*words, *parts[-1], head], width):
+                parts.append([])
+            parts[-1].append(head)
+        return [[head for head in heads if head in words or head in part] for part in parts]
 
 
 def stacked(*texts: str) -> str:
     """The texts of one cell below each other, and what is in parentheses below what it explains; empty ones and "-" are left out."""
     lines = [line.removesuffix(")") for text in texts if text not in ("", "-") for line in text.split(" (")]
     return "\n".join(lines) or "-"
-
-
-def _in_line(text: str) -> str:
-    """The lines of a cell that `stacked` made, in one line."""
-    first, *more = text.splitlines() or [""]
-    return f"{first} ({', '.join(more)})" if more else first
 
 
 def _on_lines(words: str) -> str:

@@ -314,6 +314,25 @@ def test_two_traces_are_compared(start, trace, tmp_path):
     assert "of their device time in common" in app.error[0].value
 
 
+@pytest.mark.parametrize(("at", "query"), [("trace", {"trace": "lost.json"}), ("differences", {"a": "lost.json", "b": "before.json"})])
+def test_a_link_to_a_trace_that_is_not_there_says_so(start, tmp_path, at, query):
+    before, after = TrainingJob().save(tmp_path / "before.json"), TrainingJob(loader=500.0).save(tmp_path / "after.json")
+    start(f"--trace={before}", f"--trace={after}", at=at)
+    app = app_at(at)
+    app.query_params.update(query)
+    app.run()
+    assert "this link cannot be answered here: unknown trace 'lost.json'" in app.error[0].value.replace("\\", "")
+    assert not app.subheader
+    assert dict(app.query_params).keys() == query.keys(), "the address stays"
+
+
+def test_traces_of_one_name_are_told_apart_by_their_folders(start, tmp_path):
+    for folder in ("monday", "tuesday"):
+        (tmp_path / folder).mkdir()
+    traces = [TrainingJob().save(tmp_path / folder / "step.json") for folder in ("monday", "tuesday")]
+    assert open_compare(start, *traces).sidebar.selectbox[0].options == ["monday/step.json", "tuesday/step.json"]
+
+
 def test_comparing_needs_two_traces(start, trace):
     app = open_compare(start, trace)
     assert not app.exception

@@ -38,6 +38,18 @@ def start(monkeypatch, tmp_path):
     return app_at("papers").run
 
 
+def test_a_link_to_a_paper_that_is_not_there_says_so(start):
+    app = app_at("papers")
+    app.query_params["paper"] = "bpsa"
+    app.run()
+    assert [error.value.replace("\\", "").partition(";")[0] for error in app.error] == [
+        "this link cannot be answered here: unknown paper 'bpsa' (did you mean 'bppsa'?)"
+    ]
+    assert not app.subheader
+    app.sidebar.selectbox(key="paper").set_value("fusion").run()
+    assert not app.error
+
+
 def keep(name=NAME):
     figure = Figure(name="step", unit="s", predicted=0.01, published=0.012)
     table = Table(name="t", title="Table 1", about="what it is", rows=(Row(labels={"net": "alexnet"}, figures=(figure,)),))

@@ -7,6 +7,7 @@ import pytest
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
+from ui.text import searches
 
 
 @pytest.fixture
@@ -62,6 +63,15 @@ def test_the_table_shows_the_strategies_that_the_user_picks(page):
     assert list(app.dataframe[0].value["plan"]) == ["turbodl:fuse=backward", "turbodl (and 1 equal one)"]
     app.multiselect(key="search shown").set_value(["gpipe"]).run()
     assert len(app.dataframe) == 1, "none of gpipe's plans was left out of the simulation"
+
+
+def test_equal_plans_are_one_tie_in_every_number_of_the_page(page):
+    app = page(model="resnet50", batch="16")
+    button(app, "Search").click().run()
+    shown = dict(zip([metric.label for metric in app.metric], [metric.value for metric in app.metric], strict=True))
+    result = app.session_state["searched"][1].result
+    rows = [row for row in app.dataframe[0].value.to_dict("records") if row[""]]
+    assert int(shown["Tied plans"]) == sum(group[0].tied for group in searches.groups(result.fitting)) <= len(rows) - 1
 
 
 def test_a_plan_can_be_opened_on_other_pages(page):

@@ -15,6 +15,7 @@ from traces import units
 from traces.comparison import Prediction
 from traces.profile import Dispatch, Profile
 from traces.profile_files import default_path
+from ui.app import runs
 from ui.text.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
@@ -98,6 +99,30 @@ def test_where_little_was_measured_there_is_no_verdict_and_an_offer_to_measure(p
     elsewhere = page(**JOB, strategy=["backward-fusion", "turbodl"])
     assert not any("No verdict" in warning.value for warning in elsewhere.warning)
     assert not any(button.label == "Measure this job" for button in elsewhere.button)
+
+
+def test_a_measurement_of_this_job_is_found_by_a_reload_and_by_other_pages(page, stepcast, monkeypatch):
+    class Endless:
+        """A command that runs for ever."""
+
+        command, title, done, total, text, share, lines, mistake = "stepcast predict", "measuring", 1, 4, "mm", 0.25, [], ""
+        running, status, cancelled = True, None, False
+
+        def __init__(self, arguments):
+            self.arguments = arguments
+
+        def cancel(self):
+            pass
+
+    monkeypatch.setattr(runs, "CommandRun", Endless)
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    profile_with(0.2, Job("lenet5", 16)).save(default_path(this_cpu().name))
+    query = {"model": "lenet5", "batch": "16", "strategy": "backward-fusion", "machine": "this-cpu"}
+    page(**query).button(key="button measure").click().run()
+    assert runs.running().command.arguments[:3] == ["predict", "--model", "lenet5"]
+    for reloaded in (page(**query), app_at().run()):
+        assert "1 of 4" in reloaded.get("progress")[0].proto.text
+        assert not any(button.label == "Measure this job" for button in reloaded.button)
 
 
 def test_another_strategy_leaves_the_other_answers_as_they_are(page, monkeypatch):

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import pytest
 
 from tests.support import hostile
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
-from traces.comparison import Comparison
+from traces.comparison import Change, Comparison
 from ui.figures import charts, palette
 from ui.figures.timeline_panels import timeline_panel
 from ui.figures.training_chart import training_figure
+from ui.figures.waterfall_chart import LABEL_ROOM, waterfall_figure
+from ui.text.waterfalls import bars
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,20 @@ def test_speedups_have_error_bars():
     gain = charts.speedups_figure(validation(row)).data[2]
     assert (gain.error_x.array[0], gain.error_x.arrayminus[0]) == pytest.approx((0.07, 0.05))
     assert gain.hovertext[0] == "<b>turbodl</b><br>0.90x (0.85 to 0.97), slower"
+
+
+def test_a_long_title_has_lines_below_which_the_legend_stands():
+    short, long = (charts.finished(go.Figure(), title, drawn_px=200).layout for title in ("word", "word " * 25))
+    lines = long.title.text.split("<br>")
+    assert " ".join(lines) == " ".join(["word"] * 25)
+    assert max(map(len, lines)) <= charts.TITLE_WIDTH
+    more = charts.TITLE_LINE_PX * (len(lines) - 1)
+    assert (long.margin.t - short.margin.t, long.height - short.height) == (more, more)
+
+
+def test_the_numbers_beside_a_waterfalls_bars_have_room():
+    waterfall = bars("before", 0.010, [Change(part="forward", seconds=0.002)], "after", 0.012)
+    assert waterfall_figure(waterfall, "why").layout.xaxis.range == pytest.approx((0, 12 * (1 + LABEL_ROOM)))
 
 
 def test_nothing_ran_draws_an_empty_chart():

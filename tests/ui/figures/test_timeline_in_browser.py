@@ -15,7 +15,8 @@ from ui.figures import palette
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
 SVG = "{http://www.w3.org/2000/svg}"
-#: For every track: busy ticks of runs of narrow spans as the track adds them up, and as a loop over all spans does.
+#: For every track: busy ticks of runs of narrow spans as the track adds them up, and as a loop over all spans does; and
+#: whether every column that is busy is drawn, as busy as it is, where spans are narrower than pixels and where some are a few pixels wide.
 SUMS = """() => {
   const shown = document.querySelector('.stepcast-timeline').timeline;
   return shown.rows.flat().flatMap(({ tracks }) => tracks).map((track) => {
@@ -25,16 +26,27 @@ SUMS = """() => {
       const added = Object.fromEntries([...track.busy(from, to)].filter(([, ticks]) => ticks));
       return JSON.stringify(added) === JSON.stringify(plain);
     });
-    const per = shown.view.end / 1000, seen = [];
-    track.runs(0, shown.view.end, per, (begin, end, color, share, at) => seen.push([begin, end, color, share, at]));
-    const busy = new Array(1001).fill(0);
-    for (let at = 0; at < track.length; at++) busy[Math.floor(track.start[at] / per)] += track.end[at] - track.start[at];
-    const apart = seen.every(([begin, end, , share], at) => {
-      if (at && begin < seen[at - 1][1] - 1) return false;
-      const columns = busy.slice(Math.round(begin / per), Math.round(end / per));
-      return columns.every((ticks) => Math.abs(Math.min(1, ticks / per) - share) < 0.0626 || share === 0.25);
+    const [coarse, fine] = [1000, 25000].map((count) => {
+      const per = shown.view.end / count, seen = [];
+      track.runs(0, shown.view.end, per, (begin, end, color, share, at) => seen.push([begin, end, color, share, at]));
+      const busy = new Array(count + 1).fill(0), drawn = new Array(count + 1).fill(false);
+      for (let at = 0; at < track.length; at++) {
+        const [start, end] = [track.start[at], track.end[at]];
+        for (let column = Math.floor(start / per); end - start < 3 * per && column * per < end; column++) {
+          busy[column] += Math.min(end, (column + 1) * per) - Math.max(start, column * per);
+        }
+      }
+      for (const [begin, end] of seen) drawn.fill(true, Math.floor(begin / per + 1e-6), Math.ceil(end / per - 1e-6));
+      const whole = busy.slice(0, count).every((ticks, column) => drawn[column] || ticks < per / 8);
+      const apart = seen.every(([begin, end, , share, span], at) => {
+        if (span >= 0) return true;
+        if (at && seen[at - 1][4] < 0 && begin < seen[at - 1][1] - 1) return false;
+        const columns = busy.slice(Math.round(begin / per), Math.round(end / per));
+        return columns.every((ticks) => Math.abs(Math.min(1, ticks / per) - share) < 0.0626 || share === 0.25);
+      });
+      return { whole, apart, runs: seen.length, wide: seen.filter(([, , , , span]) => span >= 0).length };
     });
-    return { equal: parts.every(Boolean), apart, runs: seen.length, spans: track.length };
+    return { equal: parts.every(Boolean), coarse, fine, spans: track.length };
   });
 }"""
 
@@ -85,8 +97,10 @@ def test_fifty_thousand_spans_are_panned_zoomed_found_and_told(page, large, caps
     assert frames["drawn"] == 40
     sums = page.evaluate(SUMS)
     assert len(sums) == 8
-    assert all(track["equal"] and track["apart"] for track in sums), sums
-    assert all(track["runs"] <= 1001 < track["spans"] for track in sums), "a frame costs pixels, not spans"
+    assert all(track["equal"] for track in sums), sums
+    assert all(track[scale]["whole"] and track[scale]["apart"] for track in sums for scale in ("coarse", "fine")), sums
+    assert all(track["coarse"]["runs"] <= 1001 < track["spans"] for track in sums), "a frame costs pixels, not spans"
+    assert all(0 < track["fine"]["wide"] < track["spans"] for track in sums), "narrow spans beside wide ones"
 
     span = next(span for span in timeline.spans if span.task.endswith(" 3000") and span.device == "gpu2" and span.phase == "backward")
     page.get_by_role("searchbox").fill(span.task)

@@ -1,5 +1,6 @@
 """A machine and its profile in tables and warnings."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from simulator.machine.presets import load_machine
@@ -26,8 +27,12 @@ def test_the_figures_of_a_preset_have_sources():
 def test_measured_host_times_come_before_assumed_ones():
     own = profile(dispatch=Dispatch(task_overhead_s=2e-5), loop=LoopCosts(forward_s=3e-5))
     rows = {row["time"]: (row["us"], row["from"]) for row in machine_facts.host_cells(load_machine("this-cpu"), own)}
-    assert rows["executor's own time per task"] == ("20", "measured")
-    assert rows["PyTorch's own loop: per op of the forward pass"] == ("30", "measured")
+    assert rows["executor's own time per task"] == ("20.0", "measured")
+    assert rows["PyTorch's own loop: per op of the forward pass"] == ("30.0", "measured")
+    slow = profile(loop=LoopCosts(forward_s=3.6e-3))
+    assert {"time": "PyTorch's own loop: per op of the forward pass", "us": "3600", "from": "measured"} in machine_facts.host_cells(
+        load_machine("this-cpu"), slow
+    )
     assert rows["until a sleeping worker starts a task"][1] != "measured"
 
 
@@ -38,6 +43,17 @@ def test_updates_warm_and_cold():
         {"update": "adam:foreach", "SMs (cores)": "2", "moves": "1 MiB", "warm ms": "1.00", "cold ms": "2.50", "cold / warm": "2.50",
          "spread": "0.0 %"}
     ]  # fmt: skip
+
+
+def test_an_update_by_several_threads_says_how_many():
+    cost = KeyCost(Stats.of([0.001]), None, "update.adam:foreach", 1.0, 2**20)
+    (row,) = machine_facts.update_cells(profile(costs={"update.adam:foreach|x@2-threads": cost}))
+    assert row["SMs (cores)"] == "2 threads on one op"
+
+
+def test_a_machine_without_sources_has_no_column_for_them():
+    (cells, *_) = machine_facts.specification_cells(replace(load_machine("this-cpu"), sources={}))
+    assert list(cells) == ["figure", "value"]
 
 
 def test_co_runs_by_pair():
@@ -52,6 +68,7 @@ def test_co_runs_by_pair():
 def test_a_fresh_profile_of_this_machine_has_no_warnings():
     assert machine_facts.warnings(profile(), profile().identity, NOW) == []
     assert machine_facts.age_words(profile(), NOW) == "Profile of cpu-epyc-2, last measured 2026-05-30, 1 day ago: 0 measured costs."
+    assert ", last measured 2026-06-01, today: " in machine_facts.age_words(profile(updated=NOW.isoformat()), NOW)
 
 
 def test_warnings_about_age_throttling_software_and_failures():

@@ -54,11 +54,22 @@ def test_the_least_important_columns_are_left_out_first_and_named():
     assert "wider" not in lines(grid, 100)[-1]
 
 
-def test_a_table_that_never_fits_becomes_paragraphs():
-    grid = Grid([{"layer": "conv1", "a": "1" * 50, "b": "2" * 50}], left=("layer",), title="Costs", caption="of one layer")
-    text = " ".join(lines(grid, 80))
-    assert text.startswith("Costs conv1: a 111")
-    assert text.endswith("of one layer")
+def test_a_table_that_never_fits_goes_on_below_itself():
+    grid = Grid([{"layer": "conv1", "a": "1" * 50, "b": "2" * 50, "c": "3"}], left=("layer",), title="Costs", caption="of one layer")
+    assert [line.split() for line in lines(grid, 80) if line.strip() and "─" not in line] == [
+        ["Costs"],
+        ["layer", "a"],
+        ["conv1", "1" * 50],
+        ["layer", "b", "c"],
+        ["conv1", "2" * 50, "3"],
+        ["of", "one", "layer"],
+    ]
+
+
+def test_a_note_on_a_name_stands_below_it_and_is_not_broken_at_its_comma():
+    table = tables.validation_table([validation(result("baseline", 1.05, 1.19))])
+    names = [line.strip() for line in "\n".join(row["strategy"] for row in table.rows).splitlines()]
+    assert names[-2:] == ["baseline", "one stream, our executor"]
 
 
 def test_what_is_in_parentheses_stands_below():

@@ -76,24 +76,40 @@ export class Track {
       if (columns) emit(column * per, (column + columns) * per, color, shade / SHADES, -1);
       columns = 0;
     };
-    let at = firstFrom(end, 0, length, from);
-    while (at < length && start[at] < to) {
-      if (end[at] - start[at] >= WIDE * per) {
-        flush();
-        emit(start[at], end[at], this.color[at], 1, at);
-        at += 1;
-        continue;
-      }
-      const here = Math.floor(start[at] / per);
-      let next = firstFrom(start, at + 1, length, (here + 1) * per);
-      if (next - 1 > at && end[next - 1] - start[next - 1] >= WIDE * per) next -= 1;
-      const [most, ticks] = this.busiest(at, next);
-      const level = Math.max(FAINTEST, Math.min(SHADES, Math.round((SHADES * ticks) / per)));
+    const show = (here, most, ticks, least) => {
+      const level = Math.max(least, Math.min(SHADES, Math.round((SHADES * ticks) / per)));
+      if (!level) return;
       if (columns && here === column + columns && most === color && level === shade) columns += 1;
       else {
         flush();
         [column, columns, color, shade] = [here, 1, most, level];
       }
+    };
+    let over = null; // { column, until, color }: what a narrow span fills of the columns after its first one
+    const busyOver = (here) => (over && over.column === here ? Math.min(per, over.until - here * per) : 0);
+    let at = firstFrom(end, 0, length, from);
+    for (;;) {
+      const left = at < length && start[at] < to, here = left ? Math.floor(start[at] / per) : Infinity;
+      const wide = left && end[at] - start[at] >= WIDE * per;
+      if (over && (over.column < here || wide)) {
+        show(over.column, over.color, busyOver(over.column), 0);
+        const following = { ...over, column: over.column + 1 };
+        over = following.column <= here && following.until > following.column * per ? following : null;
+        continue;
+      }
+      if (!left) break;
+      if (wide) {
+        flush();
+        emit(start[at], end[at], this.color[at], 1, at);
+        at += 1;
+        continue;
+      }
+      let next = firstFrom(start, at + 1, length, (here + 1) * per);
+      if (next - 1 > at && end[next - 1] - start[next - 1] >= WIDE * per) next -= 1;
+      const [most, ticks] = this.busiest(at, next), border = (here + 1) * per;
+      const own = ticks - Math.max(0, end[next - 1] - border), earlier = busyOver(here);
+      show(here, earlier > own ? over.color : most, own + earlier, FAINTEST);
+      over = end[next - 1] > border ? { column: here + 1, until: end[next - 1], color: this.color[next - 1] } : null;
       at = next;
     }
     flush();
