@@ -10,7 +10,7 @@ from calibrate.placement import DEFAULT_PLACEMENT
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
 from traces.errors import StepcastError, UnknownNameError
-from ui.app.model import EXAMPLE, Choices, MachineFacts, Predictor, Request, find_predictor
+from ui.app.model import EXAMPLE, Choices, MachineFacts, Predictor, Request, find_predictor, first_query, start_models
 from ui.app.option_form import options_ui, put_options
 from ui.app.share_parts import check_link, refuse_link
 from ui.app.state import factor, number, quantity, select, several, text
@@ -36,6 +36,14 @@ def predictor_ui(command: str) -> Predictor | None:
             f"This installation cannot predict from the app, because it has no `ui.jobs`. Use `stepcast {command}` on the command line."
         )
     return predictor
+
+
+def linked_or_first(linked: dict[str, list[str]] | None, choices: Choices) -> dict[str, list[str]] | None:
+    """The query that the user came with, or in a new session that of the first page's example; None if the controls stay as they are."""
+    if linked is not None or "model" in st.session_state:
+        return linked
+    first = {name: [value] if isinstance(value, str) else value for name, value in first_query(start_models()).items()}
+    return first if first["model"][0] in choices.models else None
 
 
 def put_fields(given: Mapping[str, Any], choices: Choices) -> None:

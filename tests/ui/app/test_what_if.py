@@ -88,6 +88,12 @@ def test_the_page_opens_on_the_example_of_the_first_page_with_strategies_that_ru
     assert not app.error
 
 
+def test_other_pages_open_on_that_example_too(monkeypatch, stepcast):
+    for address in ("compare", "search", "board"):
+        app = opened_by_link(address, {}, monkeypatch, stepcast)
+        assert (app.selectbox(key="model").value, app.selectbox(key="machine").value) == ("resnet18", "h100"), address
+
+
 def test_where_little_was_measured_there_is_no_verdict_and_an_offer_to_measure(page, stepcast, monkeypatch):
     monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
     profile_with(0.2, Job("lenet5", 16)).save(default_path(this_cpu().name))

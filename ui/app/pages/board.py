@@ -13,7 +13,7 @@ from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import OnBoard, Predictor, Request
-from ui.app.request_form import predictor_ui, put_fields, request_ui, title
+from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, title
 from ui.app.share_parts import Download, keep_link, opened_by_link, picture, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
@@ -37,7 +37,7 @@ def page() -> None:
     predictor = predictor_ui("predict")
     if predictor is None:
         return
-    linked = opened_by_link("board", OPTIONS)
+    linked = linked_or_first(opened_by_link("board", OPTIONS), predictor.choices())
     if linked is not None:
         put_fields(request_fields(linked), predictor.choices())
     try:

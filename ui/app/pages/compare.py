@@ -13,7 +13,7 @@ from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import OPTIONS, query_of, request_fields
 from ui.app.model import Predictor, Request
-from ui.app.request_form import predictor_ui, put_fields, request_ui, request_words
+from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
@@ -48,7 +48,7 @@ def page() -> None:
     predictor = predictor_ui("predict")
     if predictor is None:
         return
-    linked = opened_by_link("compare", [*OPTIONS, OVER])
+    linked = linked_or_first(opened_by_link("compare", [*OPTIONS, OVER]), predictor.choices())
     if linked is not None:
         put_fields(request_fields(linked), predictor.choices())
         put_parameters(linked.get(OVER, ()))
@@ -99,7 +99,9 @@ def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
     offered = {parameter.name: parameter for parameter in parameters(request)}
     for number, column in enumerate(st.columns(2)):
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
-        name = select(column, "and over" if number else "Compare over", names, _parameter_key(number))
+        words = {NOTHING: NOTHING if number else "nothing: this job alone"}
+        label = "and over" if number else "Compare over"
+        name = select(column, label, names, _parameter_key(number), words=lambda name, words=words: words.get(name, name))
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)

@@ -10,7 +10,7 @@ from traces.search_result import SearchResult
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import Request, Searched
 from ui.app.navigation import link_ui
-from ui.app.request_form import predictor_ui, put_fields, request_ui, title
+from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
 from ui.app.state import BUTTON, select, several
 from ui.app.table_parts import formulas_ui, table_ui
@@ -37,10 +37,12 @@ def page() -> None:
     if predictor is None:
         return
     linked = opened_by_link("search", OPTIONS)
-    if linked is not None:
-        given = request_fields(linked)
+    put = linked_or_first(linked, predictor.choices())
+    if put is not None:
+        given = request_fields(put)
         put_fields(given, predictor.choices())
-        st.session_state["searched strategies"] = [text.partition(":")[0] for text in given.get("strategies", ())]
+        searched = given.get("strategies", ()) if linked is not None else ()
+        st.session_state["searched strategies"] = [text.partition(":")[0] for text in searched]
     try:
         with st.sidebar:
             request = request_ui(predictor, every=True)

@@ -17,9 +17,9 @@ from ui.app.history import pin, remember
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.measure_parts import measuring_ui, unmeasured_ui
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
-from ui.app.model import Forecast, Predictor, Refusal, Request, first_query, start_models
+from ui.app.model import Forecast, Predictor, Refusal, Request
 from ui.app.navigation import link_ui
-from ui.app.request_form import predictor_ui, put_fields, request_ui, request_words, title
+from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, request_words, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, picture, share_ui
 from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
@@ -50,10 +50,7 @@ def page() -> None:
     if predictor is None:
         return
     measuring_ui()
-    linked = opened_by_link("what if", OPTIONS)
-    if linked is None and "model" not in st.session_state:
-        first = {name: [value] if isinstance(value, str) else value for name, value in first_query(start_models()).items()}
-        linked = first if first["model"][0] in predictor.choices().models else None
+    linked = linked_or_first(opened_by_link("what if", OPTIONS), predictor.choices())
     if linked is not None:
         put_fields(request_fields(linked), predictor.choices())
     try:
