@@ -80,5 +80,5 @@ def largest(rows: Iterable[Contribution], seconds: float, step_s: float) -> tupl
 def _notes(a: Run, b: Run, by_class: int) -> list[str]:
     notes = [f"{name}: {note}" for name, run in (("A", a), ("B", b)) for note in run.notes]
     if by_class:
-        notes.append(f"{by_class} works of A were compared with works of another name, but of one kind, in their place in B")
+        notes.append(f"{by_class} kernels of A were compared with kernels of another name, but of one kind, in their place in B")
     return notes

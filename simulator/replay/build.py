@@ -211,7 +211,8 @@ class _Builder:
                 )
             if order.delayed:
                 total = sum(order.delayed.values())
-                self.notes.append(f"{prefix}{len(order.delayed)} works started late for no recorded reason, {units.duration(total)} in all")
+                late = f"{len(order.delayed)}, {units.duration(total)} in all"
+                self.notes.append(f"{prefix}kernels and copies that started late for no recorded reason: {late}")
         self.notes.append(f"iterations by {self.iterations[0].source}")
         world = max(rank.world_size for rank in self.ranks)
         if world > len(self.ranks):
@@ -219,7 +220,7 @@ class _Builder:
         if len(self.ranks) > 1:
             self.notes.append(f"{len(groups)} collectives joined between ranks, {alone} without a partner")
         if self.graph.dropped:
-            self.notes.append(f"{self.graph.dropped} edges contradicted others and were dropped")
+            self.notes.append(f"{self.graph.dropped} recorded dependencies contradicted others and were left out")
 
 
 def _common(by_rank: list[Iterations]) -> list[Iterations]:

@@ -87,7 +87,7 @@ def test_a_kernel_in_place_of_another_is_compared_with_it(tmp_path):
     (kernels,) = (term for term in diff.terms if term.part == KERNELS)
     assert [row.label for row in kernels.contributions] == ["wgrad_c as dgrad_fast"]
     assert kernels.seconds == pytest.approx(diff.difference_s, rel=0.05)
-    assert diff.notes == ("4 works of A were compared with works of another name, but of one kind, in their place in B",)
+    assert diff.notes == ("4 kernels of A were compared with kernels of another name, but of one kind, in their place in B",)
 
 
 def test_a_trace_does_not_differ_from_itself(tmp_path):

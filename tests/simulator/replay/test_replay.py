@@ -286,7 +286,7 @@ def test_the_worst_placed_kernels_come_with_a_reason(tmp_path):
     assert worst[0].task == "stuck #1"
     assert round(worst[0].error_s * 1e6) == -300
     assert worst[0].reason.startswith("the recording waits for something that left no trace")
-    assert "1 works started late for no recorded reason, 0.300 ms in all" in replay.notes
+    assert "kernels and copies that started late for no recorded reason: 1, 0.300 ms in all" in replay.notes
 
 
 def test_recorded_bodies_refuse_what_no_recording_shows():
