@@ -40,13 +40,14 @@ def strategies(as_json: bool) -> None:
 
 
 def machines(as_json: bool) -> None:
-    """List the presets, with the figures of their shipped profiles, and this machine."""
+    """List the presets, with the figures of their shipped profiles, and this machine, with those of its own."""
     from calibrate.gpu_profiles import own_gpu_profile
-    from simulator.machine.presets import load_machine, machine_names, product_of
+    from calibrate.profiles import own_profile
+    from simulator.machine.presets import THIS_CPU, load_machine, machine_names, product_of
     from simulator.machine.this_gpu import gpu_machine
     from traces.shipped import shipped_profile
 
-    profiles = [shipped_profile(product_of(name), tf32=False) for name in machine_names()]
+    profiles = [own_profile() if name == THIS_CPU else shipped_profile(product_of(name), tf32=False) for name in machine_names()]
     machines = [load_machine(name, profile) for name, profile in zip(machine_names(), profiles, strict=True)]
     own = own_gpu_profile()
     if own is not None:

@@ -21,7 +21,7 @@ from ui import jobs as shared_jobs
 from ui.commands import predicting, requests
 from ui.commands.output import print_document, print_then_write
 from ui.text import searches
-from ui.text.machines import partition_words
+from ui.text.machines import partition_words, unmeasured_words
 from ui.text.terminal import console as terminal
 
 #: Rows of the terminal's table.
@@ -134,5 +134,6 @@ def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:
     console = terminal()
     console.print(searches.headline(result), style="bold", highlight=False, markup=False)
     console.print(searches.table(result, SHOWN))
-    for line in filter(None, [partition_words(ranking.machine), *searches.words(result)]):
+    about = [partition_words(ranking.machine), unmeasured_words([ranking.machine])]
+    for line in filter(None, [*about, *searches.words(result)]):
         console.print(f"- {line}", highlight=False, markup=False)

@@ -98,7 +98,10 @@ def stacked(*texts: str) -> str:
 
 def _on_lines(words: str) -> str:
     """A long name of a strategy, with its options on lines of their own; other words as they are."""
-    return words if cell_len(words) <= WORDS_WIDTH or " " in words else words.replace(":", ":\n").replace(",", ",\n")
+    name, bracket, rest = words.partition(" (")
+    if " " in name or cell_len(name) <= WORDS_WIDTH:
+        return words
+    return name.replace(":", ":\n").replace(",", ",\n") + (f"\n({rest}" if bracket else "")
 
 
 def _folded(head: str) -> str:
