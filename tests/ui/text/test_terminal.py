@@ -69,7 +69,7 @@ def test_a_table_that_never_fits_goes_on_below_itself():
 def test_the_options_of_a_name_with_a_note_have_lines_of_their_own():
     grid = Grid([{"plan": "turbodl:priorities=off,fuse=backward (and 3 equal ones)", "ms": "1"}], ("plan",))
     drawn = [line.split(" 1")[0].strip() for line in lines(grid, 80)[3:-1]]
-    assert drawn == ["turbodl:", "priorities=off,", "fuse=backward", "(and 3 equal", "ones)"]
+    assert drawn == ["turbodl:", "priorities=off,", "fuse=backward", "(and 3 equal ones)"]
 
 
 def test_a_note_on_a_name_stands_below_it_and_is_not_broken_at_its_comma():
