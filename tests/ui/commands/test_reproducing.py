@@ -402,7 +402,9 @@ def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     """The look is that of the other commands that measure; `--wait` gives it seconds."""
     waits = []
     monkeypatch.setattr(commands_measuring, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
-    monkeypatch.setattr(measuring, "validate", lambda *given, **more: Outcome(sample_validation([]), {}, {}, True, 0))
+    monkeypatch.setattr(
+        measuring, "validate", lambda *given, **more: Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, True, 0)
+    )
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
     reproducing._measured(reproduce.get("fusion"), paper, quiet=True, wait_s=7.0)
     assert waits == [7.0]
