@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from traces.documents import Bytes, Data, Document, Duration
+from traces.documents import Bytes, Data, Document, Duration, Seconds
 from traces.memory_use import AtPeak
 from traces.timeline import CriticalSpan, DeviceUse, Timeline
 from traces.verdict import Gain, for_choice, gain, is_busy
@@ -41,7 +41,7 @@ class Change(Data):
     """One part of the difference between two step times: `part` in words, and by how many seconds it makes the step longer."""
 
     part: str
-    seconds: float
+    seconds: Seconds
 
 
 class MemoryNeed(Data):
@@ -102,6 +102,12 @@ class Prediction(Document):
     faster_than_pytorch_probability: float | None = Field(default=None, ge=0, le=1)
     measured_share: float | None = Field(default=None, ge=0, le=1)
     settled: bool = True
+
+    @model_validator(mode="after")
+    def _explains_a_difference(self) -> Self:
+        if self.waterfall and self.baseline_step_s is None:
+            raise ValueError("a waterfall starts from the baseline's step, which is missing")
+        return self
 
     @property
     def gain_over_pytorch(self) -> Gain | None:

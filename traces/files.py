@@ -25,6 +25,8 @@ from traces.errors import StepcastError, UnusableFileError
 LARGEST_DOCUMENT, MOST_ITEMS = 1 << 27, 6_000_000
 #: Faults of a document that are looked at; each takes about a kilobyte.
 _MOST_FAULTS = 10_000
+#: Digits of the version of a schema.
+_LONGEST_VERSION = 9
 #: Bytes of a document that say what it is.
 _HEAD_BYTES = 200
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
@@ -244,7 +246,7 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
     name, _, version = schema.partition("/")
     actual = document.get("schema") if isinstance(document, dict) else None
     actual_name, _, actual_version = actual.partition("/") if isinstance(actual, str) else ("", "", "")
-    if actual_name != name or not actual_version.isdigit():
+    if actual_name != name or not (actual_version.isdecimal() and len(actual_version) <= _LONGEST_VERSION):
         raise UnusableFileError(f"{path} is not a {what} (expected schema {schema}, found {actual!r}); check the name")
     if int(actual_version) > int(version):
         raise UnusableFileError(f"{what} {path} has schema {actual}, newer than {schema}, the newest this version reads; upgrade stepcast")

@@ -59,8 +59,9 @@ def adding_up(before_s: float, changes_s: Sequence[float], after_s: float) -> tu
     missing = after - before - sum(ticks)
     up = 1 if missing > 0 else -1
     most_rounded = sorted(range(len(ticks)), key=lambda place: up * (ticks[place] - exact[place]))
-    for number in range(abs(missing) if ticks else 0):
-        ticks[most_rounded[number % len(ticks)]] += up
+    each, more = divmod(abs(missing), len(ticks)) if ticks else (0, 0)
+    for rank, place in enumerate(most_rounded):
+        ticks[place] += up * (each + (rank < more))
     changes = [f"{count / 10**decimals:+.{decimals}f}" if count else "0" for count in ticks]
     return f"{before / 10**decimals:.{decimals}f}", changes, f"{after / 10**decimals:.{decimals}f}"
 

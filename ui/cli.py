@@ -72,7 +72,10 @@ MachineName = Annotated[
 Wait = Annotated[
     float,
     typer.Option(
-        "--wait", metavar="SECONDS", min=0, help="Wait up to so long until other processes take less than 10 % of the cores, then measure."
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        help="Wait up to so long until other processes take less than 10 % of the cores, or of the GPU, then measure.",
     ),
 ]
 ScaleText = Annotated[
@@ -323,6 +326,7 @@ def gpu_report(
         bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
     ] = False,
     json: AsJson = False,
+    wait: Wait = 0.0,
 ):
     """Measure this machine's NVIDIA GPU, and how well Stepcast predicts it, within a few minutes.
 
@@ -338,7 +342,7 @@ def gpu_report(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
-    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive)
+    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive, wait)
 
 
 @app.command("gpu-first", cls=OnceCommand, rich_help_panel="Measure on this machine")
@@ -514,6 +518,7 @@ def reproduce(
     measure: Annotated[bool, typer.Option("--measure", help="Also run the experiments that this machine can run.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write a folder with a page, pictures and the JSON document.")] = None,
     json: AsJson = False,
+    wait: Wait = 0.0,
 ):
     """Predict what a paper published, for the GPU that it used, and compare published with predicted.
 
@@ -529,7 +534,7 @@ def reproduce(
 
     Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
     """
-    _commands("reproducing").reproduction(paper, measure, out, json)
+    _commands("reproducing").reproduction(paper, measure, out, json, wait)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Show")

@@ -124,6 +124,11 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
             return before
         _check_size(name, job, options)
         made = plan(job, machine, costs, options)
+        if (tasks := sum(len(segment.tasks) for segment in made.segments)) > MOST_TASKS:
+            raise StepcastError(
+                f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
+                " minute; choose fewer devices or micro-batches"
+            )
         if made != before:
             job.plans[key] = before = made
         return before
@@ -134,6 +139,8 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
 def _check_size(name: str, job: Job, options: Any) -> None:
     """Raise StepcastError if there are too many micro-batches to plan and simulate a step in a minute."""
     parts = max([job.accumulate, *(count for count in [getattr(options, "microbatches", None)] if isinstance(count, int))])
+    if parts > max(FEW_PARTS, job.batch):
+        raise StepcastError(f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}")
     if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
         raise StepcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 

@@ -19,12 +19,13 @@ from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
 from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
-from traces.comparison import Comparison, Prediction, Validation, phase_seconds
+from traces.comparison import Change, Comparison, Prediction, Validation, phase_seconds
 from traces.diff_result import Contribution, Diff, DiffTerm
 from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
 from traces.gpu_report import GpuReport, PartRecord, summarise
 from traces.overlap import overlapped_kernel_seconds, phase_stretches
 from traces.perfetto import trace_document
+from traces.predictions import Predictions
 from traces.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
 from traces.replay_result import ReplayResult, ReplayStep
 from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
@@ -37,11 +38,14 @@ from ui.figures.training_chart import training_figure
 from ui.figures.training_curves import measures
 from ui.reports import gpu_first as gpu_firsts
 from ui.reports import gpu_report as gpu_reports
+from ui.reports import predictions as prediction_pages
 from ui.reports import reproduction as reproductions
 from ui.reports import training as trainings
+from ui.reports.search import search_section
 from ui.text import reproductions as reproduction_words
-from ui.text import sentences, tables
+from ui.text import sentences, tables, waterfalls
 from ui.text import trainings as training_words
+from ui.text.predictions import place, predictions_document
 
 GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
 
@@ -69,6 +73,16 @@ def use_prediction(path: Path) -> None:
     printed(tables.prediction_table([document]), *sentences.prediction_words(document), *sentences.holder_words(document))
     tables.critical_cells(document, 10)
     predictions_figure([document, document], ["first", "second"])
+    prediction_pages.prediction_section(document)
+    if document.waterfall:
+        printed(waterfalls.terminal_table(waterfalls.prediction_bars(document)))
+    json.dumps(document.document(), allow_nan=False)
+
+
+def use_predictions(path: Path) -> None:
+    """Load several predictions and write the sections of their page."""
+    document = Predictions.load(path)
+    prediction_pages.predictions_sections(document)
     json.dumps(document.document(), allow_nan=False)
 
 
@@ -145,6 +159,8 @@ def use_search(path: Path) -> None:
 
     document = SearchResult.load(path)
     printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))
+    printed(*(waterfalls.terminal_table(bars) for _, bars in searches.waterfalls(document)))
+    search_section(document)
 
 
 def _profile() -> dict[str, Any]:
@@ -231,12 +247,18 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         compared="traces", a="a.json", b="b.json", a_step_s=0.1, b_step_s=0.12, difference_s=0.02, terms=terms, remainder_s=0.0, steps=2,
         aligned_share=1.0,
     )  # fmt: skip
+    explained = prediction(waterfall=(Change(part="overlap of backward", seconds=-0.02), Change(part="contention", seconds=0.01)))
+    placed = place("resnet50", 8, "h100")
     from traces.timeline import _ADAPTER
 
     return {
         "timeline": (_timeline(), use_timeline),
         "small timeline": ({"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
-        "prediction": (prediction().document(), use_prediction),
+        "prediction": (explained.document(), use_prediction),
+        "predictions": (
+            predictions_document([placed | explained.document()], [placed | {"strategy": "gpipe", "why": "too large"}]),
+            use_predictions,
+        ),
         "validation": (validation(result(), result("baseline", 0.05, 0.05), skipped()).document(), use_validation),
         "training": (evaluated("baseline", "autograd", seeds=2).document(), use_training),
         "profile": (_profile(), use_profile),

@@ -102,6 +102,8 @@ def test_samples_are_appended_and_read_in_order(tmp_path):
         ("", "not valid JSON"),
         ("[]", "is not a profile"),
         ('{"schema": "stepcast.timeline/1"}', "is not a profile"),
+        (f'{{"schema": "stepcast.profile/{"9" * 5000}"}}', "is not a profile"),
+        ('{"schema": "stepcast.profile/²"}', "is not a profile"),
         ('{"schema": "stepcast.profile/2"}', "newer than stepcast.profile/1"),
         (f'{{"schema": "{SCHEMA}"}}', "damaged at identity"),
         (f'{{"schema": "{SCHEMA}", "identity": {{"kind": "tpu"}}}}', "damaged at identity > kind"),

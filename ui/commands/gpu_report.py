@@ -23,6 +23,7 @@ from traces.gpu_report import README, GpuReport, PartRecord
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import slug
 from ui import jobs
+from ui.commands.measuring import wait_for_quiet
 from ui.commands.output import print_document
 from ui.reports import gpu_report as gpu_report_page
 from ui.reports.folders import GPU_REPORT
@@ -37,6 +38,7 @@ def gpu_report(
     samples: bool,
     as_json: bool,
     archive: Path | None = None,
+    wait_s: float = 0.0,
 ) -> None:
     """Measure the GPU and write its report. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured."""
     check_names(Placement(device))
@@ -47,7 +49,7 @@ def gpu_report(
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
-    report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json, archive=archive)
+    report = write(gpu(int(device.partition(":")[2] or 0)), minutes, resume, out, targets, samples, as_json, archive=archive, wait_s=wait_s)
     if as_json:
         print_document(report.document())
     if not report.same_numbers or not any(part.measured for part in report.parts):
@@ -90,10 +92,12 @@ def write(
     as_json: bool,
     thoroughness: Thoroughness | None = None,
     archive: Path | None = None,
+    wait_s: float = 0.0,
 ) -> GpuReport:
     """Measure the GPU, write the report and its archive after every part, and print progress on standard error.
 
-    The archive lies at `archive`; by default beside `out`, or nowhere without `out`.
+    The archive lies at `archive`; by default beside `out`, or nowhere without `out`. Waits up to `wait_s` seconds, beyond `minutes`, until
+    other processes leave the GPU alone.
     """
     folder = out if out is not None else default_place(driver.facts.name)
     archive = archive_path(out) if archive is None and out is not None else archive
@@ -108,6 +112,7 @@ def write(
         if latest is not None:
             console.print(f"{gpu_report_page.part_line(latest)} ({clock_words(context.left_s())} left)", highlight=False, markup=False)
 
+    wait_for_quiet(context.testbed("eager", "fp32"), wait_s, as_json)
     budget = round(60 * minutes)
     with jobs.progress("gpu-report", as_json) as bar:
         context.show = lambda done, total, text: bar(

@@ -21,7 +21,7 @@ from ui.text import reproductions as reproduction_tables
 from ui.text.terminal import console as terminal
 
 
-def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool) -> None:
+def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
     """Show the reproduction of the paper called `name`, or of all papers; list them if there is no name.
 
     Exit with 1 if a measured plan gives other results than plain PyTorch.
@@ -37,7 +37,7 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
     for source in sources:
         paper, same = _predicted(source, as_json), True
         if measure:
-            paper, same = _measured(source, paper, as_json)
+            paper, same = _measured(source, paper, as_json, wait_s)
         shown.append(paper)
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
@@ -78,12 +78,14 @@ def _predicted(source: reproduce.Source, quiet: bool) -> Paper:
         return source.reproduce(Steps(source.machine, lambda text: bar(next(done, total), total, text)))
 
 
-def _measured(source: reproduce.Source, paper: Paper, quiet: bool) -> tuple[Paper, bool]:
+def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float) -> tuple[Paper, bool]:
     """The paper with this machine's measurements, and whether their results are plain PyTorch's. A note says why nothing was measured."""
     with interrupts_delayed():
-        from calibrate import reproduction as measuring  # here, because it loads torch
+        from calibrate import reproduction as measuring  # here, because these load torch
+        from ui.commands.measuring import wait_for_quiet
     try:
-        return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet))
+        look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
+        return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet), look)
     except StepcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."
         print(f"stepcast: {note}", file=sys.stderr)

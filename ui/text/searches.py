@@ -153,7 +153,7 @@ def waterfalls(result: SearchResult) -> list[tuple[str, list[Bar]]]:
 
 
 def _bound_words(result: SearchResult, best: RankedPlan) -> list[str]:
-    if result.bound_s is None or result.gap is None:
+    if result.gap is None or not best.bound_s:
         return []
     far = units.percent(max(0.0, result.gap), signed=False)
     own = units.percent(max(0.0, best.step_s / best.bound_s - 1), signed=False)

@@ -147,7 +147,7 @@ def terminal_table(waterfall: Sequence[Bar], columns: int = 100) -> Table:
     width = max(8, min(WIDTH, columns - words - 6))
     longest_s = max(max(bar.start_s, bar.end_s) for bar in waterfall)
     for bar in waterfall:
-        left, right = (round(width * end / longest_s) for end in sorted((bar.start_s, bar.end_s)))
+        left, right = (round(width * max(0.0, end) / longest_s) for end in sorted((bar.start_s, bar.end_s)))
         left = min(left, width - 1)
         style = "bold" if bar.is_step else "green" if bar.change_s < 0 else "red"
         blocks = " " * left + ("█" if bar.is_step else "▓") * max(1, right - left)

@@ -52,21 +52,40 @@ class _Term(NamedTuple):
         return [(self.sources, self.targets)]
 
 
-class Sums(NamedTuple):
-    """Sums over the devices of groups: `by[0][1]`, for instance, from each device to each group. [..., sources, ..., targets]."""
+class Sums:
+    """Sums of [..., source, ..., target] over the devices of groups, each made when it is first read.
 
-    by: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    `members`: [device, group], 1 for the devices of each group; more devices than there are sources or targets are left out.
+    """
+
+    def __init__(self, moved: np.ndarray, members: np.ndarray):
+        self._moved, self._members = moved, members.astype(moved.dtype)
+        self._made: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
 
     @property
     def total(self) -> np.ndarray:
-        """[..., ...], the sum over all devices, which are the first group."""
-        return self.by[1][1][:, 0, :, 0]
+        """[..., ...], the sum over all devices."""
+        return self._moved.sum(axis=(1, 3))
+
+    def between(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> np.ndarray:
+        """[..., sources, ..., targets] from groups, or from each device if `sources` is empty, to groups or to each device."""
+        if (sources, targets) not in self._made:
+            self._made[sources, targets] = self._sum(sources, targets)
+        return self._made[sources, targets]
+
+    def _sum(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> np.ndarray:
+        first, rows, second, columns = self._moved.shape
+        to_targets = self._moved @ self._members[:columns, targets] if targets else self._moved
+        if not sources:
+            return to_targets
+        members = self._members[:rows, sources]
+        return (members.T @ to_targets.reshape(first, rows, -1)).reshape(first, len(sources), second, -1)
 
 
 class _Entries(NamedTuple):
-    """Some entries of one array of `Sums`: which array, the places of sources and targets, and seconds of a byte and of a copy."""
+    """Some entries of one array of `Sums`: its groups, the places of sources and targets, and seconds of a byte and of a copy."""
 
-    by_group: tuple[bool, bool]
+    groups: tuple[tuple[int, ...], tuple[int, ...]]
     sources: np.ndarray
     targets: np.ndarray
     byte_s: np.ndarray
@@ -74,15 +93,16 @@ class _Entries(NamedTuple):
 
     def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
         """[entries, ..., ...]. `back`: what goes from sources to targets comes back instead. Devices that `moved` leaves out have none."""
-        sources, targets, (tall, wide) = self.sources, self.targets, self.by_group
+        sources, targets, groups = self.sources, self.targets, self.groups
         if back:
-            sources, targets, tall, wide = targets, sources, wide, tall
-        _, rows, _, columns = moved.by[tall][wide].shape
+            sources, targets, groups = targets, sources, (groups[1], groups[0])
+        summed = moved.between(*groups)
+        _, rows, _, columns = summed.shape
         there = (sources < rows) & (targets < columns)
         sources, targets, byte_s, copy_s = (each[there] for each in (sources, targets, self.byte_s, self.copy_s))
-        result = moved.by[tall][wide][:, sources, :, targets] * byte_s[:, None, None]
+        result = summed[:, sources, :, targets] * byte_s[:, None, None]
         if copy_s.any():
-            result += copies.by[tall][wide][:, sources, :, targets] * copy_s[:, None, None]
+            result += copies.between(*groups)[:, sources, :, targets] * copy_s[:, None, None]
         return result
 
 
@@ -94,7 +114,7 @@ class Busiest:
         uses = Counter(group for term in chain(*terms) for form in term.forms() for group in form)
         forms = {term: max(term.forms(), key=lambda form: uses[form[0]] * uses[form[1]]) for term in chain(*terms)}
         every = tuple(range(size))
-        groups = list(dict.fromkeys([every, *(group for form in forms.values() for group in form if len(group) > 1)]))
+        groups = list(dict.fromkeys(group for form in forms.values() for group in form if len(group) > 1))
         self._members = np.zeros((size, len(groups)))
         for number, group in enumerate(groups):
             self._members[list(group), number] = 1
@@ -110,14 +130,7 @@ class Busiest:
 
         What a device copies to itself must be 0.
         """
-        members = self._members.astype(moved.dtype)
-        first, rows, second, columns = moved.shape
-
-        def from_groups(each: np.ndarray) -> np.ndarray:
-            return (members[:rows].T @ each.reshape(first, rows, -1)).reshape(first, members.shape[1], second, -1)
-
-        to_groups = moved @ members[:columns]
-        return Sums(((moved, to_groups), (from_groups(moved), from_groups(to_groups))))
+        return Sums(moved, self._members)
 
     def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
         """[..., ...], the time of the busiest part for sums of bytes and of copies. `back`: of copies from each target to its source."""
@@ -134,8 +147,10 @@ class Busiest:
             (tall, a), (wide, b) = self._numbers[sources], self._numbers[targets]
             by_array.setdefault((tall, wide), []).append((a, b, *seconds))
         for by_group, rows in by_array.items():
-            a, b, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
-            yield _Entries(by_group, a, b, byte_s, copy_s)
+            *ends, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
+            used = [tuple(map(int, np.unique(end))) if is_group else () for is_group, end in zip(by_group, ends, strict=True)]
+            a, b = (np.searchsorted(own, end) if own else end for own, end in zip(used, ends, strict=True))
+            yield _Entries((used[0], used[1]), a, b, byte_s, copy_s)
 
 
 def _without_covered(parts: Sequence[Part]) -> list[Part]:

@@ -20,3 +20,18 @@ def test_a_few_hundred_are_planned():
     strategy, options = strategies.parse("baseline")
     plan = strategy.plan(Job("lenet5", 300, accumulate=300), load_machine("p100"), None, options)
     assert 300 * 10 < len(plan.tasks) < strategies.MOST_TASKS
+
+
+def test_more_micro_batches_than_samples_are_refused_however_many():
+    strategy, options = strategies.parse(f"zero-bubble:microbatches={10**400}")
+    with pytest.raises(StepcastError, match=r"--batch 32 does not divide into 10,000,.*; choose at most 32$"):
+        strategy.plan(Job("lenet5", 32), load_machine("p100x4"), None, options)
+
+
+def test_a_step_of_too_many_devices_is_refused_before_it_is_simulated(monkeypatch):
+    monkeypatch.setattr(strategies, "MOST_TASKS", 500)
+    strategy, options = strategies.parse("image-parallel")
+    with pytest.raises(
+        StepcastError, match=r"^image-parallel: [\d,]+ tasks in a step on 16 devices, more than the 500 .*; choose fewer devices"
+    ):
+        strategy.plan(Job("lenet5", 32), load_machine("k80x16"), None, options)

@@ -24,6 +24,7 @@ from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_
 from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
 from traces.timeline import Span, Timeline
 from ui import jobs
+from ui.commands import measuring as commands_measuring
 from ui.commands import reproducing
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_tables
@@ -387,12 +388,27 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
     monkeypatch.setattr(measuring, "validate", lambda *given, **more: outcome)
     monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
-    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, partial(jobs.progress, quiet=True))
+    looks = []
+    with_measurements, numbers = measuring.measure_paper(reproduce.get("fusion"), paper, partial(jobs.progress, quiet=True), looks.append)
     assert (len(with_measurements.measured), numbers) == (1, same)
+    assert [testbed.identity.kind for testbed in looks] == ["cpu"]
     assert with_measurements.notes[-1].startswith("Measured on this machine: ")
     assert "Measured: resnet50" in reproduction_report.write(tmp_path, Reproduction(papers=(with_measurements,))).read_text()
     texts = [str(part) for part in reproduction_tables.terminal(with_measurements)]
     assert any(text.startswith("\nMeasured: resnet50, batch 32") for text in texts)
+
+
+def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
+    """The look is that of the other commands that measure; `--wait` gives it seconds."""
+    waits = []
+    monkeypatch.setattr(commands_measuring, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
+    monkeypatch.setattr(
+        measuring, "validate", lambda *given, **more: Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, True, 0)
+    )
+    monkeypatch.setattr(CpuTestbed, "measure_machine", lambda self, profile: None)
+    reproducing._measured(reproduce.get("fusion"), paper, quiet=True, wait_s=7.0)
+    assert waits == [7.0]
+    assert "busy machine: not a measurement. Other processes took 40 % of the cores" in capsys.readouterr().err
 
 
 def test_papers_are_listed(stepcast):
@@ -425,4 +441,4 @@ def test_unusable_requests(stepcast, given, fragment):
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
     with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
-        measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True))
+        measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True), print)

@@ -77,11 +77,16 @@ def test_bars_hang_on_one_another():
     ]
 
 
-def test_bars_for_a_terminal_are_as_long_as_their_times():
-    bars = waterfalls.prediction_bars(prediction(step_s=0.040, waterfall=changes(overlap_of_backward=-0.020, contention=0.010)))
+def printed(bars: list[Bar]) -> list[str]:
+    """The lines of the bars on a terminal of 100 columns."""
     screen = io.StringIO()
     Console(file=screen, width=100).print(waterfalls.terminal_table(bars))
-    rows = [line.rstrip() for line in screen.getvalue().splitlines()]
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def test_bars_for_a_terminal_are_as_long_as_their_times():
+    bars = waterfalls.prediction_bars(prediction(step_s=0.040, waterfall=changes(overlap_of_backward=-0.020, contention=0.010)))
+    rows = printed(bars)
     assert [row.split("ms")[0].split() for row in rows] == [
         ["baseline", "50.0"],
         ["overlap", "of", "backward", "-20.0"],
@@ -100,3 +105,15 @@ def test_rounded_numbers_add_up(before_s, shares):
     assert all(
         abs(float(part) - exact * 1e3) <= 2.01 * 10 ** -len(after.partition(".")[2]) for part, exact in zip(parts, seconds, strict=True)
     )
+
+
+def test_numbers_of_a_damaged_document_that_do_not_add_up_are_shown_at_once():
+    """What is missing here is 5e17 ticks, shared out evenly."""
+    before, parts, after = units.adding_up(0.1, [0.01, -0.01], 1e14)
+    assert (before, after) == ("100.0", "100000000000000000.0")
+    assert sum(map(float, parts)) == pytest.approx(1e17)
+
+
+def test_a_bar_that_ends_before_0_is_no_longer_than_the_terminal_allows():
+    _, damaged, _ = printed(waterfalls.bars("baseline", 0.05, [Change(part="contention", seconds=-1e12)], "turbodl", 0.04))
+    assert 0 < damaged.count("▓") <= waterfalls.WIDTH
