@@ -5,6 +5,7 @@ A class with a dot is a subclass of the one before the dot, and a table that lac
 
 import json
 
+from simulator.bodies.masked_backward import reads
 from simulator.plan.task import Task, Work
 
 _BY_NAME = {
@@ -47,8 +48,9 @@ def op_class(target: str, narrow_groups: bool = False) -> str:
 
 
 def work_of(task: Task, target: str, args: str, flops: float) -> Work:
-    """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the operands' bytes."""
-    moved = sum(o.bytes for o in task.reads) + 2 * sum(o.bytes for o in task.mutates) + sum(o.bytes for o in task.writes)
+    """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the bytes that its kernels move."""
+    read = sum(times * operand.bytes for times, operand in zip(reads(task, target, args), task.inputs, strict=True))
+    moved = read + sum(o.bytes for o in (*task.mutates, *task.writes))
     elements = sum(o.elements for o in (*task.writes, *task.mutates))
     return Work(op_class(target, _narrow_groups(task, target, args)), max(flops, float(elements)), float(moved))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.bodies.drawn_part import DROPOUT, drawn_part, without_part
+from simulator.bodies.masked_backward import kernels
 from simulator.bodies.op_class import work_of
 from simulator.bodies.random_draws import is_random
 from simulator.plan.keys import geometry
@@ -53,8 +54,12 @@ class OpCall(Body):
         shapes, kwargs = "|".join(map(geometry, task.inputs)), without_part(self.kwargs)
         return f"{self.target}|{shapes}|{self.args}{'' if kwargs == '{}' else kwargs}"
 
+    def least_kernels(self, device_kind: str) -> int:
+        """The launches; a backward op of dX and dW has two kernels on every device."""
+        return self.launches * kernels(self.target, self.args)
+
     def work(self, task: Task) -> Work:
-        """FLOPs from capture; bytes of every operand read, mutated (twice) and written."""
+        """FLOPs from capture; bytes of every operand read (as often as kernels read it), mutated (twice) and written."""
         return work_of(task, self.target, self.args, self.flops)
 
     def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:

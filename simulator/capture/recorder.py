@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from simulator.bodies.masked_backward import KERNELS
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.random_draws import is_random
 from simulator.capture.branches import Branches, depends_on_values
@@ -29,10 +30,6 @@ from traces.errors import StepcastError
 
 #: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
-#: Ops that compute dX and dW in one call; their `output_mask` selects the results. They are recorded as two ops.
-SPLIT_BY_MASK = frozenset(
-    {"aten.convolution_backward.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm_backward.default"}
-)
 
 
 class OwnTensorError(Exception):
@@ -173,7 +170,7 @@ class Recorder(TorchDispatchMode):
         if not results and not func._schema.is_mutable:
             return
         mask = _mask_position(func)
-        if str(func) in SPLIT_BY_MASK and args[mask][0] and any(args[mask][1:]):
+        if str(func) in KERNELS and args[mask][0] and any(args[mask][1:]):  # the kernels of dX and dW are ops of their own
             only_x = [True] + [False] * (len(args[mask]) - 1)
             rest = [False, *args[mask][1:]]
             outs = list(result)

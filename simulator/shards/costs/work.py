@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.bodies.masked_backward import reads
 from simulator.costs import efficiencies
 from simulator.graph import Op
 from simulator.plan.task import DTYPE_BYTES, Operand
@@ -80,7 +81,8 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         combined.append(feature[0] + by_dimension.sum(axis=1))
     extents, read, there, op_class, fast = combined
     count, changed = len(first.inputs), len(first.mutates)
-    times = np.array([1.0] * (count - changed) + [2.0] * changed + [1.0] * len(first.writes))
+    times = np.array([*reads(first, first.body.target, first.body.args), *[1.0] * len(first.writes)])
+    times[count - changed : count] += 1.0
     size = np.array([float(DTYPE_BYTES[operand.dtype]) for operand in operands])
     moved = (read.prod(axis=-1) * there * size * times).sum(axis=-1)
     elements = extents[:, count - changed :].prod(axis=-1).sum(axis=-1)
