@@ -81,7 +81,7 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
         combined.append(feature[0] + by_dimension.sum(axis=1))
     extents, read, there, op_class, fast = combined
     count, changed = len(first.inputs), len(first.mutates)
-    times = np.array([*reads(first, first.body.target, first.body.args), *[1.0] * len(first.writes)])
+    times = np.array([*reads(first, first.body.target, first.body.args), *[1] * len(first.writes)], float)
     times[count - changed : count] += 1.0
     size = np.array([float(DTYPE_BYTES[operand.dtype]) for operand in operands])
     moved = (read.prod(axis=-1) * there * size * times).sum(axis=-1)
