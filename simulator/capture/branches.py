@@ -1,4 +1,4 @@
-"""Ops whose result, or its shape, depends on the values of their tensors: `item`, indexing by masks, `nonzero` and the like.
+"""Ops whose result, or its shape, depends on the values of their tensors: `item`, indexing by masks, `nonzero`, `unique` and the like.
 
 They run for the values that the batch at hand has. A check that the values are the same becomes an op of the step.
 """
@@ -14,6 +14,8 @@ from traces.errors import StepcastError
 
 _BY_INDICES = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
 _MASKS = frozenset({torch.bool, torch.uint8})
+_UNIQUE = frozenset({torch.ops.aten._unique2.default, torch.ops.aten.unique_consecutive.default})
+_CTC_LOSS = frozenset({torch.ops.aten._ctc_loss.default, torch.ops.aten._ctc_loss.Tensor})
 
 
 def depends_on_values(func, args) -> bool:
@@ -45,6 +47,8 @@ class Branches:
                 return self._expected(args[0])
             if func in _BY_INDICES:
                 return self._by_mask(func, args, kwargs)
+            if func in _CTC_LOSS:
+                return self._ctc_loss(func, args, kwargs)
             return self._by_content(func, args, kwargs)
         except VariableContentError as error:
             raise StepcastError(
@@ -56,9 +60,10 @@ class Branches:
         """Return the one element of a tensor. In every step it is expected to be the same if it depends on the batch."""
         with unset_fake_temporarily():
             number = self._known.of(tensor).item()
-        if self._known.assumed(tensor):
-            self._recorder.assume("decides by numbers that change in every step what to compute; predicted with balanced experts")
-        elif isinstance(tensor, FakeTensor) and self._recorder.reads_data(tensor, {}):
+        assumed = self._known.assumed(tensor)
+        if assumed:
+            self._recorder.assume(f"decides by numbers that change in every step what to compute; predicted with {assumed}")
+        elif isinstance(tensor, FakeTensor) and self._known.reads_data(tensor):
             with self._recorder:
                 torch.ops.stepcast.expect(tensor, float(number))
         return number
@@ -95,14 +100,36 @@ class Branches:
                 self._expect_count(args[0])
             elif func is torch.ops.aten.repeat_interleave.Tensor:
                 self._expect_sum(args[0])
-            elif self._recorder.reads_data(args, kwargs):
-                raise VariableContentError
-            contents = {id(tensor): self._known.of(tensor) for tensor in tensors}
-            with unset_fake_temporarily():
-                real = func(*tree_map(lambda item: contents.get(id(item), item), args), **kwargs)
-            results = tree_map(lambda item: torch.empty_strided(item.shape, item.stride(), dtype=item.dtype), real)
+            elif func in _UNIQUE and (len(args) < 4 or args[3] is None) and kwargs.get("dim") is None:
+                self._expect_distinct(args[0], is_sorted=func is torch.ops.aten.unique_consecutive.default)
+            elif self._known.reads_data((args, kwargs)):
+                raise StepcastError(
+                    f"the shape of the result of {func} depends on tensor values; expected shapes that are the same in every step;"
+                    " compute it in the factory, or use an op with a fixed shape"
+                )
+            results = self._shaped_as(func, {id(tensor): self._known.of(tensor) for tensor in tensors}, args, kwargs)
         self._recorder.record(func, args, kwargs, results)
         return results
+
+    def _ctc_loss(self, func, args, kwargs) -> Any:
+        """Run CTC loss. The longest target, which decides the shape of what backward reads, is expected to be as long in every step."""
+        log_probs, lengths = args[0], args[3]
+        if isinstance(lengths, torch.Tensor):
+            with self._recorder:
+                longest = torch.ops.aten.max.default(lengths)
+            self._expected(longest)
+        contents = {id(item): self._known.of(item) for item in args[1:4] if isinstance(item, torch.Tensor)}
+        with unset_fake_temporarily():
+            contents[id(log_probs)] = torch.zeros(log_probs.shape, dtype=log_probs.dtype)  # no shape depends on them
+        results = self._shaped_as(func, contents, args, kwargs)
+        self._recorder.record(func, args, kwargs, results)
+        return results
+
+    def _shaped_as(self, func, contents: dict[int, torch.Tensor], args, kwargs) -> Any:
+        """Fake results of an op with the shapes of those that it has for `contents`, by id of the argument."""
+        with unset_fake_temporarily():
+            real = func(*tree_map(lambda item: contents.get(id(item), item), args), **kwargs)
+        return tree_map(lambda item: torch.empty_strided(item.shape, item.stride(), dtype=item.dtype), real)
 
     def _count(self, tensor: torch.Tensor) -> int:
         with unset_fake_temporarily():
@@ -113,6 +140,13 @@ class Branches:
         with self._recorder:
             mask = tensor if tensor.dtype == torch.bool else torch.ops.aten.ne.Scalar(tensor, 0)
         self._expect_sum(mask)
+
+    def _expect_distinct(self, tensor: torch.Tensor, is_sorted: bool) -> None:
+        """Expect that in every step the elements, sorted or as they are, change as often from one to the next."""
+        with self._recorder:
+            elements = tensor.flatten() if is_sorted else tensor.flatten().sort()[0]
+            changes = torch.ops.aten.ne.Tensor(elements[1:], elements[:-1])
+        self._expect_sum(changes)
 
     def _expect_sum(self, tensor: torch.Tensor) -> None:
         with self._recorder:

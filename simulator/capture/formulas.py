@@ -19,8 +19,17 @@ def _grouped_product(left: torch.Tensor, right: torch.Tensor, offsets: torch.Ten
     return left.new_empty_strided(shape, (shape[-2] * row, row, 1)[-len(shape) :])
 
 
-#: Shape functions in the place of PyTorch's own.
-SHAPES = {torch.ops.aten._grouped_mm.default: _grouped_product}
+def _like_log_probs(_, log_probs: torch.Tensor, *__, **___) -> torch.Tensor:
+    """The result of the backward of CTC loss, which has no shape function."""
+    return log_probs.new_empty(log_probs.shape)
+
+
+#: Shape functions in the place of PyTorch's own, or of none.
+SHAPES = {
+    torch.ops.aten._grouped_mm.default: _grouped_product,
+    torch.ops.aten._ctc_loss_backward.default: _like_log_probs,
+    torch.ops.aten._ctc_loss_backward.Tensor: _like_log_probs,
+}
 
 
 def flops(func, args, kwargs, results) -> float:

@@ -2,7 +2,8 @@
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
 on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
-or an LSTM is one op in forward and one in backward (`simulator.ops.recurrent`). Checkpointing is not re-entrant.
+or an LSTM is one op in forward and one in backward (`simulator.ops.recurrent`). CTC loss takes its lengths as tensors. Checkpointing is not
+re-entrant.
 """
 
 import math
@@ -59,11 +60,18 @@ class CanonicalForms(TorchFunctionMode):
             return _attention(*args, **kwargs)
         if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
+        if func in (functional.ctc_loss, torch.ctc_loss):
+            return _ctc_loss(func, *args, **kwargs)
         if func is torch.Tensor.__format__ and not args[0].dim():
             return format(args[0].item(), *args[1:])
         if func in recurrent.CELLS:
             return recurrent.run(func, args, kwargs, self._layer())
         return func(*args, **kwargs)
+
+
+def _ctc_loss(func: Callable, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Any:
+    """CTC loss, which cannot take lists of lengths under fake tensors."""
+    return func(log_probs, targets, torch.as_tensor(input_lengths), torch.as_tensor(target_lengths), *args, **kwargs)
 
 
 def _apply(module: torch.nn.Module, convert: Callable, recurse: bool = True) -> torch.nn.Module:

@@ -24,6 +24,8 @@ _CHOICES = {
 }
 #: Draws uniformly from 0 to 1.
 _RANDOM_NUMBER = torch.ops.aten.rand.default
+#: What is assumed, in words.
+_BALANCED, _MEAN = "balanced experts", "each random number at its mean, 0.5, so that layers dropped with a lower probability all run"
 
 
 class UnknownContentError(Exception):
@@ -53,13 +55,16 @@ class KnownValues:
         self._calls: list[_Call] = []
         self._of_storage: dict[int, list[int]] = {}  # the calls that make, view or change it
         self._variable: set[int] = set()
-        self._assumed: set[int] = set()
+        self._data: set[int] = set()  # what depends on parameters, buffers or inputs
+        self._assumed: dict[int, str] = {}  # by storage: what is assumed
 
-    def define(self, name: str, tensor: torch.Tensor, trainable: bool) -> None:
-        """Add a tensor that no call of the step makes."""
+    def define(self, name: str, tensor: torch.Tensor, trainable: bool, constant: bool) -> None:
+        """Add a tensor that no call of the step makes: a `constant` of the code, or a parameter, buffer or input."""
         self._leaves.setdefault(_storage(tensor), self._contents.get(name))
         if trainable:
             self._variable.add(_storage(tensor))
+        if not constant:
+            self._data.add(_storage(tensor))
 
     def record(self, func: Callable, args: tuple, kwargs: dict[str, Any], result: Any, changed: list[torch.Tensor]) -> None:
         """Add a call with its results. `changed`: the arguments that it changed."""
@@ -67,6 +72,8 @@ class KnownValues:
         variable = bool(arguments & self._variable) or is_random(str(func))
         results = tuple(result) if isinstance(result, list | tuple) else (result,)
         made = {_storage(item) for item in _tensors((results, changed))}
+        if arguments & self._data:
+            self._data |= made
         chosen = _storage(results[_CHOICES[func][2]]) if variable and func in _CHOICES else None
         if func is _RANDOM_NUMBER and results[0].numel() == 1:
             chosen = _storage(results[0])
@@ -76,12 +83,18 @@ class KnownValues:
             self._of_storage.setdefault(storage, []).append(number)
         if variable:
             self._variable |= made - {chosen}
-        if chosen is not None or arguments & self._assumed:
-            self._assumed |= made
+        why = (_MEAN if func is _RANDOM_NUMBER else _BALANCED) if chosen is not None else ""
+        why = why or next((self._assumed[storage] for storage in arguments if storage in self._assumed), "")
+        if why:
+            self._assumed |= dict.fromkeys(made, why)
 
-    def assumed(self, tensor: torch.Tensor) -> bool:
-        """Whether the content depends on a choice that is assumed to be balanced."""
-        return _storage(tensor) in self._assumed
+    def assumed(self, tensor: torch.Tensor) -> str:
+        """What is assumed of the choices and random numbers that the content depends on, in words; empty if it depends on none."""
+        return self._assumed.get(_storage(tensor), "")
+
+    def reads_data(self, items: Any) -> bool:
+        """Whether a tensor among `items` depends on parameters, buffers or inputs."""
+        return any(_storage(tensor) in self._data for tensor in _tensors(items))
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the content of a tensor. Raises UnknownContentError or VariableContentError if there is none."""

@@ -17,14 +17,16 @@ from torch.utils._pytree import tree_leaves
 
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.random_draws import is_random
+from simulator.capture import out_variants
 from simulator.capture.branches import Branches, depends_on_values
 from simulator.capture.formulas import SHAPES, flops
 from simulator.capture.known_values import KnownValues, UnknownContentError
+from simulator.capture.numbered_arguments import NumberedArguments
 from simulator.graph import Op
 from simulator.ops.aten_json import encode, name_of
 from simulator.ops.content import text_of
 from simulator.ops.recurrent.ops import launches
-from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, INPUT, PARAMETER, Operand, Value, ViewStep
+from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
 from traces.errors import StepcastError
 
 #: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
@@ -63,7 +65,6 @@ class Recorder(TorchDispatchMode):
         self._operands: dict[int, Operand] = {}
         self._offsets: dict[str, int] = {}
         self._by_storage: dict[int, str] = {}
-        self._data: set[int] = set()  # storages whose content depends on parameters, buffers or inputs
         self._alive: list[Any] = []
         self._names: dict[str, int] = {}
 
@@ -80,9 +81,8 @@ class Recorder(TorchDispatchMode):
         self._alive.append(tensor)
         storage = tensor.untyped_storage()
         if kind not in (ACTIVATION, GRADIENT):
-            self._known.define(name, tensor, trainable=kind == PARAMETER and tensor.requires_grad)
-        if kind in (PARAMETER, INPUT) or (kind == BUFFER and not name.startswith("constant:")):
-            self._data.add(storage._cdata)
+            constant = kind == BUFFER and name.startswith("constant:")
+            self._known.define(name, tensor, trainable=kind == PARAMETER and tensor.requires_grad, constant=constant)
         shared = self._by_storage.setdefault(storage._cdata, name)
         if shared == name:
             self.storage_bytes[name] = storage.nbytes()
@@ -130,10 +130,9 @@ class Recorder(TorchDispatchMode):
         """Raise OwnTensorError for a tensor computed in the earlier step, and StepcastError if it depends on parameters or data."""
         if self._earlier is None or not self._earlier.made(tensor):
             return
-        storage = tensor.untyped_storage()._cdata
-        if storage not in self._earlier._data:
+        if not self._earlier._known.reads_data(tensor):
             raise OwnTensorError
-        name = self._earlier._by_storage[storage]
+        name = self._earlier._by_storage[tensor.untyped_storage()._cdata]
         raise StepcastError(
             f"layer {self.layer!r} reads a tensor that an earlier step computed ({name}); expected steps that share only parameters and"
             " buffers; register it with register_buffer, and update it in place"
@@ -160,6 +159,9 @@ class Recorder(TorchDispatchMode):
         self.calls += 1
         if depends_on_values(func, args):
             return self._branches.run(func, args, kwargs)
+        if out_variants.targets(func):
+            with self:
+                return out_variants.run(func, args, kwargs)
         result = SHAPES.get(func, func)(*args, **kwargs)
         self.record(func, args, kwargs, result)
         return result
@@ -168,7 +170,6 @@ class Recorder(TorchDispatchMode):
         """Record a call with its result."""
         mutated = _mutated(func, args, kwargs)
         self._known.record(func, args, kwargs, result, mutated)
-        self._follow_data(args, kwargs, mutated, result)
         results = [r for r in _as_list(result) if isinstance(r, torch.Tensor)]
         if not results and not func._schema.is_mutable:
             return
@@ -185,18 +186,7 @@ class Recorder(TorchDispatchMode):
 
     def assume(self, what: str) -> None:
         """Note that the graph rests on an assumption about the layer that runs."""
-        self.assumptions = self.assumptions or (f"layer {self.layer!r} {what}",)
-
-    def reads_data(self, args, kwargs) -> bool:
-        """Whether an argument depends on parameters, buffers or inputs."""
-        tensors = (a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor))
-        return any(tensor.untyped_storage()._cdata in self._data for tensor in tensors)
-
-    def _follow_data(self, args, kwargs, mutated: list[torch.Tensor], result: Any) -> None:
-        """Mark results that are computed from parameters or data, and tensors that are changed by them, as data."""
-        if self.reads_data(args, kwargs):
-            changed = tree_leaves((mutated, result))
-            self._data.update(t.untyped_storage()._cdata for t in changed if isinstance(t, torch.Tensor))
+        self.assumptions = self.assumptions or (f"{f'layer {self.layer!r}' if self.layer else 'the model'} {what}",)
 
     def _op(self, func, args, kwargs, results: list[Any]) -> None:
         if func is torch.ops.aten.lift_fresh.default:  # torch.tensor(...): on real tensors it returns the constant, which must not change
@@ -219,7 +209,7 @@ class Recorder(TorchDispatchMode):
             return
         if func.is_view and self._on_seen_storage(args[0]):  # as a task it would hide that two values share memory
             raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
-        encoder = _Inputs(self, mutated)
+        encoder = NumberedArguments(self.operand, mutated)
         text, named = encode(args, kwargs, encoder)
         reads, mutates = encoder.finish()
         text, named = encoder.renumber(text), encoder.renumber(named)
@@ -299,30 +289,3 @@ def _mutated(func, args, kwargs) -> list[torch.Tensor]:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             tensors += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
     return tensors
-
-
-class _Inputs:
-    """Number the tensor arguments of an op: first those that it reads, then those that it changes."""
-
-    def __init__(self, recorder: Recorder, mutated: list[torch.Tensor]):
-        self._recorder = recorder
-        self._mutated = {id(t) for t in mutated}
-        self._reads: dict[Operand, int] = {}
-        self._mutates: dict[Operand, int] = {}
-
-    def __call__(self, tensor: torch.Tensor) -> str:
-        """Return a placeholder for the tensor, which `renumber` replaces by its position."""
-        operand = self._recorder.operand(tensor)
-        table, mark = (self._mutates, "m") if id(tensor) in self._mutated else (self._reads, "r")
-        return f"{mark}{table.setdefault(operand, len(table))}"
-
-    def finish(self) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        """Return (reads, mutates)."""
-        return tuple(self._reads), tuple(self._mutates)
-
-    def renumber(self, text: str) -> str:
-        """Replace the placeholders in `text` by positions in reads + mutates."""
-        for mark, table, first in (("r", self._reads, 0), ("m", self._mutates, len(self._reads))):
-            for position in table.values():
-                text = text.replace(f'{{"$":"{mark}{position}"}}', f'{{"$":{first + position}}}')
-        return text

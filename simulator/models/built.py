@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from simulator.models.batch import mapped, tensors_of
+from simulator.models.default_loss import unfit_loss
 from simulator.ops.autocast import autocast
 from traces.errors import StepcastError
 
@@ -90,6 +91,12 @@ class Built:
                     tensor.grad = None
 
     def run(self) -> torch.Tensor:
-        """Run the forward pass and return the loss."""
+        """Run the forward pass and return the loss. Raises MissingLossError for a loss that takes only tensors if the output is none."""
         with nullcontext() if self.autocast is None else autocast(*self.autocast):
-            return self.loss(self.module(*self.inputs, **self.keywords), self.target)
+            output = self.module(*self.inputs, **self.keywords)
+            try:
+                return self.loss(output, self.target)
+            except (AttributeError, TypeError) as error:
+                if isinstance(output, torch.Tensor):
+                    raise
+                raise unfit_loss(output, error) from error

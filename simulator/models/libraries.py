@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from traces.interrupts import interrupts_delayed
 
 #: What follows `hf:`, in words.
 HF_NAMES = "a model type (hf:bert), a class (hf:BertForTokenClassification) or a config.json"
-#: Weight of each auxiliary classifier's loss (Szegedy et al. 2014, section 5), and of torchvision's own recipe for segmentation.
-_AUXILIARY, _SEGMENTATION_AUXILIARY = 0.3, 0.5
 _FRAMES = 16
 _TOKENS, _LABEL_TOKENS, _AUDIO_SAMPLES = 128, 16, 16_000
 #: Tasks in whose list transformers looks up the class of a model type; the first that has the type counts.
@@ -42,7 +40,8 @@ def library_factory(spec: str, image_size: int | None) -> Factory:
     from importlib.metadata import version
 
     digest = hashlib.blake2b(repr((version(package), image_size, settings)).encode(), digest_size=12)
-    digest.update(Path(__file__).read_bytes())
+    for path in (Path(__file__), Path(__file__).with_name("default_loss.py")):
+        digest.update(path.read_bytes())
     return Factory(spec, make, digest.hexdigest(), repeats=True)
 
 
@@ -83,17 +82,18 @@ def _torchvision(name: str, image_size: int | None) -> tuple[Callable[[int], tup
     transforms = models.get_model_weights(name).DEFAULT.transforms.keywords
     own = transforms.get("crop_size") or transforms.get("resize_size") or 224
     size = image_size or (own[0] if isinstance(own, list | tuple) else own)
-    auxiliary = _SEGMENTATION_AUXILIARY if folder == "segmentation" else _AUXILIARY
 
     def make(batch: int) -> tuple:
         import torch
+
+        from simulator.models.default_loss import default_loss
 
         shape = (batch, 3, _FRAMES, size, size) if folder == "video" else (batch, 3, size, size)
         options = {"weights_backbone": None, "aux_loss": True} if folder == "segmentation" else {}
         options |= {"init_weights": True} if name in ("googlenet", "inception_v3") else {}  # their default, which warns unless it is given
         target = torch.randint(21, (batch, size, size)) if folder == "segmentation" else torch.randint(400, (batch,))
         model = models.get_model(name, weights=None, **options)
-        return model, torch.randn(shape), target, lambda output, target: _cross_entropy(output, target, auxiliary)
+        return model, torch.randn(shape), target, default_loss
 
     return make, ""
 
@@ -112,20 +112,13 @@ def _timm(name: str, image_size: int | None) -> tuple[Callable[[int], tuple], st
     def make(batch: int) -> tuple:
         import torch
 
+        from simulator.models.default_loss import default_loss
+
         model = timm.create_model(name, pretrained=False, **options)
         target = torch.randint(max(getattr(model, "num_classes", 1), 1), (batch,))
-        return model, torch.randn(batch, channels, *sides), target, lambda output, target: _cross_entropy(output, target, _AUXILIARY)
+        return model, torch.randn(batch, channels, *sides), target, default_loss
 
     return make, ""
-
-
-def _cross_entropy(output: Any, target: Any, auxiliary: float) -> Any:
-    """Cross-entropy of an output, or of one by a main and several auxiliary classifiers: those count `auxiliary` each."""
-    from torch.nn.functional import cross_entropy
-
-    outputs: Iterable[Any] = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
-    main, *others = (cross_entropy(each, target) for each in outputs if each is not None)
-    return main + auxiliary * sum(others) if others else main
 
 
 def _hugging_face(name: str, size: int | None) -> tuple[Callable[[int], tuple], str]:

@@ -115,6 +115,7 @@ MODELS: dict[str, Callable[[int], tuple]] = {
     "swin": lambda batch: _images(
         batch, "swin_tiny_patch4_window7_224", 32, img_size=32, window_size=4, depths=(1, 2), num_heads=(1, 2), embed_dim=12
     ),
+    "beit": lambda batch: _images(batch, "beit_base_patch16_224", 32, img_size=32, depth=2, embed_dim=WIDTH, num_heads=2),
     "convnext": lambda batch: _images(batch, "convnext_atto", 32, depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)),
     "levit": lambda batch: _images(batch, "levit_128s", 64, img_size=64),
     "encoder": lambda batch: _classified(batch, _Encoder(first=False)),

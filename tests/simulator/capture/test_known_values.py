@@ -64,6 +64,8 @@ def test_what_only_literals_decide_needs_no_check():
         (lambda net, x, mask: net.linear(x)[torch.where(mask)], (5,), "5.0"),
         (lambda net, x, mask: net.linear(x).repeat_interleave(mask.sum(1), 0), (5, 3), "5.0"),
         (lambda net, x, mask: net.linear(x)[: int(net.limit) - 1], (1, 3), "2.0"),
+        (lambda net, x, mask: net.linear(x)[:, torch.unique(mask).long()], (2, 2), "1.0"),
+        (lambda net, x, mask: net.linear(x)[0, torch.unique_consecutive(mask).long()], (3,), "2.0"),
         (lambda net, x, mask: net.linear(x) if torch.equal(mask, ~mask) else net.linear(x)[0], (3,), "0.0"),
     ],
 )
@@ -91,6 +93,11 @@ def test_a_number_that_changes_from_step_to_step_is_refused_with_its_line(read):
         graph_of(lambda net, x, mask: net.linear(x) * read(net, x).item())
 
 
+def test_a_shape_that_cannot_be_checked_is_refused_with_its_line():
+    with pytest.raises(StepcastError, match=r"test_known_values.py:\d+ in <lambda>: the shape of the result of aten.unique_dim.default"):
+        graph_of(lambda net, x, mask: net.linear(x)[: len(torch.unique(mask, dim=0))])
+
+
 def experts(net, x, mask):
     """Each sample goes to one of two experts, which are the same layer here."""
     weight, chosen = net.gate(x).softmax(-1).topk(1)
@@ -106,3 +113,10 @@ def test_experts_are_captured_with_a_balanced_load():
     assert [op.reads[1].shape for op in graph.ops if op.name.startswith("linear/addmm")] == [(1, 3), (1, 3)]
     assert checks(graph) == []
     assert "balanced experts" in graph.assumptions[0]
+
+
+def test_a_layer_that_is_dropped_at_random_runs():
+    graph = graph_of(lambda net, x, mask: x if torch.rand(()) < 0.1 else net.linear(x))
+    assert "addmm" in targets(graph)
+    assert "each random number at its mean" in graph.assumptions[0]
+    assert "experts" not in graph.assumptions[0]

@@ -2,12 +2,14 @@
 
 from collections import UserDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
 from simulator.models.batch import arguments, mapped, tensors_of
+from simulator.models.built import Built
 from simulator.models.default_loss import MissingLossError, default_loss
 
 LOGITS, TARGET = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
@@ -19,9 +21,37 @@ class Output:
     loss: torch.Tensor | None = None
 
 
+class Heads(NamedTuple):
+    """What torchvision's Inception returns."""
+
+    logits: torch.Tensor
+    aux_logits: torch.Tensor | None
+
+
 @pytest.mark.parametrize("output", [LOGITS, Output(LOGITS), {"logits": LOGITS}, {"loss": None, "logits": LOGITS}])
 def test_cross_entropy_of_logits(output):
     assert default_loss(output, TARGET) == nn.functional.cross_entropy(LOGITS, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("output", "weight"), [(Heads(LOGITS, LOGITS), 0.3), (Heads(LOGITS, None), 0), ({"out": LOGITS, "aux": LOGITS}, 0.5)]
+)
+def test_auxiliary_heads_count_with_their_weights(output, weight):
+    assert default_loss(output, TARGET) == pytest.approx((1 + weight) * nn.functional.cross_entropy(LOGITS, TARGET))
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda output, target: nn.functional.cross_entropy(output.logit, target)])
+def test_a_loss_that_does_not_take_the_output_shows_the_lines_to_write(loss):
+    module = nn.Linear(3, 3)
+    module.register_forward_hook(lambda module, inputs, output: Heads(output, output))
+    with pytest.raises(MissingLossError, match=r"the loss does not take what the model returns, a Heads of 2") as raised:
+        Built(module, (LOGITS,), {}, TARGET, loss).run()
+    assert "cross_entropy(output[0], target)" in raised.value.details
+
+
+def test_other_errors_of_a_loss_stay_as_they_are():
+    with pytest.raises(AttributeError, match="logits"):
+        Built(nn.Linear(3, 3), (LOGITS,), {}, TARGET, lambda output, target: output.logits).run()
 
 
 @pytest.mark.parametrize("target", [None, TARGET])
@@ -41,7 +71,7 @@ def test_every_place_of_a_sequence_may_have_a_label():
     ("output", "target", "words"),
     [
         ((LOGITS, LOGITS), TARGET, "the model returns a tuple of 2; expected a tensor, or an output with .loss or .logits"),
-        ({"out": LOGITS}, TARGET, "the model returns a dict with 'out'"),
+        ({"output": LOGITS}, TARGET, "the model returns a dict with 'output'"),
         (Output(LOGITS), None, "the target is NoneType"),
         (LOGITS, {"boxes": LOGITS}, "the target is dict"),
     ],

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.numerics import Expected, compare
 from simulator.job import Job
 from simulator.models import libraries
-from simulator.strategies import registry as strategies
+from tests.support.same_numbers import assert_trains_alike
 from traces.errors import StepcastError
 
 TINY_BERT = {
@@ -26,15 +25,6 @@ def needs(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
-def computes_the_same(job: Job, two_cores, backend) -> None:
-    built = job.build()
-    expected = Expected.of(job, built)
-    for name in ("baseline", "turbodl"):
-        strategy, options = strategies.parse(name)
-        numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
-        assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10, name
-
-
 def test_a_model_of_transformers_from_its_settings(tmp_path, two_cores, backend):
     needs("transformers")
     path = tmp_path / "config.json"
@@ -42,17 +32,17 @@ def test_a_model_of_transformers_from_its_settings(tmp_path, two_cores, backend)
     job = Job(f"hf:{path}", 2, image_size=8, optimizer="sgd", precision="fp64")
     assert job.graph().values["input:input_ids"].shape == (2, 8)
     assert set(job.graph().inputs) == {"input:input_ids", "input:attention_mask", "input:labels"}
-    computes_the_same(job, two_cores, backend)
+    assert_trains_alike(job, two_cores, backend)
 
 
 def test_a_vision_transformer_of_timm(two_cores, backend):
     needs("timm")
-    computes_the_same(Job("timm:test_vit", 2, image_size=32, optimizer="sgd", precision="fp64"), two_cores, backend)
+    assert_trains_alike(Job("timm:test_vit", 2, image_size=32, optimizer="sgd", precision="fp64"), two_cores, backend)
 
 
 def test_a_model_of_torchvision(two_cores, backend):
     needs("torchvision")
-    computes_the_same(Job("torchvision:squeezenet1_1", 2, image_size=32, optimizer="sgd", precision="fp64"), two_cores, backend)
+    assert_trains_alike(Job("torchvision:squeezenet1_1", 2, image_size=32, optimizer="sgd", precision="fp64"), two_cores, backend)
 
 
 @pytest.mark.parametrize(

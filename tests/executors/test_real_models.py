@@ -1,0 +1,37 @@
+"""Small models of the families that libraries have, with masks, relative positions and tied weights, train as in plain PyTorch."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from simulator.job import Job
+from tests.support import real_models
+from tests.support.same_numbers import assert_trains_alike
+from traces.errors import StepcastError
+
+#: Library -> models of tests.support.real_models.
+FAMILIES = {
+    "timm": ("swin", "beit", "levit"),
+    "transformers": ("bert", "gpt2_mask", "t5", "bart", "llama_tied"),
+}
+
+
+def job_of(library: str, name: str) -> Job:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    return Job(f"{real_models.__file__}:{name}", 2, precision="fp64", optimizer="sgd")
+
+
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in FAMILIES.items() for name in names])
+def test_families_train_as_in_plain_pytorch(library, name, two_cores, backend):
+    assert_trains_alike(job_of(library, name), two_cores, backend)
+
+
+def test_a_mixture_of_experts_is_predicted_or_trains_as_in_plain_pytorch(two_cores, backend):
+    """Experts whose tokens are selected cannot run; those of a grouped product can."""
+    job = job_of("transformers", "mixtral")
+    if job.graph().assumptions:
+        with pytest.raises(StepcastError, match=r"can be predicted, not run: .* balanced experts"):
+            assert_trains_alike(job, two_cores, backend)
+    else:
+        assert_trains_alike(job, two_cores, backend)

@@ -1,0 +1,127 @@
+"""Models with ops and loops that few models have: factories of a batch size."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Net(nn.Module):
+    """`layers` by name and a linear layer of 3 classes; `step(net, x)` is the forward before that layer."""
+
+    def __init__(self, step, **layers):
+        super().__init__()
+        self.head, self.step = nn.Linear(8, 3), step
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, x):
+        return self.head(self.step(self, x))
+
+
+def _classified(batch, net, x):
+    return net, x, torch.randint(3, (batch,))
+
+
+def spectral_norm(batch):
+    """Power iterations write into buffers by `out=`, as in the discriminator of a GAN."""
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
+    return _classified(batch, Net(lambda net, x: net.layer(x).relu(), layer=layer), torch.randn(batch, 8))
+
+
+def results_into_tensors(batch):
+    """An op with two results, each of which is written into a tensor."""
+
+    def step(net, x):
+        with torch.no_grad():
+            largest, places = torch.empty(len(x)), torch.empty(len(x), dtype=torch.long)
+            torch.max(x, 1, out=(largest, places))
+        return x * largest[:, None] + places[:, None]
+
+    return _classified(batch, Net(step), torch.randn(batch, 8))
+
+
+def distinct_words(batch):
+    """Embeddings of the distinct words alone."""
+
+    def step(net, words):
+        distinct, places = torch.unique(words, return_inverse=True)
+        return net.words(distinct)[places]
+
+    return _classified(batch, Net(step, words=nn.Embedding(9, 8)), torch.arange(batch) % 3)
+
+
+def runs_of_words(batch):
+    """Embeddings of runs of the same word, each repeated as often as the run is long."""
+
+    def step(net, words):
+        distinct, counts = torch.unique_consecutive(words, return_counts=True)
+        return net.words(distinct).repeat_interleave(counts, 0)
+
+    return _classified(batch, Net(step, words=nn.Embedding(9, 8)), torch.arange(batch) // 2)
+
+
+class Speech(nn.Module):
+    """Log-probabilities of 6 letters at each of 10 times."""
+
+    def __init__(self):
+        super().__init__()
+        self.letters = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.letters(x).log_softmax(-1).transpose(0, 1)
+
+
+def ctc_loss_of_lists(batch):
+    """CTC loss with the lengths as numbers."""
+
+    def loss(output, target):
+        return functional.ctc_loss(output, target, [10] * output.shape[1], [3] * output.shape[1])
+
+    return Speech(), torch.randn(batch, 10, 4), torch.randint(1, 6, (batch, 3)), loss
+
+
+def ctc_loss_of_tensors(batch):
+    """CTC loss with the lengths in the batch."""
+    target = torch.randint(1, 6, (batch, 3)), torch.full((batch,), 10), torch.arange(batch) % 3 + 1
+    return Speech(), torch.randn(batch, 10, 4), target, lambda output, target: nn.CTCLoss(zero_infinity=True)(output, *target)
+
+
+def lstm_cell_in_a_loop(batch):
+    def step(net, x):
+        state = None
+        for number in range(x.shape[1]):
+            state = net.cell(x[:, number], state)
+        return state[0]
+
+    return _classified(batch, Net(step, cell=nn.LSTMCell(4, 8)), torch.randn(batch, 6, 4))
+
+
+def gru_cell_in_a_loop(batch):
+    def step(net, x):
+        state = x.new_zeros(len(x), 8)
+        for item in x.unbind(1):
+            state = net.cell(item, state)
+        return state
+
+    return _classified(batch, Net(step, cell=nn.GRUCell(4, 8)), torch.randn(batch, 6, 4))
+
+
+def own_cell_in_a_loop(batch):
+    """A hand-written recurrent cell, whose states are written into one tensor."""
+
+    def step(net, x):
+        state = torch.zeros(len(x), 8)
+        states = torch.zeros(len(x), x.shape[1], 8)
+        for number in range(x.shape[1]):
+            state = torch.tanh(net.inner(x[:, number]) + net.outer(state))
+            states[:, number] = state
+        return states.mean(1)
+
+    return _classified(batch, Net(step, inner=nn.Linear(4, 8), outer=nn.Linear(8, 8)), torch.randn(batch, 6, 4))
+
+
+#: The names of all factories above.
+NAMES = (
+    "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
+    "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop",
+)  # fmt: skip
