@@ -33,7 +33,7 @@ def results_into_tensors(batch):
 
     def step(net, x):
         with torch.no_grad():
-            largest, places = torch.empty(len(x)), torch.empty(len(x), dtype=torch.long)
+            largest, places = x.new_empty(len(x)), torch.empty(len(x), dtype=torch.long)
             torch.max(x, 1, out=(largest, places))
         return x * largest[:, None] + places[:, None]
 
@@ -110,8 +110,8 @@ def own_cell_in_a_loop(batch):
     """A hand-written recurrent cell, whose states are written into one tensor."""
 
     def step(net, x):
-        state = torch.zeros(len(x), 8)
-        states = torch.zeros(len(x), x.shape[1], 8)
+        state = x.new_zeros(len(x), 8)
+        states = x.new_zeros(len(x), x.shape[1], 8)
         for number in range(x.shape[1]):
             state = torch.tanh(net.inner(x[:, number]) + net.outer(state))
             states[:, number] = state
