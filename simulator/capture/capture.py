@@ -93,6 +93,9 @@ def _record(
         forward_ops = len(recorder.ops)
         watch.check()
         _check_loss(loss)
+        if watch.draws.happened():
+            recorder.layer = ""
+            recorder.assume("draws random numbers of Python or NumPy, which a plan would not draw again; predicted with those drawn now")
         recorder.layer = "loss"
         scaled = loss if loss_scale == 1.0 else loss / loss_scale
         if built.scaler:
@@ -161,6 +164,7 @@ def _check_second_forward(
 ) -> None:
     """Run the forward pass once more. Raises StepcastError unless it issues the ops that `first` has recorded."""
     second = _recorder(built, contents, first)
+    watch.draws.repeat()
     try:
         with _recording(built, second, fake, batch, limited=True):
             built.run()

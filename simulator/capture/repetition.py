@@ -1,8 +1,10 @@
 """Whether every training step of a model is the same step. A plan repeats one, so a model that changes from step to step is refused."""
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from simulator.graph import Op
@@ -17,6 +19,23 @@ ADVICE = "a plan repeats one step; keep what changes in buffers, and update them
 _PLAIN = (int, float, str, type(None))
 
 
+class PythonDraws:
+    """The states of Python's and NumPy's own generators of random numbers. A plan cannot draw from them: it has what capture drew."""
+
+    def __init__(self):
+        """Remember the states as they are now."""
+        self._python, self._numpy = random.getstate(), numpy.random.get_state(legacy=False)
+
+    def happened(self) -> bool:
+        """Whether random numbers were drawn since then."""
+        return random.getstate() != self._python or repr(numpy.random.get_state(legacy=False)) != repr(self._numpy)
+
+    def repeat(self) -> None:
+        """Let the same numbers be drawn again."""
+        random.setstate(self._python)
+        numpy.random.set_state(self._numpy)
+
+
 class StepWatch:
     """Remembers a model before a step, to see what its forward pass leaves behind."""
 
@@ -27,6 +46,7 @@ class StepWatch:
             parameter.grad = None
         self._parameters = self._places()
         self._attributes = self._plain_attributes()
+        self.draws = PythonDraws()
 
     def check(self) -> None:
         """Raise StepcastError if the forward pass has computed gradients, registered hooks on parameters or replaced parameters.

@@ -1,5 +1,8 @@
 """A step may decide by numbers of its batch what to compute: it is captured for the batch at hand, and checks them in every step."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -120,3 +123,10 @@ def test_a_layer_that_is_dropped_at_random_runs():
     assert "addmm" in targets(graph)
     assert "each random number at its mean" in graph.assumptions[0]
     assert "experts" not in graph.assumptions[0]
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: numpy.random.rand(1).item()])
+def test_what_random_numbers_of_python_decide_is_predicted_and_said(draw):
+    graph = graph_of(lambda net, x, mask: net.linear(x) * 2 if draw() < 0.5 else net.linear(x) + draw())
+    (assumption,) = graph.assumptions
+    assert assumption.startswith("the model draws random numbers of Python or NumPy")
