@@ -42,8 +42,11 @@ def keeps(module, linear, x):
     return y
 
 
-def draws_from_its_own_generator(module, linear, x, own=random.Random(1)):
-    return linear(x) * own.random()
+OWN_GENERATOR = random.Random(1)
+
+
+def draws_from_its_own_generator(module, linear, x):
+    return linear(x) * OWN_GENERATOR.random()
 
 
 def grows(module, linear, x):
