@@ -46,7 +46,10 @@ _TEXT = (
     "bert", "roberta", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "roformer", "xlm-roberta", "convbert", "nystromformer",
 )  # fmt: skip
 _CAUSAL = ("llama", "mistral", "qwen2", "gemma", "phi", "gpt_neox", "stablelm", "olmo", "starcoder2", "falcon")
-_SHORT = {"d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "vocab_size": 2000}
+_SHORT = {
+    "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "vocab_size": 2000,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
 _OWN = (
     "unet", "gan_discriminator", "lstm_tagger", "graph_network", "mixture_of_experts", "diffusion_block", "dlrm", "seq2seq",
 )  # fmt: skip
