@@ -120,8 +120,15 @@ def own_cell_in_a_loop(batch):
     return _classified(batch, Net(step, inner=nn.Linear(4, 8), outer=nn.Linear(8, 8)), torch.randn(batch, 6, 4))
 
 
+def depthwise_filter_longer_than_the_image(batch):
+    """A filter of 17 x 1 for each of two channels of 8 x 8, as in Nystroemformer: no op may take one channel alone."""
+    layer = nn.Conv2d(2, 2, (17, 1), padding=(8, 0), groups=2, bias=False)
+    return _classified(batch, Net(lambda net, x: net.layer(net.layer(x)).sum((1, 2)), layer=layer), torch.randn(batch, 2, 8, 8))
+
+
 #: The names of all factories above.
 NAMES = (
     "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
     "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop",
+    "depthwise_filter_longer_than_the_image",
 )  # fmt: skip
