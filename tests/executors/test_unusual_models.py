@@ -1,4 +1,4 @@
-"""Loops over recurrent cells, results written into given tensors, CTC loss, distinct elements and odd filters: they run with equal numbers."""
+"""Loops over cells, results written into given tensors, CTC loss, distinct elements and odd filters: they run with equal numbers."""
 
 import pytest
 
