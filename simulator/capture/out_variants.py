@@ -37,10 +37,10 @@ def _functional(func) -> Any:
     wanted = _signature(func)
     packet = func._overloadpacket
     overloads = (getattr(packet, name) for name in packet.overloads())
-    found = next((each for each in overloads if not targets(each) and _signature(each) == wanted), None)
-    if found is None:
+    functional = next((each for each in overloads if not targets(each) and _signature(each) == wanted), None)
+    if functional is None:
         raise StepcastError(f"{func} has no form without out=; expected an op that returns its result; leave out= away")
-    return found
+    return functional
 
 
 def _signature(func) -> list[tuple[str, str]]:
