@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.models.factory import Factory
+from simulator.models.user_code import brief
 from traces.errors import StepcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
@@ -154,7 +155,10 @@ def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
     kind = settings.get("model_type", name)
     if kind not in CONFIG_MAPPING_NAMES:
         raise StepcastError(f"hf:{name[:80]} is unknown to transformers; expected {HF_NAMES}; nothing is loaded from a hub")
-    config = CONFIG_MAPPING[kind].from_dict(settings)
+    try:
+        config = CONFIG_MAPPING[kind].from_dict(settings)
+    except Exception as error:  # transformers' own checks of settings raise errors of many types
+        raise StepcastError(f"hf:{name}: its settings do not make a {kind}: {brief(error)}; check the config.json") from error
     tasks = (_GENERATION_TASKS if config.is_encoder_decoder else ()) + _TASKS
     offered = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind) for task in tasks)
     own = next(iter(settings.get("architectures") or ()), None)

@@ -43,9 +43,9 @@ _TIMM = (
 #: A text model that is a tenth as large as its type's default.
 _SMALL = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 256, "vocab_size": 2000}
 _TEXT = (
-    "bert", "roberta", "albert", "electra", "deberta-v2", "mpnet", "modernbert", "roformer", "xlm-roberta", "convbert", "nystromformer",
+    "bert", "roberta", "albert", "electra", "deberta-v2", "mpnet", "roformer", "xlm-roberta", "convbert", "nystromformer",
 )  # fmt: skip
-_CAUSAL = ("llama", "mistral", "qwen2", "gemma", "phi", "gpt_neox", "stablelm", "olmo", "starcoder2", "falcon")
+_CAUSAL = ("llama", "mistral", "qwen2", "gemma", "phi", "gpt_neox", "stablelm", "olmo", "starcoder2")
 _SHORT = {
     "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "vocab_size": 2000,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
@@ -62,6 +62,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("torchvision:r3d_18", size=32),
     *(Entry(f"timm:{name}") for name in _TIMM),
     *(Entry(f"hf:{kind}", size=32, settings=_SMALL) for kind in _TEXT),
+    Entry("hf:modernbert", size=32, settings={**_SMALL, "pad_token_id": 0}),
+    Entry("hf:falcon", size=32, settings=_SMALL),
     Entry("hf:distilbert", size=32, settings={"n_layers": 2, "dim": 128, "n_heads": 4, "hidden_dim": 256, "vocab_size": 2000}),
     Entry("hf:gpt2", size=32, settings={"n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 2000}),
     *(Entry(f"hf:{kind}", size=32, settings={**_SMALL, "num_key_value_heads": 4, "head_dim": 32}) for kind in _CAUSAL),

@@ -69,6 +69,13 @@ def test_damaged_settings_are_refused(tmp_path, text, words):
         _ = Job(f"hf:{tmp_path}", 2).factory
 
 
+def test_settings_that_transformers_does_not_take_are_refused(tmp_path):
+    needs("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "falcon", "head_dim": 32}))
+    with pytest.raises(StepcastError, match=r"its settings do not make a falcon: AttributeError: .*head_dim"):
+        _ = Job(f"hf:{tmp_path}", 2).factory
+
+
 def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StepcastError, match="timm:vit needs timm, which is not installed"):
