@@ -60,7 +60,7 @@ fuzz: $(READY)
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)
 
-# Tries 80 models of torchvision, timm, transformers and our own, and writes docs/zoo.md. Resumes; ARGS=--again begins anew.
+# Tries 94 models of torchvision, timm, transformers and our own, and writes docs/zoo.md. Resumes; ARGS=--again begins anew.
 zoo: $(READY)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[zoo]'
 	$(RUN)/python -m tests.zoo $(ARGS)
