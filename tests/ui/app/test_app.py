@@ -53,10 +53,11 @@ def text_of(app):
 
 
 def titles(app):
-    """The titles of the charts and timelines on the page, from top to bottom."""
+    """The titles of the charts and timelines on the page, from top to bottom, each in one line."""
     timelines = iter(payloads_of_app(app))
     drawn = [element for element in app.main if element.type == "plotly_chart" or is_timeline(element)]
-    return [next(timelines).header["title"] if is_timeline(e) else json.loads(e.proto.spec)["layout"]["title"]["text"] for e in drawn]
+    every = [next(timelines).header["title"] if is_timeline(e) else json.loads(e.proto.spec)["layout"]["title"]["text"] for e in drawn]
+    return [title.replace("<br>", " ") for title in every]
 
 
 def test_without_reports_it_says_how_to_make_one(start):
