@@ -95,7 +95,8 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
     from calibrate.estimate import calibration_seconds
     from calibrate.quiet import monitor_of
     from calibrate.testbeds import testbed_for
-    from ui.commands.measuring import note_others, wait_for_quiet
+    from ui.commands.measuring import note_others
+    from ui.commands.quiet import wait_for_quiet
 
     first = next(iter(known))
     testbed = testbed_for(placement, first.precision)

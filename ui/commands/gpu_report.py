@@ -23,8 +23,8 @@ from traces.gpu_report import README, GpuReport, PartRecord
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import slug
 from ui import jobs
-from ui.commands.measuring import wait_for_quiet
 from ui.commands.output import print_document
+from ui.commands.quiet import wait_for_quiet
 from ui.reports import gpu_report as gpu_report_page
 from ui.reports.folders import GPU_REPORT
 

@@ -12,7 +12,7 @@ import typer
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
-from calibrate.quiet import monitor_of, wait_until_quiet
+from calibrate.quiet import monitor_of
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbed import Monitor, Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
@@ -35,6 +35,7 @@ from traces.verdict import is_busy
 from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
+from ui.commands.quiet import wait_for_quiet
 from ui.reports import report
 from ui.reports.folders import REPORT
 from ui.text import sentences, tables, verdicts, waterfalls
@@ -154,14 +155,6 @@ def note_others(profile: Profile, others: Monitor) -> float | None:
     if is_busy(share):
         profile.notes = list(dict.fromkeys([*profile.notes, verdicts.busy_note(share)]))
     return share
-
-
-def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
-    """Wait up to `wait_s` seconds until other processes leave the machine alone, and say so if they do not."""
-    with jobs.progress("waiting for other processes", as_json) as progress:
-        share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
-    if line := verdicts.busy_line(share, testbed.identity.kind):
-        print(f"stepcast: {line}", file=sys.stderr)
 
 
 def run_validation(

@@ -82,7 +82,7 @@ def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float
     """The paper with this machine's measurements, and whether their results are plain PyTorch's. A note says why nothing was measured."""
     with interrupts_delayed():
         from calibrate import reproduction as measuring  # here, because these load torch
-        from ui.commands.measuring import wait_for_quiet
+        from ui.commands.quiet import wait_for_quiet
     try:
         look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
         return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet), look)

@@ -110,7 +110,8 @@ def _verified(
     from calibrate.testbeds import testbed_for
     from calibrate.verification import verified
     from traces.files import check_writable
-    from ui.commands.measuring import run_validation, wait_for_quiet
+    from ui.commands.measuring import run_validation
+    from ui.commands.quiet import wait_for_quiet
 
     testbed = testbed_for(placement, job.precision)
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)

@@ -34,8 +34,8 @@ from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
 from ui import jobs
 from ui.commands import requests, schedules
-from ui.commands.measuring import wait_for_quiet
 from ui.commands.output import print_document, print_then_write
+from ui.commands.quiet import wait_for_quiet
 from ui.commands.training_goals import PLAIN_GOALS, Goals
 from ui.reports.folders import TRAINING
 from ui.text import trainings as training_words

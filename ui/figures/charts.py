@@ -18,6 +18,8 @@ from ui.text.labels import plotly_escaped
 
 #: Characters of a line of a chart's title, which fits into a page of 900 pixels with a sidebar; and the height of a line.
 TITLE_WIDTH, TITLE_LINE_PX = 52, 22
+#: Lines of a title. What is longer is cut: with more, the margin leaves a chart no room.
+TITLE_LINES = 4
 
 
 def speedups_figure(validation: Validation) -> go.Figure:
@@ -145,9 +147,9 @@ def phases_figure(comparison: Comparison) -> go.Figure:
 def finished(figure: go.Figure, title: str, drawn_px: int, legend: bool = True, **layout) -> go.Figure:
     """Give the figure a title at the left, a legend under it and transparent backgrounds. `drawn_px`: the height inside the margins.
 
-    A long title has several lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.
+    A long title has up to TITLE_LINES lines, since plotly cuts what does not fit. `legend`: whether there is a legend, which takes room.
     """
-    lines = wrap(title, TITLE_WIDTH)
+    lines = wrap(title, TITLE_WIDTH, max_lines=TITLE_LINES, placeholder="…")
     more = TITLE_LINE_PX * max(0, len(lines) - 1)
     margin = {"l": 10, "r": 20, "t": more + (96 if legend else 44), "b": 50}
     height = drawn_px + margin["t"] + margin["b"]

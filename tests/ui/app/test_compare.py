@@ -48,7 +48,7 @@ def asked(app):
 
 
 def charts_of(app):
-    return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+    return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]
 
 
 def words_of(app):

@@ -33,7 +33,7 @@ def words_of(app):
 
 
 def charts_of(app):
-    return [json.loads(chart.proto.spec)["layout"]["title"]["text"] for chart in app.get("plotly_chart")]
+    return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]
 
 
 def test_a_preset_has_figures_and_a_roofline(start):

@@ -24,7 +24,7 @@ from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_
 from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
 from traces.timeline import Span, Timeline
 from ui import jobs
-from ui.commands import measuring as commands_measuring
+from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
 from ui.reports import reproduction as reproduction_report
 from ui.text import reproductions as reproduction_tables
@@ -401,7 +401,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
 def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     """The look is that of the other commands that measure; `--wait` gives it seconds."""
     waits = []
-    monkeypatch.setattr(commands_measuring, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
+    monkeypatch.setattr(commands_quiet, "wait_until_quiet", lambda monitor, wait_s, progress: waits.append(wait_s) or 0.4)
     monkeypatch.setattr(
         measuring, "validate", lambda *given, **more: Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, True, 0)
     )

@@ -1,0 +1,16 @@
+"""Waits for a quiet machine before a command measures."""
+
+import sys
+
+from calibrate.quiet import monitor_of, wait_until_quiet
+from calibrate.testbed import Testbed
+from ui import jobs
+from ui.text import verdicts
+
+
+def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
+    """Wait up to `wait_s` seconds until other processes leave the machine alone, and say so if they do not."""
+    with jobs.progress("waiting for other processes", as_json) as progress:
+        share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
+    if line := verdicts.busy_line(share, testbed.identity.kind):
+        print(f"stepcast: {line}", file=sys.stderr)
