@@ -3,6 +3,7 @@
 import torch
 
 from executors.cpu.cores import available_cores
+from executors.tensors import module_tensors
 from simulator.job import Job
 from simulator.workloads.data import Batches
 from traces.curves import Evaluation
@@ -23,7 +24,7 @@ class Accuracy:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers of the copy, by name, for the weights to evaluate."""
-        return {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        return module_tensors(self._module)
 
     def evaluation(self, iteration: int) -> Evaluation:
         """The accuracy with the weights in `tensors`, which are those after `iteration` iterations."""

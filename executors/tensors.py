@@ -11,6 +11,11 @@ from simulator.plan.task import BUFFER, PARAMETER
 from traces.errors import StepcastError
 
 
+def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a module by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
     """Parameters, buffers, constants, inputs, gradient scaler and fresh optimizer state of `built`, by value name. Nothing is copied.
 
@@ -19,9 +24,7 @@ def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch
     """
     if graph.assumptions:
         raise StepcastError(f"the model can be predicted, not run: {graph.assumptions[0]}; use predict")
-    module = built.module
-    tensors: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers()), **built.named_inputs()}
-    tensors |= built.scaler
+    tensors = {**module_tensors(built.module), **built.named_inputs(), **built.scaler}
     _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
         tensors[name] = tensor_of(content, graph.values[name].shape, graph.values[name].dtype)

@@ -5,7 +5,7 @@ from typing import Any
 from executors.kernels.update import initial_state, state_dict
 from executors.run import Backend
 from executors.strides import same_strides, with_strides
-from executors.tensors import job_tensors
+from executors.tensors import job_tensors, module_tensors
 from simulator.job import Job
 from simulator.models.batch import arguments
 from simulator.models.built import Built
@@ -54,7 +54,7 @@ class Trainer:
             return
         self._program.sync()
         self._pending = False
-        self._program.copy_current({**dict(self.module.named_parameters()), **dict(self.module.named_buffers())})
+        self._program.copy_current(module_tensors(self.module))
 
     def optimizer_state_dict(self) -> dict:
         """The optimizer's state_dict in torch.optim's form, for a checkpoint. It can be loaded into the optimizer of plain PyTorch."""

@@ -20,6 +20,7 @@ from calibrate.numerics import reference
 from executors.cpu.wait_policy import waiting
 from executors.forms import Forms
 from executors.reference import Reference
+from executors.tensors import module_tensors
 from simulator.job import Job
 from simulator.models.user_code import brief, training_step
 from simulator.plan.plan import Plan
@@ -71,8 +72,7 @@ class PlainServer:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers by name."""
-        module = self._plain.module
-        return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+        return {name: tensor.detach() for name, tensor in module_tensors(self._plain.module).items()}
 
     def forget_keys(self) -> None:
         """Free the operands of all keys."""

@@ -6,6 +6,7 @@ import torch
 
 from executors.cuda.driver import Driver
 from executors.reference import Reference
+from executors.tensors import module_tensors
 from simulator.models.user_code import training_step
 
 
@@ -39,8 +40,7 @@ class GpuLoop:
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the module's parameters and buffers into `targets`, by name."""
-        module = self._plain.module
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        for name, tensor in module_tensors(self._plain.module).items():
             targets[name].detach().copy_(tensor.detach())
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:

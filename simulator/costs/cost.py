@@ -10,6 +10,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
 MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
+#: Half the width of the central 90 % of a normal distribution, in standard deviations: scipy.special.ndtri(0.95).
+Z_90 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)

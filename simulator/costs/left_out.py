@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from simulator.costs.cost import Z_90
 from simulator.costs.roofline import Estimate
 from traces.profile import KeyCost, Profile
 
@@ -23,7 +24,7 @@ LIMITS = (0.0, math.log(4), math.log(32), 1e9)
 #: The row of all classes together.
 EVERY = ""
 #: One standard deviation of the logarithm if nothing is known: a factor of four either way in 90 of 100 cases.
-WIDE = math.log(4) / 1.645
+WIDE = math.log(4) / Z_90
 #: Models that are left out, and keys of one model and class that are predicted then, at most. More of them only take time.
 _MOST_MODELS, _MOST_KEYS = 12, 60
 SHIPPED = Path(__file__).with_name("left_out.json")

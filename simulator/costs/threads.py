@@ -11,13 +11,12 @@ from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
+from simulator.costs.cost import Z_90
 from simulator.costs.roofline import LEAST_KEYS
 from traces.profile import Profile
 
 #: Ops of about the same time whose ratio counts.
 _NEIGHBORS = 9
-#: Distance from the median to the bounds of the central 90 % of a normal distribution, in standard deviations.
-_Z_90 = 1.645
 
 
 class Ratio(NamedTuple):
@@ -65,4 +64,4 @@ class ThreadRatios:
 
 def _bounded(log_ratio: float, error: float, threads: int) -> Ratio:
     bounded = min(0.0, max(-math.log(threads), log_ratio))
-    return Ratio(math.exp(bounded), min(error, math.log(threads) / 2 / _Z_90))
+    return Ratio(math.exp(bounded), min(error, math.log(threads) / 2 / Z_90))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import log1p
 
+from simulator.costs.cost import Z_90
 from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
-from simulator.predict.intervals import Z_90
 from traces.comparison import Validation, ValidationResult
 
 #: What the coverage of 90 % intervals should lie in.

@@ -25,13 +25,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simulator.costs.cost import Cost
+from simulator.costs.cost import Z_90, Cost
 from traces.timeline import CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.
 QUARTILE = 0.6745
-#: Half the width of the central 90 % of a normal distribution, in standard deviations: scipy.special.ndtri(0.95).
-Z_90 = 1.6448536269514722
 #: The source of seconds that are exact.
 EXACT = ""
 #: Sources with the same text before this have the same draws.

@@ -1,23 +1,16 @@
 """Plain PyTorch with each step captured in one CUDA graph, as a user may run it on a GPU without any other schedule. Predicted only."""
 
-from dataclasses import dataclass
-
 from simulator.costs.cost import PlanCosts
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from simulator.strategies.pytorch import own_step
+from simulator.strategies.pytorch import Options, own_step
 from traces.comparison import PYTORCH_GRAPH
 from traces.errors import StepcastError
 
 NAME = PYTORCH_GRAPH
 ABOUT = "plain PyTorch with each step captured in one CUDA graph (torch.cuda.graph): the host launches one graph per step; predicted only"
 EXECUTED = False
-
-
-@dataclass(frozen=True)
-class Options:
-    """No options."""
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

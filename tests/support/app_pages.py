@@ -1,5 +1,6 @@
 """The app without a browser: opened at one of its pages."""
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,12 +25,17 @@ def go_to(app: AppTest, address: str) -> AppTest:
     return app
 
 
-def opened_by_link(address: str, query: Mapping[str, str | list[str]], monkeypatch, stepcast) -> AppTest:
-    """A page with the real predictor, run once as a link opens it, with the profiles of the command line."""
+def opened_by_link(address: str, query: Mapping[str, str | list[str]], monkeypatch, folder: Path) -> AppTest:
+    """A page with the real predictor, run once as a link opens it, with the profiles in the data folder `folder`."""
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    monkeypatch.setenv("STEPCAST_DATA", str(folder))
     app = app_at(address)
     app.query_params.update(query)
     app.run()
     assert not app.exception
     return app
+
+
+def charts_of(app: AppTest) -> list[str]:
+    """The titles of the plotly charts on a page, from top to bottom, each in one line."""
+    return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]

@@ -25,10 +25,14 @@ class Ended:
         return json.loads(self.out)
 
 
+def _data(folder: Path) -> Path:
+    return folder / "data"
+
+
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a process: Stepcast's packages first on the path, data in `folder`, the session's cache."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    own = {"PYTHONPATH": path, "STEPCAST_DATA": str(folder / "data"), "COLUMNS": "160"}
+    own = {"PYTHONPATH": path, "STEPCAST_DATA": str(_data(folder)), "COLUMNS": "160"}
     return {**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
@@ -36,8 +40,8 @@ class Runner:
     """A warm process that runs commands."""
 
     def __init__(self, folder: Path):
-        """Start the process. `folder` holds its data."""
-        self.folder = folder
+        """Start the process. Commands run in `folder`; `data` is their data folder."""
+        self.folder, self.data = folder, _data(folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.cli_runner"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder, env=environment(folder),

@@ -13,7 +13,7 @@ from simulator.job import Job
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
 from simulator.predict.forecast import Forecast, least_measured
-from traces.comparison import PYTORCH
+from traces.comparison import BASELINE, PYTORCH
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.units import rough_time
@@ -78,7 +78,7 @@ def _quick_enough(known: Known) -> Known | None:
     from calibrate.cpu.session import ROUNDS  # torch takes seconds to load, and most predictions measure nothing
     from calibrate.estimate import calibration_seconds
 
-    firsts = {job: {text: f for text, f in own.items() if text in (PYTORCH, "baseline")} for job, own in known.items()}
+    firsts = {job: {text: f for text, f in own.items() if text in (PYTORCH, BASELINE)} for job, own in known.items()}
     for chosen in (known, firsts):
         seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in chosen.values())
         if seconds <= AT_ONCE_S:
@@ -95,8 +95,7 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
     from calibrate.estimate import calibration_seconds
     from calibrate.quiet import monitor_of
     from calibrate.testbeds import testbed_for
-    from ui.commands.measuring import note_others
-    from ui.commands.quiet import wait_for_quiet
+    from ui.commands.quiet import note_others, wait_for_quiet
 
     first = next(iter(known))
     testbed = testbed_for(placement, first.precision)

@@ -14,7 +14,7 @@ from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.quiet import monitor_of
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
-from calibrate.testbed import Monitor, Testbed
+from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
@@ -31,11 +31,10 @@ from traces.measured_step import steps_of
 from traces.outputs import OutputFolder, check_outputs
 from traces.profile import Profile
 from traces.units import rough_time
-from traces.verdict import is_busy
 from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
-from ui.commands.quiet import wait_for_quiet
+from ui.commands.quiet import note_others, wait_for_quiet
 from ui.reports import report
 from ui.reports.folders import REPORT
 from ui.text import sentences, tables, verdicts, waterfalls
@@ -147,14 +146,6 @@ def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
 def _quick_words() -> str:
     wider = math.sqrt(ROUNDS / QUICK_ROUNDS)
     return f"Measured in {QUICK_ROUNDS} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
-
-
-def note_others(profile: Profile, others: Monitor) -> float | None:
-    """Note in `profile` if other processes took too much of the machine while its costs were measured. Returns the share that they took."""
-    share = others.stop().busy_share
-    if is_busy(share):
-        profile.notes = list(dict.fromkeys([*profile.notes, verdicts.busy_note(share)]))
-    return share
 
 
 def run_validation(

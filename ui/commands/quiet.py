@@ -1,9 +1,11 @@
-"""Waits for a quiet machine before a command measures."""
+"""Waits for a quiet machine before a command measures, and notes in a profile if it was not quiet meanwhile."""
 
 import sys
 
 from calibrate.quiet import monitor_of, wait_until_quiet
-from calibrate.testbed import Testbed
+from calibrate.testbed import Monitor, Testbed
+from traces.profile import Profile
+from traces.verdict import is_busy
 from ui import jobs
 from ui.text import verdicts
 
@@ -14,3 +16,11 @@ def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
         share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
     if line := verdicts.busy_line(share, testbed.identity.kind):
         print(f"stepcast: {line}", file=sys.stderr)
+
+
+def note_others(profile: Profile, others: Monitor) -> float | None:
+    """Note in `profile` if other processes took too much of the machine while its costs were measured. Returns the share that they took."""
+    share = others.stop().busy_share
+    if is_busy(share):
+        profile.notes = list(dict.fromkeys([*profile.notes, verdicts.busy_note(share)]))
+    return share

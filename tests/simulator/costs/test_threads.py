@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.cost import FITTED, GUESSED, MEASURED
+from simulator.costs.cost import FITTED, GUESSED, MEASURED, Z_90
 from simulator.costs.model import CostModel
 from simulator.costs.threads import ThreadRatios
 from simulator.machine.this_cpu import this_cpu
@@ -46,7 +46,7 @@ def test_an_op_that_was_not_measured_stays_within_its_bounds(together, expected,
     assert (alone.source, both.source) == (FITTED, FITTED)
     assert both.cold_s / alone.cold_s == pytest.approx(expected)
     assert both.warm_s / alone.warm_s == pytest.approx(expected)
-    assert alone.error <= both.error <= math.hypot(alone.error, math.log(2) / 2 / 1.645) + 1e-9
+    assert alone.error <= both.error <= math.hypot(alone.error, math.log(2) / 2 / Z_90) + 1e-9
 
 
 def test_what_was_measured_stays_as_it_is():
@@ -61,8 +61,8 @@ def test_without_ops_measured_in_both_ways_the_middle_of_the_bounds_is_assumed()
     alone, both = costs_of(48, known)
     assert both.cold_s / alone.cold_s == pytest.approx(math.sqrt(0.5))
     ratio = ThreadRatios(known).ratio("matmul", alone.cold_s, "2-threads", 2)
-    assert ratio.value * math.exp(1.645 * ratio.error) == pytest.approx(1.0)
-    assert ratio.value * math.exp(-1.645 * ratio.error) == pytest.approx(0.5)
+    assert ratio.value * math.exp(Z_90 * ratio.error) == pytest.approx(1.0)
+    assert ratio.value * math.exp(-Z_90 * ratio.error) == pytest.approx(0.5)
 
 
 def test_short_and_long_ops_have_ratios_of_their_own():

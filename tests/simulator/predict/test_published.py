@@ -5,10 +5,10 @@ from statistics import fmean
 
 import pytest
 
+from simulator.costs.cost import Z_90
 from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.predict.forecast import forecast_many, prediction
-from simulator.predict.intervals import Z_90
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import published, speedup_accuracy, step_accuracy
 from tests.benchmarks.published import pair, predicted

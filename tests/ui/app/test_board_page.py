@@ -20,7 +20,7 @@ JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4", "optimizer": "mome
 def page(monkeypatch, stepcast):
     """Opens the page by a link, with the profiles of the command line."""
 
-    return lambda **query: opened_by_link("board", query, monkeypatch, stepcast)
+    return lambda **query: opened_by_link("board", query, monkeypatch, stepcast.data)
 
 
 def words(app) -> str:

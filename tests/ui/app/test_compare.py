@@ -1,6 +1,5 @@
 """The page that compares strategies over parameters, and the session's history."""
 
-import json
 import sys
 import threading
 from dataclasses import replace
@@ -11,7 +10,7 @@ import streamlit
 from simulator.predict.sweep import Axis
 from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
-from tests.support.app_pages import app_at
+from tests.support.app_pages import app_at, charts_of
 from traces.errors import StepcastError
 from ui.app import sweeping
 from ui.app.background import BackgroundRun
@@ -45,10 +44,6 @@ def asked(app):
     app.run()
     assert not app.exception
     return app
-
-
-def charts_of(app):
-    return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]
 
 
 def words_of(app):

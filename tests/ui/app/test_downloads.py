@@ -26,7 +26,7 @@ def files(monkeypatch, stepcast):
         made = {}
         monkeypatch.setattr(sys, "argv", ["app.py"])
         monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
-        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
         monkeypatch.setenv("XDG_DATA_HOME", str(stepcast.folder / "home"))
         monkeypatch.setattr(streamlit, "download_button", lambda _, make, name, *rest, **how: made.update({name: make}))
         app = app_at(address)

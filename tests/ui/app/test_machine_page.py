@@ -1,13 +1,12 @@
 """The page of a machine, with the real predictor."""
 
-import json
 import sys
 
 import pytest
 import streamlit
 
 from calibrate.identity import comparable_cpu
-from tests.support.app_pages import app_at
+from tests.support.app_pages import app_at, charts_of
 from traces.profile import KeyCost, Profile, Stats, Transfer
 from traces.profile_files import default_folder
 from ui import jobs
@@ -30,10 +29,6 @@ def choose(app, label, value):
 def words_of(app):
     kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
     return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
-
-
-def charts_of(app):
-    return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]
 
 
 def test_a_preset_has_figures_and_a_roofline(start):

@@ -106,7 +106,7 @@ def test_a_job_that_cannot_be_searched_and_one_that_does_not_fit(page):
 def test_the_real_search(page, stepcast, monkeypatch):
     from ui import jobs
 
-    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.folder / "data"))
+    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
     app = page(jobs, model="lenet5", batch="8", machine="p100", strategy=["baseline", "backward-fusion"])
     button(app, "Search").click().run(timeout=100)
     assert not app.exception
