@@ -22,6 +22,9 @@ ROUNDS, QUICK_ROUNDS = 10, 4
 #: Steps of plain PyTorch in a round that do not count: other programs' data is in the caches, and the system may have taken back memory
 #: that was free while they ran. Executors keep theirs.
 SETTLING = 2
+#: Rounds of each process of plain PyTorch. How much fresh memory a step takes from the system depends on the layout of a process's heap:
+#: lenet5 with 256 images takes 3,500 to 7,500 pages in one process, none in another, and its steps differ by a factor of up to 2.
+PROCESS_ROUNDS = 2
 
 
 @dataclass
@@ -121,6 +124,9 @@ def run_rounds(
     count = len(candidates)
     before = candidates[-1]
     for number in range(rounds + rounds // 2):
+        if number and number % PROCESS_ROUNDS == 0:
+            plain.restart()
+            plain.train(WARM_UP)
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):

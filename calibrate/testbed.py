@@ -55,6 +55,9 @@ class PlainLoop(Protocol):
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the current parameters and buffers into `targets`, by name."""
 
+    def restart(self) -> None:
+        """Start the training again in a new process, if it has a process of its own."""
+
 
 class Testbed(Protocol):
     """A device, or a group of devices, on which a validation measures.

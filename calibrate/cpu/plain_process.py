@@ -118,7 +118,13 @@ class ProcessLoop:
 
     def __init__(self, process: PlainProcess, job: Job, same_masks: bool, about: str):
         self._process, self.about = process, about
-        process.ask("load", job.describe(), same_masks)
+        self._load = "load", job.describe(), same_masks
+        self.restart()
+
+    def restart(self) -> None:
+        """Load the job again in a new process, whose memory has no history."""
+        self._process.close()
+        self._process.ask(*self._load)
         self.losses: list[float] = []
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:

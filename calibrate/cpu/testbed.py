@@ -150,7 +150,6 @@ class CpuTestbed:
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> ProcessLoop:
         """Plain PyTorch in a new process, where the job makes its model again."""
-        self._training.close()
         return ProcessLoop(self._training, job, same_masks, units.threads(*self.plain_threads))
 
     def close(self) -> None:

@@ -43,5 +43,8 @@ class GpuLoop:
         for name, tensor in module_tensors(self._plain.module).items():
             targets[name].detach().copy_(tensor.detach())
 
+    def restart(self) -> None:
+        """Do nothing: the loop has no process of its own, and PyTorch keeps the GPU's memory between steps."""
+
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(next(self._plain.module.parameters()).device)

@@ -32,6 +32,9 @@ class RecordingTestbed:
         self.events.append("run pytorch")
         return [1.0] * (steps + 1)
 
+    def restart(self):
+        self.events.append("restart pytorch")
+
     def anchor_samples(self):
         return []
 
@@ -82,6 +85,16 @@ def test_without_sampling_only_programs_run():
     testbed = RecordingTestbed()
     rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
     assert {event.partition(" ")[0] for event in testbed.events} == {"run"}
+
+
+def test_plain_pytorch_has_a_new_process_in_every_other_round():
+    """The memory that one process happens to get decides the length of its steps."""
+    testbed = RecordingTestbed()
+    rounds_of(testbed, rounds=5)
+    plain = [event for event in testbed.events if event.endswith("pytorch")]
+    warm_up_and_two_rounds = ["run pytorch"] * 3
+    last = ["run pytorch"] * 2
+    assert plain == [*warm_up_and_two_rounds, "restart pytorch", *warm_up_and_two_rounds, "restart pytorch", *last]
 
 
 def test_if_all_rounds_were_disturbed_all_count():

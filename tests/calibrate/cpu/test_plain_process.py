@@ -103,6 +103,16 @@ def test_it_trains_as_the_loop_in_this_process_does(process):
         torch.testing.assert_close(got[name], tensor.detach())
 
 
+def test_a_restart_is_another_process_that_trains_from_the_same_parameters(process):
+    loop = ProcessLoop(process, JOB, True, "")
+    loop.train(2)
+    losses, pid = loop.losses, process._process.pid
+    loop.restart()
+    loop.train(2)
+    assert loop.losses == losses
+    assert process._process.pid != pid
+
+
 def test_it_trains_on_the_batches_that_it_is_given(process):
     loop, batches = ProcessLoop(process, JOB, True, ""), []
     expected, built = [], JOB.build()
