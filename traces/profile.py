@@ -181,7 +181,8 @@ class LoopCosts(_Data):
     `forward_s`: per op of the forward pass (modules, autograd's graph). `backward_s`: per op of the backward pass. `view_s`: per view.
     `update_s`: per call of `optimizer.step()`, and `parameter_s`: per parameter, with `zero_grad` and the gradient's hand-over.
     `threads`: how many PyTorch used for an op on a CPU; None on a GPU and in older profiles. `waiting`: "active" or "passive" if the user's
-    environment said how they wait (OMP_WAIT_POLICY).
+    environment said how they wait (OMP_WAIT_POLICY). `fresh_s_per_byte`: how much longer the first write to memory from the
+    system takes than a later one; 0 on a GPU.
     """
 
     forward_s: Difference = 0.0
@@ -191,6 +192,7 @@ class LoopCosts(_Data):
     parameter_s: Difference = 0.0
     threads: int | None = Field(default=None, gt=0)
     waiting: str = ""
+    fresh_s_per_byte: Measure = 0.0
 
 
 class Transfer(_Data):

@@ -17,6 +17,7 @@ import torch
 from calibrate.cpu.loop import measure_loop
 from calibrate.cpu.sampler import PairSampler
 from calibrate.numerics import reference
+from executors.cpu.allocator import prepare
 from executors.cpu.wait_policy import waiting
 from executors.forms import Forms
 from executors.reference import Reference
@@ -80,6 +81,7 @@ class PlainServer:
 
     def add_keys(self, plan: Plan | None, keys: dict[str, Task]) -> dict[str, str]:
         """Compile keys of `plan` (None: the one of the last call). Returns why keys cannot be sampled."""
+        prepare()
         self._plan = plan or self._plan
         self._sampler.add(self._plan, keys)
         return self._sampler.failures

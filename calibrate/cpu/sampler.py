@@ -79,7 +79,13 @@ class PairSampler:
             self.failures[key] = reason(error)
 
     def _take_pair(self, key: str, number: int) -> None:
-        self.samples[key].keep(self.timed(key, _timed), number)
+        """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in an executor's steady steps."""
+        for _ in range(_TRIES):
+            faults = page_faults()
+            pair_s = self.timed(key, _timed)
+            if page_faults() - faults <= _FEW_FAULTS:
+                break
+        self.samples[key].keep(pair_s, number)
 
     def run(self, key: str) -> None:
         """Run the task of `key` once, on this thread."""
@@ -116,15 +122,6 @@ class Sampler(PairSampler):
 
         if keys:
             self.backend.workers.run(work, (position,))
-
-    def _take_pair(self, key: str, number: int) -> None:
-        """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in steady steps."""
-        for _ in range(_TRIES):
-            faults = page_faults()
-            pair_s = self.timed(key, _timed)
-            if page_faults() - faults <= _FEW_FAULTS:
-                break
-        self.samples[key].keep(pair_s, number)
 
 
 def _on_cpu(device: str) -> torch.device:

@@ -58,6 +58,10 @@ _HOST_COUNT_LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
     "adam": (8, 8, 2),
     "adamw": (8, 8, 2),
 })  # fmt: skip
+#: Tensors of a gradient's size that a step makes for itself, besides the sum of gradient and weight decay (torch.optim's sources, 2.13).
+_TEMPORARIES: Mapping[str, int] = MappingProxyType({
+    "sgd": 0, "momentum": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adam": 1, "adamw": 1,
+})  # fmt: skip
 
 
 def forms(optimizer: str) -> tuple[str, ...]:
@@ -135,6 +139,15 @@ class Update(Body):
     def least_kernels(self, device_kind: str) -> int:
         """The launches; on a CPU, PyTorch's foreach form is a loop over the parameters."""
         return self.launches * (len(self.parameters) if device_kind == "cpu" and self.form == "foreach" else 1)
+
+    def temporaries(self, task: Task) -> list[int]:
+        """Bytes of the tensors that the update makes for itself and holds at one time: in the for-loop form for the largest gradient."""
+        if self.form == "fused":
+            return []
+        decays = self.optimizer != "adamw" and self._all_hyper()["weight_decay"]
+        count = _TEMPORARIES[self.optimizer] + bool(decays)
+        sizes = [operand.bytes for operand in self.gradients(task)]
+        return count * (sizes if self.form == "foreach" else [max(sizes)])
 
     def hyper_at(self, iteration: int) -> tuple[tuple[str, float], ...]:
         """`hyper` with the learning rate of an iteration."""

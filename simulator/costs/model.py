@@ -21,7 +21,7 @@ from math import hypot
 
 import numpy as np
 
-from simulator.costs import efficiencies
+from simulator.costs import efficiencies, fresh_memory
 from simulator.costs.autograd import with_assumed_loop, with_loop
 from simulator.costs.contention import SMALL, group_of
 from simulator.costs.cost import FITTED, GUESSED, MEASURED, Cost
@@ -116,7 +116,11 @@ class CostModel:
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
-        return [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
+        costs = [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
+        loop = self.profile.loop if self.profile is not None else None
+        if loop is None or not self.machine.devices[0].threads:
+            return costs
+        return fresh_memory.added(plan, costs, loop.fresh_s_per_byte)
 
     def cost(self, task: Task) -> Cost:
         """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""

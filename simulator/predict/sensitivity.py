@@ -10,6 +10,7 @@ together:
   their error), because that number is too optimistic or too pessimistic for the whole class;
 - what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own;
 - a CPU's overhead per task, and the time to wake a worker;
+- how much memory a step of plain PyTorch takes from the system anew;
 - latencies and bandwidths of links, on which collectives run too;
 - the slow-down of tasks that run beside others, if no co-runs were measured.
 
@@ -144,8 +145,9 @@ class _Attribution:
         elif resource is Resource.COMPUTE:
             alone_s = cost.cold_s + overhead_s
             own_s = length_s if self.co_runs or not cost.group else min(length_s, alone_s)
-            fixed_s = own_s * overhead_s / alone_s if alone_s else 0.0
-            yield overhead, fixed_s
+            fixed_s, fresh_s = (own_s * part_s / alone_s if alone_s else 0.0 for part_s in (overhead_s, cost.fresh_s))
+            yield overhead, fixed_s - fresh_s
+            yield self.source(f"fresh memory{TOGETHER}{cost.fresh_error:.2g}", cost.fresh_error), fresh_s
             yield self._cost_source(cost), own_s - fixed_s
             yield self.source("slow-down", UNMEASURED_SLOW_DOWN), length_s - own_s
         else:
