@@ -18,13 +18,12 @@ from ui.app.share_parts import Download, keep_link, opened_by_link, picture, sha
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
 from ui.text import boards
-from ui.text.labels import markdown_escaped
+from ui.text.labels import SCHEDULE, markdown_escaped
 
 TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
 ABOUT = (
-    "A schedule says in which order the tasks of a step run, and on which lane: a stream of a device. Drag a task to another place or lane,"
-    " or move it with the boxes below. The board says at once whether the schedule still computes the same numbers, and what a step would"
-    " take."
+    f"{SCHEDULE} Each lane below is a stream of a device. Drag a task to another place or lane, or move it with the boxes below. The board"
+    " says at once whether the schedule still computes the same numbers, and what a step would take."
 )
 #: The name in the page's link of the strategy to start from.
 START = "start"
