@@ -25,7 +25,6 @@ from simulator.models.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError
-from traces.parents import end_with
 from traces.profile import LoopCosts
 
 #: Dropout draws its masks as PyTorch does.
@@ -94,7 +93,6 @@ class PlainServer:
 def serve() -> None:
     """Answer the requests that arrive on standard input, a socket, until the parent ends or closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
-    end_with(os.getppid())  # it may be killed; if it has ended already, its channel is closed
     channel = Connection(os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a model's code may read its standard input
