@@ -31,11 +31,14 @@ from traces.errors import StepcastError
 from traces.interrupts import interrupts_delayed
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Loads our packages before the folders of the user's modules are searched, which are those of this process.
+#: Loads our packages before the folders of the user's modules are searched, which are those of this process. Ends with its parent from the
+#: start: PyTorch takes seconds to load.
 _PROGRAM = """
-import json, sys
+import json, os, sys
 root, path = json.loads(sys.argv[1])
 sys.path.insert(0, root)
+from traces.parents import end_with
+end_with(os.getppid())
 import traces, simulator, executors, calibrate
 sys.path[:] = path
 from calibrate.cpu.plain_server import serve

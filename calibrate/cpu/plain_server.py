@@ -4,7 +4,6 @@ It has the environment and the number of threads of the user's own programs. Nei
 nor those of its workers' threads are made here.
 """
 
-import ctypes
 import os
 import pickle
 import signal
@@ -29,8 +28,6 @@ from simulator.plan.task import Task
 from traces.errors import StepcastError
 from traces.profile import LoopCosts
 
-#: Linux's request to be sent a signal when the parent ends.
-_PR_SET_PDEATHSIG = 1
 #: Dropout draws its masks as PyTorch does.
 _OWN_DRAWS = Forms(draws="stream")
 
@@ -98,8 +95,6 @@ class PlainServer:
 def serve() -> None:
     """Answer the requests that arrive on standard input, a socket, until the parent ends or closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
-    with suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Connection(os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a model's code may read its standard input

@@ -1,7 +1,10 @@
 """What occupies a device's memory at its peak: bytes by kind of value, and the largest storages with their layers."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+
+import numpy as np
 
 from simulator.machine.machine import HOST
 from simulator.memory.kinds import storage_kinds
@@ -24,17 +27,23 @@ def at_peak(
     """
     instances, kinds, layers = lifetimes(plan, timeline.spans), plan.derived(storage_kinds), plan.derived(_layers)
     copies = plan.derived(_copies)
+    carried_of, spans_of = defaultdict(list), defaultdict(list)
+    for name in plan.carried:
+        carried_of[plan.storages[name].device].append((name, plan.storages[name].bytes))
+    for span in timeline.spans:
+        spans_of[span.device].append(span)
+    numbers = {device: number for number, device in enumerate(plan.devices)}
+    device_of = np.array([numbers.get(plan.storages[name].device, -1) for name in instances.names], dtype=int)[instances.storage]
     peaks = []
-    for device in plan.devices:
+    for device, number in numbers.items():
         moment_s = _peak_time(memory[device], timeline.window_s)
-        alive = (instances.begin_s <= moment_s) & (instances.end_s > moment_s)
-        carried = [(name, plan.storages[name].bytes) for name in plan.carried if plan.storages[name].device == device]
+        alive = (device_of == number) & (instances.begin_s <= moment_s) & (instances.end_s > moment_s)
         names = [instances.names[i] for i in instances.storage[alive].tolist()]
-        fresh = [(name, plan.storages[name].bytes) for name in names if plan.storages[name].device == device]
+        carried, fresh = carried_of[device], [(name, plan.storages[name].bytes) for name in names]
         by_kind: dict[str, int] = {SCRATCH: kept_bytes.get(device, 0)}
         for name, size in (*carried, *fresh):
             by_kind[kinds[name]] = by_kind.get(kinds[name], 0) + size
-        running = _running(timeline.spans, device, moment_s)
+        running = _running(spans_of[device], moment_s)
         start = timeline.window_s[0]
         peaks.append(
             AtPeak(
@@ -62,9 +71,9 @@ def _peak_time(steps: Steps, window_s: tuple[float, float]) -> float:
     return next((time_s for time_s in moments if window_s[0] <= time_s < window_s[1]), moments[0])
 
 
-def _running(spans: Sequence[Span], device: str, moment_s: float) -> Span | None:
-    """The span that runs on a device at `moment_s`: one with a layer is preferred, then the one that started last."""
-    running = [span for span in spans if span.device == device and span.start_s <= moment_s < span.end_s]
+def _running(spans: Sequence[Span], moment_s: float) -> Span | None:
+    """The span of a device that runs at `moment_s`: one with a layer is preferred, then the one that started last."""
+    running = [span for span in spans if span.start_s <= moment_s < span.end_s]
     return max(running, key=lambda span: (bool(span.layer), span.start_s), default=None)
 
 

@@ -21,6 +21,7 @@ step takes as long as the longest chain. If errors change which one that is, the
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from simpy import Environment
 
@@ -171,7 +172,25 @@ class _Attribution:
             return None
         return None if route.alias else route
 
-    def launches(self, task: Task, cost: Cost) -> int:
+    @cached_property
+    def indices(self) -> dict[str, list[int]]:
+        """The tasks of each device."""
+        indices = defaultdict(list)
+        for index, task in enumerate(self.plan.tasks):
+            indices[task.device].append(index)
+        return indices
+
+    @cached_property
+    def recorded(self) -> frozenset[int]:
+        """The tasks whose end another lane waits for."""
+        return recorded_tasks(self.dependencies)
+
+    @cached_property
+    def launches(self) -> list[int]:
+        """The launches of each task."""
+        return [self._launches(task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)]
+
+    def _launches(self, task: Task, cost: Cost) -> int:
         """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
         if task.body.resource is Resource.HOST:
             return 1
@@ -190,12 +209,12 @@ class _Issues:
     def __init__(self, host: HostLane, of: _Attribution):
         """Split what `engine.hosts` says of each task: it is linear in the host's figures and in the tasks' issue times."""
         plan, self._graph = of.plan, of.timeline.mode == GRAPH
-        self._indices = [index for index, task in enumerate(plan.tasks) if task.device in host.devices]
+        self._indices = sorted(index for device in host.devices for index in of.indices.get(device, ()))
         self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
         self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
         issue_s = {i: host.call_s if plan.tasks[i].body.resource is Resource.HOST else of.costs[i].issue_s for i in self._indices}
         known = {index: None if seconds is None else 0.0 for index, seconds in issue_s.items()}
-        recorded, launches = recorded_tasks(of.dependencies), [of.launches(*pair) for pair in zip(plan.tasks, of.costs, strict=True)]
+        recorded, launches = of.recorded, of.launches
 
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
             return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).of(of.dependencies.steady)

@@ -3,17 +3,15 @@
 import logging
 import os
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from simulator.search.setup import code_digest
 from traces.errors import StepcastError
+from traces.parents import end_with
 
 #: The folder of our packages, which other processes import too.
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -21,8 +19,6 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _PATIENCE_S = 10
 #: Candidates for which starting another process is worth while.
 _EACH = 8
-#: Seconds between two looks of a process at whether its parent still runs.
-_WATCH_S = 0.2
 #: Keeps quiet about semaphores that the process which cleans up after the others removes when Ctrl-C has ended them.
 _AFTER_CTRL_C = "ignore:resource_tracker:UserWarning"
 #: What a cluster needs that is not installed by default.
@@ -48,7 +44,8 @@ def usual_processes(candidates: int) -> int:
 def workers(processes: int, cluster: str | None = None) -> Iterator[Workers]:
     """Yield who runs calls: `processes` processes of this machine (1: this one), or the Dask cluster with its scheduler at `cluster`.
 
-    Processes end with the block, also after Ctrl-C. Raises StepcastError if the cluster cannot be used.
+    Processes end with the block, also after Ctrl-C, and with this process, even if it is killed. Raises StepcastError if the cluster
+    cannot be used.
     """
     if cluster is not None:
         with _cluster(cluster) as run:
@@ -68,9 +65,10 @@ def _processes(count: int) -> Iterator[Workers]:
     executor, before = None, os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, _AFTER_CTRL_C]))  # of the processes that are started
     try:
-        with _quiet(), Parallel(n_jobs=count, backend="loky", batch_size=1, return_as="generator") as parallel:
+        options = {"batch_size": 1, "return_as": "generator", "initializer": end_with, "initargs": (os.getpid(),)}
+        with _quiet(), Parallel(n_jobs=count, backend="loky", **options) as parallel:
             executor = getattr(parallel._backend, "_workers", None)  # joblib keeps it for later, and has no public name for it
-            yield lambda calls: parallel(delayed(_while_parent_lives)(os.getpid(), *call) for call in calls)
+            yield lambda calls: parallel(delayed(function)(*arguments) for function, arguments in calls)
     finally:
         sys.path.remove(_ROOT)
         del os.environ["PYTHONWARNINGS"]
@@ -78,24 +76,6 @@ def _processes(count: int) -> Iterator[Workers]:
             os.environ["PYTHONWARNINGS"] = before
         if executor is not None:
             executor.terminate(kill_workers=True)
-
-
-def _while_parent_lives(parent: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call a function in a process that `parent` started, and end the process as soon as the parent has ended, even if it was killed."""
-    _watch(parent)
-    return function(*arguments)
-
-
-@cache
-def _watch(parent: int) -> None:
-    """Start a thread that ends this process when its parent is no longer `parent`."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -14,6 +14,10 @@ from traces.comparison import PYTORCH, PYTORCH_GRAPH, Shares, Validation, Valida
 PLAIN = "plain PyTorch"
 #: What people call the strategies that are not told by their names. The baseline is not what a user has: that is plain PyTorch.
 _NAMES = {PYTORCH: PLAIN, PYTORCH_GRAPH: f"{PLAIN}, one CUDA graph", "baseline": "baseline (one stream, our executor)"}
+#: What a schedule is, for pages that name one.
+SCHEDULE = (
+    "A schedule says in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."
+)
 #: Entries of a plan's semantics that say how it computes what plain training computes.
 HOW_COMPUTED = frozenset({"scan_level", "divided", "batch_norm_parts"})
 #: An invisible character that ends words for Markdown. It keeps addresses and :names: of symbols apart, which a backslash does not.

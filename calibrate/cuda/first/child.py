@@ -4,11 +4,9 @@ CONTEXT names a function, as module:function or module:function:INDEX, that retu
 crash or a hang ends this process alone.
 """
 
-import ctypes
 import logging
-import signal
+import os
 import sys
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -18,8 +16,8 @@ from executors.cuda.torch_driver import gpu
 from simulator.models.user_code import brief
 from traces.errors import StepcastError
 from traces.files import write_json
+from traces.parents import end_with
 
-_PR_SET_PDEATHSIG = 1
 REAL = "calibrate.cuda.first.child:on_gpu"
 
 
@@ -31,8 +29,7 @@ def on_gpu(index: str = "0") -> CheckContext:
 def main(name: str, opener: str, result: str) -> int:
     """Make the check and write its answer. Returns 0, or 2 if the GPU cannot be used, with the reason in the answer."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
-    with suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the process that started this one, even if it is killed
+    end_with(os.getppid())
     check = next(check for check in CHECKS if check.name == name)
     module, function, *arguments = opener.split(":")
     try:

@@ -209,6 +209,32 @@ def test_it_ends_with_its_parent(then):
     child.wait(10)
 
 
+_SLOW_TORCH = """
+import pathlib, time
+pathlib.Path(__file__).with_suffix(".mark").touch()
+time.sleep(600)
+"""
+_STARTING = """
+import sys, time
+from calibrate.cpu.plain_process import PlainProcess
+sys.path.insert(0, {folder!r})
+process = PlainProcess()
+process._start()
+print(process._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_its_parent_while_it_loads(tmp_path):
+    (tmp_path / "torch.py").write_text(_SLOW_TORCH)
+    code = _STARTING.format(folder=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        wait_until((tmp_path / "torch.mark").exists)
+        parent.kill()
+    child.wait(10)
+
+
 def wait_until(holds):
     """Wait for a condition that another process makes true."""
     for _ in range(500):

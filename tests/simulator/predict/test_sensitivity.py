@@ -86,6 +86,17 @@ def test_the_host_launches_no_alias_but_every_call_of_its_own():
     assert {"dispatch_s": pytest.approx(4.0)} in seen.chains
 
 
+def test_launches_are_counted_once_however_many_hosts_there_are(monkeypatch):
+    counted = []
+    monkeypatch.setattr("simulator.predict.sensitivity.linked", lambda task: counted.append(task.name))
+    names = ("d", "e", "f")
+    hosts = tuple(replace(host(name, dispatch_s=1.0, errors=ERRORS), name=f"host of {name}") for name in names)
+    plan, costs = build(*(task(f"on {name}", 0.0, reads="x", writes=f"y{name}", on=name) for name in names))
+    seen = of(plan, costs, replace(gpu(*names), hosts=hosts))
+    assert sorted(counted) == sorted(each.name for each in plan.tasks)
+    assert seen.chains.count({"dispatch_s": pytest.approx(1.0)}) >= len(names)
+
+
 def test_part_of_a_period_of_the_host_belongs_to_the_tasks_that_it_issued_last():
     """The host is blocked by `a` until 5 s, and then issues b and c, whose launch c waits for."""
     plan, costs = build(

@@ -217,15 +217,24 @@ def test_a_dask_cluster_gives_the_same_answer_to_the_bit(setup, cluster):
     assert rank(shared).result.document() == rank(search(setup, TEXTS, here)).result.document()
 
 
-def test_a_process_ends_when_the_one_that_started_it_was_killed(tmp_path):
-    """The child of a child watches its parent, which is killed, while its call would last for minutes."""
-    call = "import os, time; from simulator.search.workers import _while_parent_lives as run"
-    call += "; run(os.getppid(), lambda: (print(os.getpid(), flush=True), time.sleep(600)), ())"
-    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
-    with subprocess.Popen([sys.executable, "-c", parent, call], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        child = psutil.Process(int(process.stdout.readline()))
+#: Asks for one call, so that one of the two processes gets none, and prints the processes that are there.
+ONE_CALL = """
+import os, time, psutil
+from simulator.search.workers import workers
+with workers(2) as run:
+    list(run([(os.getpid, ())]))
+    print(*(process.pid for process in psutil.Process().children()), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_processes_end_when_the_one_that_started_them_is_killed():
+    with subprocess.Popen([sys.executable, "-c", ONE_CALL], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        children = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         process.kill()
-        child.wait(60)
+        _, alive = psutil.wait_procs(children, timeout=60)
+    assert len(children) >= 2
+    assert not alive
 
 
 def test_what_was_measured_of_this_very_job_stands_in_the_ranking(two_cores):

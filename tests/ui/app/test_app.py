@@ -18,6 +18,7 @@ from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.comparison import Comparison
 from traces.errors import StepcastError
+from ui import jobs
 from ui.app import links
 from ui.app import model as app_model
 from ui.reports import training as training_report
@@ -64,6 +65,11 @@ def test_without_reports_it_says_how_to_make_one(start):
     app = start()
     assert not app.exception
     assert "stepcast validate" in text_of(app)
+
+
+@pytest.mark.parametrize("at", ["", "validate", "board"])
+def test_a_page_that_names_schedules_says_what_one_is(start, at):
+    assert "A schedule says in which order the tasks of a step run" in text_of(start(predictor=jobs, at=at))
 
 
 def test_report_shows_charts_table_and_words(start, report):

@@ -178,6 +178,20 @@ def test_edits_survive_a_reload(page):
     assert other.text_area(key="board text").value != edited, "a session of its own begins with the strategy's own order"
 
 
+@pytest.mark.parametrize("query", [{**JOB, "strategy": ["turbodl", "baseline"], "start": "baselin"}, {"start": "nosuch"}])
+def test_a_link_to_an_unknown_start_is_not_answered_for_another_one(page, query):
+    app = page(**query)
+    expected = f"this link cannot be answered here: unknown strategy to start from {query['start']!r}"
+    assert words(app).startswith(expected)
+    assert words(app.run()).startswith(expected), "another run of the page does not answer either"
+    assert not payloads_of_app(app)
+    for name, value in JOB.items():
+        app.session_state[name] = int(value) if name == "batch" else value.partition(":")[0]
+    app.multiselect(key="strategies").set_value(["turbodl"]).run()
+    assert not app.error
+    assert app.query_params["start"] == "turbodl"
+
+
 def test_an_order_that_breaks_a_hazard_cannot_be_run(page):
     app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
     assert not app.button(key="button run board").disabled

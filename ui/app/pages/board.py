@@ -1,5 +1,6 @@
 """The app's schedule board: a strategy's plan as lanes, whose tasks the user moves; it says what is still correct, and what it costs."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import streamlit as st
@@ -7,24 +8,23 @@ import streamlit as st
 from simulator.board import order_csv
 from simulator.board.order import Order, OrderError
 from traces import units
-from traces.errors import StepcastError
+from traces.errors import StepcastError, UnknownNameError
 from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, text_ui
 from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
 from ui.app.links import OPTIONS, command, query_of, request_fields
 from ui.app.model import OnBoard, Predictor, Request
 from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, title
-from ui.app.share_parts import Download, keep_link, opened_by_link, picture, share_ui
+from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
 from ui.text import boards
-from ui.text.labels import markdown_escaped
+from ui.text.labels import SCHEDULE, markdown_escaped
 
 TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
 ABOUT = (
-    "A schedule says in which order the tasks of a step run, and on which lane: a stream of a device. Drag a task to another place or lane,"
-    " or move it with the boxes below. The board says at once whether the schedule still computes the same numbers, and what a step would"
-    " take."
+    f"{SCHEDULE} Each lane below is a stream of a device. Drag a task to another place or lane, or move it with the boxes below. The board"
+    " says at once whether the schedule still computes the same numbers, and what a step would take."
 )
 #: The name in the page's link of the strategy to start from.
 START = "start"
@@ -37,16 +37,16 @@ def page() -> None:
     predictor = predictor_ui("predict")
     if predictor is None:
         return
-    linked = linked_or_first(opened_by_link("board", OPTIONS), predictor.choices())
+    linked = linked_or_first(opened_by_link("board", (*OPTIONS, START)), predictor.choices())
     if linked is not None:
         put_fields(request_fields(linked), predictor.choices())
     try:
         with st.sidebar:
             request = request_ui(predictor)
+        if linked is not None:
+            put_start(linked, request)
         st.subheader(title(request), anchor=False)
         st.write(ABOUT)
-        if linked is not None and START in linked:
-            st.session_state["board strategy"] = linked[START][-1]
         strategy = select(st, "Strategy to start from", request.strategies, "board strategy")
         keep_link("board", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
         with st.spinner("Predicting", show_time=True):
@@ -54,6 +54,16 @@ def page() -> None:
         board_ui(predictor, request, strategy, started)
     except StepcastError as error:
         st.error(markdown_escaped(str(error)))
+
+
+def put_start(linked: Mapping[str, Sequence[str]], request: Request) -> None:
+    """Choose the strategy to start from that a link names. Raises StepcastError if it is not among the request's strategies."""
+    named = linked.get(START, [""])[-1]
+    if named in request.strategies:
+        st.session_state["board strategy"] = named
+    elif named:
+        refuse_link(str(UnknownNameError("strategy to start from", named, request.strategies)))
+        check_link(request)
 
 
 def board_ui(predictor: Predictor, request: Request, strategy: str, started: OnBoard) -> None:

@@ -7,13 +7,10 @@ import streamlit as st
 
 from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_models, start_traces
 from ui.app.navigation import link_ui
-from ui.text.labels import markdown_escaped
+from ui.text.labels import SCHEDULE, markdown_escaped
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
-ABOUT = (
-    "How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule. A schedule says"
-    " in which order the tasks of a step run, and on which stream or device; a strategy, such as backward-fusion, makes one."
-)
+ABOUT = f"How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule. {SCHEDULE}"
 
 
 @dataclass(frozen=True)

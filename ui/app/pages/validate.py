@@ -23,18 +23,20 @@ from ui.reports.report import Report, read_report
 from ui.reports.validations import Shown, validation_section
 from ui.text import sentences, tables, verdicts
 from ui.text import task_errors as error_words
-from ui.text.labels import markdown_escaped, row_labels
+from ui.text.labels import SCHEDULE, markdown_escaped, row_labels
 
 #: The query that the user came with.
 Link = Mapping[str, Sequence[str]]
 TITLE, ICON, ORDER = "Reports", ":material/fact_check:", 50
 URL = "validate"
+ABOUT = f"Step times of schedules, predicted and then measured. {SCHEDULE}"
 #: The names in the query of the page's link: a report, and the numbers of its job and of the comparison whose timelines are drawn.
 LINKED = ("report", "job", "timeline")
 
 
 def page() -> None:
     """Let the user validate a job here or choose a report, and show it: predicted above measured first, then what follows from them."""
+    st.write(ABOUT)
     validation_run_ui("report")
     linked = opened_by_link("validate", LINKED) or {}
     try:
