@@ -45,6 +45,7 @@ def test_a_measured_loop_takes_less_than_a_millisecond_per_op():
     costs = measure_loop(PairSampler())
     torch.set_num_threads(threads)
     assert all(abs(costs.model_dump()[name]) < 1e-3 for name in ("forward_s", "backward_s", "view_s", "update_s", "parameter_s"))
+    assert 0 <= costs.fresh_s_per_byte < 1e-6
     assert costs != LoopCosts()
 
 
