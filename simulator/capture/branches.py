@@ -3,6 +3,7 @@
 They run for the values that the batch at hand has. A check that the values are the same becomes an op of the step.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,11 @@ def depends_on_values(func, args) -> bool:
     """
     if func in _BY_INDICES:
         return any(index is not None and index.dtype in _MASKS for index in args[1])
+    return _has_such_results(func)
+
+
+@cache
+def _has_such_results(func) -> bool:
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return func is torch.ops.aten.equal.default or bool(tags.intersection(func.tags))
 

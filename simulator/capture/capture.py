@@ -4,6 +4,7 @@ A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.
 stack of running modules, which gives each op its layer; a backward op has the layer in which its autograd node was made.
 """
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from simulator.capture.gradients import finish
-from simulator.capture.intercept import CanonicalForms
+from simulator.capture.intercept import CanonicalForms, without_redraws
 from simulator.capture.known_values import UnknownContentError
 from simulator.capture.module_stack import Layers
 from simulator.capture.recorder import OwnTensorError, Recorder
@@ -45,16 +46,29 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, rep
     read values that depend on nothing but the batch, buffers and literals: it is captured for the values at hand, and checks them in every
     step. Raises StepcastError if values that a step reads depend on trainable parameters.
     """
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with fake, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
+    with _without_collection():
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        try:
+            with fake, without_redraws(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copying a module does this; it is harmless
+                built = build()
+            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, {})
+        except _NEEDS_REAL_TENSORS:
             built = build()
-        return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, {})
-    except _NEEDS_REAL_TENSORS:
-        built = build()
-        contents = _contents(built)
-        return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, contents)
+            contents = _contents(built)
+            return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, contents)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Within the block the garbage collector is off: all that is recorded is kept, so that each search among it is in vain."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _contents(built: Built) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
@@ -21,6 +22,7 @@ from simulator.ops.recurrent import layers as recurrent
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
 _APPLY = torch.nn.Module._apply
+_TRUNCATED_NORMAL = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
 
 
 class CanonicalForms(TorchFunctionMode):
@@ -67,6 +69,22 @@ class CanonicalForms(TorchFunctionMode):
         if func in recurrent.CELLS:
             return recurrent.run(func, args, kwargs, self._layer())
         return func(*args, **kwargs)
+
+
+def without_redraws() -> Any:
+    """A context in which a truncated normal distribution is drawn once on fake tensors, whatever name the caller uses for `trunc_normal_`.
+
+    PyTorch draws again until every number is within the bounds. This reads the numbers, which fake tensors do not have. A version of
+    PyTorch without this private function is left as it is: its models are made of real tensors.
+    """
+    return patch.object(torch.nn.init, "_no_grad_trunc_normal_", _truncated_normal, create=True)
+
+
+def _truncated_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    if not isinstance(tensor, FakeTensor):
+        return _TRUNCATED_NORMAL(tensor, *args, **kwargs)
+    with torch.no_grad():
+        return tensor.normal_()
 
 
 def _ctc_loss(func: Callable, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ private modules (torch._subclasses, torch.utils._python_dispatch).
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -269,6 +270,7 @@ def _bits(tensor: torch.Tensor) -> tuple[bool, bool]:
     return tensor.is_conj(), tensor.is_neg()
 
 
+@cache
 def _mask_position(func) -> int | None:
     return next((i for i, argument in enumerate(func._schema.arguments) if argument.name == "output_mask"), None)
 
@@ -279,10 +281,14 @@ def _as_list(result: Any) -> list[Any]:
 
 def _mutated(func, args, kwargs) -> list[torch.Tensor]:
     """Return the tensor arguments that the op changes, by its schema or by HIDDEN_MUTATIONS."""
-    tensors = []
-    for position, argument in enumerate(func._schema.arguments):
-        hidden = position in HIDDEN_MUTATIONS.get(str(func), ()) and args[5]
-        if hidden or (argument.alias_info is not None and argument.alias_info.is_write):
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            tensors += [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
-    return tensors
+    hidden = HIDDEN_MUTATIONS.get(str(func), ())
+    values = [args[position] if position < len(args) else kwargs.get(name) for position, name in _written(func)]
+    values += [args[position] for position in hidden if args[5]]
+    return [item for item in tree_leaves(values) if isinstance(item, torch.Tensor)] if values else []
+
+
+@cache
+def _written(func) -> tuple[tuple[int, str], ...]:
+    """The arguments that the op changes by its schema, as positions and names."""
+    arguments = enumerate(func._schema.arguments)
+    return tuple((i, each.name) for i, each in arguments if each.alias_info is not None and each.alias_info.is_write)

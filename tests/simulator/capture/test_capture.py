@@ -1,5 +1,7 @@
 """Capture: the ops, views, layers, roles and FLOPs of a training step."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -241,3 +243,35 @@ def test_submodules_that_the_user_put_in_eval_mode_stay_so():
         return model, torch.randn(batch, 3), torch.randint(0, 3, (batch,))
 
     assert not call_factory(Factory("mine", make, ""), 2).module[1].training
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_is_off_during_capture_and_then_as_before(collects):
+    seen = []
+
+    def loss(output: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        seen.append(gc.isenabled())
+        return output.sum()
+
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        graph_of(nn.Linear(3, 2), torch.randn(4, 3), loss)
+        with pytest.raises(StepcastError):
+            graph_of(nn.Flatten(), torch.randn(4, 3))
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert set(seen) == {False}
+
+
+def test_a_truncated_normal_distribution_needs_no_real_tensors():
+    made = []
+
+    def build() -> Built:
+        made.append(nn.Linear(3, 2))
+        nn.init.trunc_normal_(made[-1].weight)
+        return Built(made[-1], (torch.randn(4, 3),), {}, torch.zeros(()), lambda output, _: output.sum())
+
+    assert lines(capture(build, batch=4)) == lines(graph_of(nn.Linear(3, 2), torch.randn(4, 3)))
+    assert len(made) == 1
