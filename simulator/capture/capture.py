@@ -61,7 +61,7 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, rep
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Within the block the garbage collector is off: all that is recorded is kept, so that each search among it is in vain."""
+    """Turn the garbage collector off within the block. A capture keeps what it records, so collections would search it and free nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
