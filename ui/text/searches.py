@@ -133,21 +133,27 @@ def _why_words(result: SearchResult, best: RankedPlan) -> list[str]:
     lines = []
     if result.waterfall and result.baseline_step_s is not None:
         lines.append(change_words("The best step", "baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s))
-    rival = next((plan for plan in result.plans if plan.plan == result.rival), None)
-    if rival is not None and result.rival_waterfall:
+    if (rival := _explained_rival(result)) is not None:
         lines.append(change_words("The best step", rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s))
     return lines
 
 
+def _explained_rival(result: SearchResult) -> RankedPlan | None:
+    """The best plan of another family, if the difference to it is known and is not that to the baseline, which is explained anyway."""
+    if not result.rival_waterfall or result.rival == "baseline":
+        return None
+    return next((plan for plan in result.plans if plan.plan == result.rival), None)
+
+
 def waterfalls(result: SearchResult) -> list[tuple[str, list[Bar]]]:
     """The bars to the best plan's step from the baseline's, and from that of the best plan of another family, each with its plan."""
-    best, rival = result.winner, next((plan for plan in result.plans if plan.plan == result.rival), None)
+    best = result.winner
     if best is None:
         return []
     drawn = []
     if result.waterfall and result.baseline_step_s is not None:
         drawn.append(("baseline", bars("baseline", result.baseline_step_s, result.waterfall, best.plan, best.step_s)))
-    if rival is not None and result.rival_waterfall:
+    if (rival := _explained_rival(result)) is not None:
         drawn.append((rival.plan, bars(rival.plan, rival.step_s, result.rival_waterfall, best.plan, best.step_s)))
     return drawn
 

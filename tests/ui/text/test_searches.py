@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from tests.support.search_samples import ranked, search_result, verification
+from traces.comparison import Change
 from traces.measured_step import MeasuredStep
 from traces.search_result import PlainStep
 from ui.text import searches
@@ -103,3 +104,10 @@ def test_a_search_on_costs_that_were_not_measured_tells_no_gain():
     assert "over the baseline" not in searches.headline(result)
     assert searches.words(result)[0].startswith("No verdict: 10.0 % of the predicted time was measured on this machine")
     assert not any("No verdict" in line for line in searches.words(search_result(measured_share=0.9)))
+
+
+def test_a_rival_that_is_the_baseline_is_explained_once():
+    change = (Change(part="overlap of backward", seconds=-0.01),)
+    result = search_result(rival="baseline", waterfall=change, rival_waterfall=change)
+    assert [name for name, _ in searches.waterfalls(result)] == ["baseline"]
+    assert sum(line.startswith("The best step is") for line in searches.words(result)) == 1
