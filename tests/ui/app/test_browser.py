@@ -137,6 +137,15 @@ def predicting(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
+def test_the_names_of_figures_are_not_cut_off_in_a_narrow_window(browser, predicting):
+    page = browser.new_page(viewport={"width": 900, "height": 1000})
+    page.set_default_timeout(60_000)
+    page.goto(f"{predicting}/trace")
+    page.get_by_test_id("stMetricValue").first.wait_for()
+    names = page.locator("[data-testid='stMetricLabel'] *")
+    assert names.evaluate_all("all => all.filter(e => e.textContent && getComputedStyle(e).whiteSpace === 'nowrap').length") == 0
+
+
 def test_a_model_is_picked_a_slider_moved_and_the_link_opened_again(browser, predicting):
     page = browser.new_page(viewport={"width": 1280, "height": 1600})
     page.set_default_timeout(30_000)
