@@ -4,7 +4,6 @@ A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.
 stack of running modules, which gives each op its layer; a backward op has the layer in which its autograd node was made.
 """
 
-import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ from simulator.models.time_limit import time_limit
 from simulator.models.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import StepcastError
+from traces.garbage import gc_paused
 
 # This logger prints a traceback for every exception that it passes on. Stepcast reports these itself, in one line.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -46,7 +46,7 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, rep
     read values that depend on nothing but the batch, buffers and literals: it is captured for the values at hand, and checks them in every
     step. Raises StepcastError if values that a step reads depend on trainable parameters.
     """
-    with _without_collection():
+    with gc_paused():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             with fake, without_redraws(), warnings.catch_warnings():
@@ -57,18 +57,6 @@ def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, rep
             built = build()
             contents = _contents(built)
             return _record(_with_fake_tensors(built, fake), fake, batch, loss_scale, repeats, contents)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Turn the garbage collector off within the block. A capture keeps what it records, so collections would search it and free nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _contents(built: Built) -> dict[str, torch.Tensor]:
