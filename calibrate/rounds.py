@@ -125,8 +125,7 @@ def run_rounds(
     before = candidates[-1]
     for number in range(rounds + rounds // 2):
         if number and number % PROCESS_ROUNDS == 0:
-            plain.restart()
-            plain.train(WARM_UP)
+            plain.restart(WARM_UP)
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):

@@ -55,8 +55,8 @@ class PlainLoop(Protocol):
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy the current parameters and buffers into `targets`, by name."""
 
-    def restart(self) -> None:
-        """Start the training again in a new process, if it has a process of its own."""
+    def restart(self, warm_up: int) -> None:
+        """Start the training again in a new process with `warm_up` steps, if it has a process of its own."""
 
 
 class Testbed(Protocol):

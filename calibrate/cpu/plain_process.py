@@ -122,10 +122,14 @@ class ProcessLoop:
     def __init__(self, process: PlainProcess, job: Job, same_masks: bool, about: str):
         self._process, self.about = process, about
         self._load = "load", job.describe(), same_masks
-        self.restart()
+        self._start()
 
-    def restart(self) -> None:
-        """Load the job again in a new process, whose memory has no history."""
+    def restart(self, warm_up: int) -> None:
+        """Load the job again in a new process, whose memory has no history, and train `warm_up` steps."""
+        self._start()
+        self.train(warm_up)
+
+    def _start(self) -> None:
         self._process.close()
         self._process.ask(*self._load)
         self.losses: list[float] = []

@@ -43,7 +43,7 @@ class GpuLoop:
         for name, tensor in module_tensors(self._plain.module).items():
             targets[name].detach().copy_(tensor.detach())
 
-    def restart(self) -> None:
+    def restart(self, warm_up: int) -> None:
         """Do nothing: the loop has no process of its own, and PyTorch keeps the GPU's memory between steps."""
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from functools import cache
 
 _OPTIONS = (
     (-4, 0),  # M_MMAP_MAX: no mapping per allocation
-    (-1, 2**31 - 1),  # M_TRIM_THRESHOLD: never give memory back
+    (-1, -1),  # M_TRIM_THRESHOLD: never give memory back, however much is free
     (-2, 256 << 20),  # M_TOP_PAD: grow the heap in large pieces
     (-8, 1),  # M_ARENA_MAX: one arena, so that a tensor freed by one worker can be reused by another
 )

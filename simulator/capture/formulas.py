@@ -1,5 +1,7 @@
 """FLOPs and shapes of ops for which PyTorch's own registries have none, or wrong ones."""
 
+from functools import partial
+
 import torch
 from torch.utils.flop_counter import flop_registry
 
@@ -24,8 +26,32 @@ def _like_log_probs(_, log_probs: torch.Tensor, *__, **___) -> torch.Tensor:
     return log_probs.new_empty(log_probs.shape)
 
 
+def _normalized(func, inputs, weight, bias, mean, variance, training: bool, *rest):
+    """The results of a batch-norm in training, whose own shape function runs its formula op by op."""
+    if not training or not _plain(inputs, weight, bias, mean, variance):
+        return func(inputs, weight, bias, mean, variance, training, *rest)
+    return torch.empty_like(inputs), *(inputs.new_empty(inputs.shape[1]) for _ in range(2))
+
+
+def _normalized_backward(func, gradient, inputs, weight, mean, variance, saved_mean, saved_scale, training: bool, epsilon, mask):
+    """The results of the backward of such a batch-norm."""
+    alike = gradient.stride() == inputs.stride()
+    if not (training and all(mask) and alike and weight is not None and _plain(gradient, inputs, weight, mean, variance)):
+        return func(gradient, inputs, weight, mean, variance, saved_mean, saved_scale, training, epsilon, mask)
+    return torch.empty_like(inputs), *(inputs.new_empty(inputs.shape[1]) for _ in range(2))
+
+
+def _plain(inputs: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether all are of the type of the inputs, and these without gaps."""
+    formats = (torch.contiguous_format, *((torch.channels_last,) if inputs.dim() == 4 else ()))
+    dense = any(inputs.is_contiguous(memory_format=each) for each in formats)
+    return dense and all(each is None or each.dtype == inputs.dtype for each in others)
+
+
 #: Shape functions in the place of PyTorch's own, or of none.
 SHAPES = {
+    torch.ops.aten.native_batch_norm.default: partial(_normalized, torch.ops.aten.native_batch_norm.default),
+    torch.ops.aten.native_batch_norm_backward.default: partial(_normalized_backward, torch.ops.aten.native_batch_norm_backward.default),
     torch.ops.aten._grouped_mm.default: _grouped_product,
     torch.ops.aten._ctc_loss_backward.default: _like_log_probs,
     torch.ops.aten._ctc_loss_backward.Tensor: _like_log_probs,

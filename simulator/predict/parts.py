@@ -5,8 +5,8 @@ The critical path leads from the end of the period back to its begin. An instant
 - the host runs belongs to LAUNCHES;
 - nothing on the path runs (a sleeping worker wakes, a gap between the nodes of a CUDA graph) belongs to IDLE;
 - a task runs is divided: what the task takes longer than alone, because others use cores, SMs, bandwidth or links, belongs to CONTENTION;
-  the executor's own time per task (on a CPU, where no host lane has it) to LAUNCHES; the rest to the work of the task's phase. The
-  division is the same at every instant of a task.
+  the executor's own time per task (on a CPU, where no host lane has it) to LAUNCHES; the rest, which has the page faults of fresh memory,
+  to the work of the task's phase. The division is the same at every instant of a task.
 
 So the parts of a timeline add up to its step time.
 """
@@ -70,7 +70,7 @@ def task_seconds(plan: Plan, machine: Machine, costs: Sequence[Cost], alone_s: S
     """What each task takes. `alone_s` by task (`Simulation.alone_s`). With a host lane, the executor's time per task is the host's."""
     overhead_s = {name: machine.device(name).task_overhead_s if machine.host(name) is None else 0.0 for name in plan.devices}
     return {
-        task.name: TaskSeconds(alone, overhead_s[task.device] + cost.overhead_s)
+        task.name: TaskSeconds(alone, overhead_s[task.device] + cost.overhead_s - cost.fresh_s)
         for task, cost, alone in zip(plan.tasks, costs, alone_s, strict=True)
     }
 

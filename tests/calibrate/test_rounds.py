@@ -32,8 +32,9 @@ class RecordingTestbed:
         self.events.append("run pytorch")
         return [1.0] * (steps + 1)
 
-    def restart(self):
+    def restart(self, warm_up):
         self.events.append("restart pytorch")
+        self.train(warm_up)
 
     def anchor_samples(self):
         return []

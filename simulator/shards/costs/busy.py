@@ -8,6 +8,7 @@ needs.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, Self
 
@@ -62,7 +63,7 @@ class Sums:
         self._moved, self._members = moved, members.astype(moved.dtype)
         self._made: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
 
-    @property
+    @cached_property
     def total(self) -> np.ndarray:
         """[..., ...], the sum over all devices."""
         return self._moved.sum(axis=(1, 3))
@@ -75,7 +76,9 @@ class Sums:
 
     def _sum(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> np.ndarray:
         first, rows, second, columns = self._moved.shape
-        to_targets = self._moved @ self._members[:columns, targets] if targets else self._moved
+        to_targets = self._moved
+        if targets:  # one large product: NumPy computes a stack of small ones one by one
+            to_targets = (self._moved.reshape(-1, columns) @ self._members[:columns, targets]).reshape(first, rows, second, -1)
         if not sources:
             return to_targets
         members = self._members[:rows, sources]
@@ -83,27 +86,37 @@ class Sums:
 
 
 class _Entries(NamedTuple):
-    """Some entries of one array of `Sums`: its groups, the places of sources and targets, and seconds of a byte and of a copy."""
+    """Some entries of one array of `Sums`: its groups, the places of sources and targets, and seconds of a byte and of a copy.
+
+    `parts`: whose time each entry takes, in rising order.
+    """
 
     groups: tuple[tuple[int, ...], tuple[int, ...]]
+    parts: np.ndarray
     sources: np.ndarray
     targets: np.ndarray
     byte_s: np.ndarray
     copy_s: np.ndarray
 
-    def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
-        """[entries, ..., ...]. `back`: what goes from sources to targets comes back instead. Devices that `moved` leaves out have none."""
+    def add_to(self, busy_s: np.ndarray, moved: Sums, copies: Sums, back: bool) -> None:
+        """Add the seconds to [part, ..., ...].
+
+        `back`: what goes from sources to targets comes back instead. Devices that `moved` leaves out have none.
+        """
         sources, targets, groups = self.sources, self.targets, self.groups
         if back:
             sources, targets, groups = targets, sources, (groups[1], groups[0])
         summed = moved.between(*groups)
         _, rows, _, columns = summed.shape
         there = (sources < rows) & (targets < columns)
+        if not there.any():
+            return
         sources, targets, byte_s, copy_s = (each[there] for each in (sources, targets, self.byte_s, self.copy_s))
-        result = summed[:, sources, :, targets] * byte_s[:, None, None]
+        seconds = summed[:, sources, :, targets] * byte_s[:, None, None]
         if copy_s.any():
-            result += copies.between(*groups)[:, sources, :, targets] * copy_s[:, None, None]
-        return result
+            seconds += copies.between(*groups)[:, sources, :, targets] * copy_s[:, None, None]
+        parts, first = np.unique(self.parts[there], return_index=True)
+        busy_s[parts] += np.add.reduceat(seconds, first, axis=0)
 
 
 class Busiest:
@@ -122,8 +135,8 @@ class Busiest:
         mirrored = {(*reversed(forms[term]), *term[2:]) for term in chain(*terms)}
         #: Whether copies take as long on their way back: all links are alike in both directions.
         self.both_ways = all(len(own) == 1 for own in terms) and mirrored == {forms[term] + term[2:] for term in chain(*terms)}
-        self._alone = list(self._entries([forms[own[0]] + own[0][2:] for own in terms if len(own) == 1]))
-        self._added = [list(self._entries([forms[term] + term[2:] for term in own])) for own in terms if len(own) > 1]
+        self._parts = len(terms)
+        self._entries = list(self._by_array([(part, *forms[term], *term[2:]) for part, own in enumerate(terms) for term in own]))
 
     def sums(self, moved: np.ndarray) -> Sums:
         """Sums of [..., source, ..., target] over groups of devices, of which the last may be left out.
@@ -134,23 +147,22 @@ class Busiest:
 
     def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
         """[..., ...], the time of the busiest part for sums of bytes and of copies. `back`: of copies from each target to its source."""
-        longest = np.zeros(moved.total.shape)
-        for entries in self._alone:
-            np.maximum(longest, entries.seconds(moved, copies, back).max(axis=0, initial=0.0), out=longest)
-        for several in self._added:
-            np.maximum(longest, sum(entries.seconds(moved, copies, back).sum(axis=0) for entries in several), out=longest)
-        return longest
+        busy_s = np.zeros((self._parts, *moved.total.shape))
+        for entries in self._entries:
+            entries.add_to(busy_s, moved, copies, back)
+        return busy_s.max(axis=0, initial=0.0)
 
-    def _entries(self, terms: Sequence[tuple[_Group, _Group, float, float]]) -> Iterator[_Entries]:
-        by_array: dict[tuple[bool, bool], list[tuple[int, int, float, float]]] = {}
-        for sources, targets, *seconds in terms:
+    def _by_array(self, terms: Sequence[tuple[int, _Group, _Group, float, float]]) -> Iterator[_Entries]:
+        """The terms (part, sources, targets, seconds of a byte and of a copy), together if they read the same array of sums."""
+        by_array: dict[tuple[bool, bool], list[tuple[int, int, int, float, float]]] = {}
+        for part, sources, targets, *seconds in terms:
             (tall, a), (wide, b) = self._numbers[sources], self._numbers[targets]
-            by_array.setdefault((tall, wide), []).append((a, b, *seconds))
+            by_array.setdefault((tall, wide), []).append((part, a, b, *seconds))
         for by_group, rows in by_array.items():
-            *ends, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
+            parts, *ends, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
             used = [tuple(map(int, np.unique(end))) if is_group else () for is_group, end in zip(by_group, ends, strict=True)]
             a, b = (np.searchsorted(own, end) if own else end for own, end in zip(used, ends, strict=True))
-            yield _Entries((used[0], used[1]), a, b, byte_s, copy_s)
+            yield _Entries((used[0], used[1]), parts, a, b, byte_s, copy_s)
 
 
 def _without_covered(parts: Sequence[Part]) -> list[Part]:

@@ -65,6 +65,12 @@ def test_tasks_that_take_less_time_are_work_and_not_overlap():
     assert changes(parts_of(*step(), gpu()), parts_of(*step(fused=True), gpu())) == {"update": -1.0}
 
 
+def test_page_faults_are_the_work_of_the_task_that_first_writes():
+    plan, (first, *others) = step()
+    costs = [replace(first, overhead_s=0.5, fresh_s=0.4), *others]
+    assert nonzero(parts_of(plan, costs, gpu())) == {"forward": 2.4, "launches": 0.1, "backward": 5.0, "update": 1.0}
+
+
 def test_the_host_has_a_part():
     launch_bound = parts_of(*step(), gpu(host=host(dispatch_s=4.0)))
     assert launch_bound.step_s == 16.0
