@@ -5,16 +5,20 @@ end of its heap (M_TRIM_THRESHOLD in mallopt(3)), so that a step takes much of i
 mapping of its own (the upper limit of M_MMAP_THRESHOLD) and always fresh. Of the smaller ones, how much is fresh depends on how the heap
 happens to be laid out. It is assumed to be `SHARE` of the most that a step holds of them at a time, divided among the tasks by the bytes
 that they allocate.
+
+Where several ops give a gradient of one tensor, autograd adds to the first of them in place if nothing else has it
+(`InputBuffer::accumulate`): such a sum allocates nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import Update
 from simulator.costs.cost import Cost
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT
+from simulator.plan.task import BACKWARD, INPUT, Task
 
 #: Smallest allocation that is always a mapping of its own: DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64-bit systems.
 MAPPED_BYTES = 32 << 20
@@ -57,13 +61,21 @@ def _fresh_bytes(plan: Plan) -> tuple[Fresh, ...]:
     mapped, heap = [], []
     for index, (task, names) in enumerate(zip(plan.tasks, accessed, strict=True)):
         scratch = task.body.temporaries(task) if isinstance(task.body, Update) else []
-        sizes = scratch + [plan.storages[name].bytes for name in names if name not in live]
+        new = [name for name in names if name not in live]
         live.update(names)
+        ended = [name for name in names if last[name] == index]
+        if _sums_gradients(task) and (first := plan.values[task.reads[0].value].storage) in ended:
+            new, ended = [], [name for name in ended if name != first]  # the sum takes the place of its first term
+        sizes = scratch + [plan.storages[name].bytes for name in new]
         mapped.append(sum(size for size in sizes if size >= MAPPED_BYTES))
         heap.append(sum(size for size in sizes if size < MAPPED_BYTES))
         held += heap[-1]
         peak = max(peak, held)
-        ended = [plan.storages[name].bytes for name in names if last[name] == index]
-        held -= sum(size for size in scratch + ended if size < MAPPED_BYTES)
+        freed = scratch + [plan.storages[name].bytes for name in ended]
+        held -= sum(size for size in freed if size < MAPPED_BYTES)
     share = min(1.0, SHARE * peak / sum(heap)) if sum(heap) else 0.0
     return tuple(Fresh(own, share * rest) for own, rest in zip(mapped, heap, strict=True))
+
+
+def _sums_gradients(task: Task) -> bool:
+    return task.phase == BACKWARD and isinstance(task.body, OpCall) and task.body.target == "aten.add.Tensor"

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import Update
 from simulator.costs.cost import Cost
 from simulator.costs.fresh_memory import MAPPED_BYTES, SHARE, SHARE_ERROR, Fresh, added, fresh_bytes
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
+from simulator.plan.task import BACKWARD, Task
 from simulator.predict.forecast import forecast_strategy
 from simulator.predict.intervals import Z_90
 from tests.support import mlp
@@ -35,6 +37,26 @@ def test_a_large_tensor_is_fresh_in_every_step():
     wide = value("wide", (rows, 64), "activation")
     plan = plan_of([mm("a", value("x", (rows, 64), "input"), W, wide)], [value("x", (rows, 64), "input"), W, wide])
     assert fresh_bytes(plan) == (Fresh(MAPPED_BYTES, 0.0),)
+
+
+def add(name: str, left, right, out) -> Task:
+    reads = (left.operand(), right.operand())
+    return Task(name, OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), out.device, reads=reads, writes=(out.operand(),), phase=BACKWARD)
+
+
+def test_a_sum_of_gradients_takes_the_place_of_the_first_unless_that_is_needed_later():
+    """As autograd does where a tensor is read twice. `also` reads the first gradient after the sum."""
+    first, second, total, other = (value(name, (32, 64), "gradient") for name in ("first", "second", "total", "other"))
+    sums = add("sum", first, second, total)
+    also = add("also", first, total, other)
+    made = [mm("a", X, W, first), mm("b", X, W, second)]
+    values = [X, W, first, second, total, other]
+
+    def allocated(*tasks):
+        return [fresh.heap > 0 for fresh in fresh_bytes(plan_of([*made, *tasks], values))]
+
+    assert allocated(sums) == [True, True, False]
+    assert allocated(sums, also) == [True, True, True, False]
 
 
 def update(optimizer: str, form: str, **hyper: float):
