@@ -142,7 +142,7 @@ def _check_numerics(
     for label in sorted(plans, key=lambda label: references.key(plans[label])):
         told(f"numbers of {label}")
         numerics = compare(job, built, plans[label], testbed.backend, references.of(plans[label]), steps)
-        checked[label] = numerics, testbed.backend.peak_bytes(plans[label], tensors, job.seed)
+        checked[label] = references.judged(plans[label], numerics), testbed.backend.peak_bytes(plans[label], tensors, job.seed)
     return checked
 
 

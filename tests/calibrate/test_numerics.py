@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from calibrate.numerics import Expected, compare, reference
+from calibrate.numerics import Expected, Numerics, References, compare, reference
 from executors.tensors import job_tensors
 from simulator.capture.capture import capture
 from simulator.job import Job
@@ -35,6 +35,42 @@ def test_five_steps_equal_plain_pytorch(model, two_cores, backend):
         strategy, options = strategies.parse(name)
         numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
         assert max(numerics.max_grad_error, numerics.max_param_error) <= limit, name
+
+
+CHAOTIC = """
+import torch
+
+class Map(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.start = torch.nn.Parameter(torch.rand(4, 8))
+
+    def forward(self, x):
+        state = self.start
+        for _ in range({times}):
+            state = 4 * state * (1 - state)
+        return x + state
+
+def make(batch):
+    return Map(), torch.zeros(batch, 8), torch.zeros(batch, 8), torch.nn.functional.mse_loss
+"""
+
+
+@pytest.mark.parametrize(("times", "judged_equal"), [(1, False), (24, True)])
+def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cores, times, judged_equal):
+    """The logistic map doubles a difference each time: after 24 times, one rounding has become another number."""
+    path = tmp_path / "model.py"
+    path.write_text(CHAOTIC.replace("{times}", str(times)))
+    job = Job(f"{path}:make", 4)
+    strategy, options = strategies.parse("baseline")
+    plan = strategy.plan(job, two_cores, None, options)
+    far = Numerics(0.5, 0.01)
+    judged = References(job, job.build(), 1, None).judged(plan, far)
+    assert judged.equal("fp32") is judged_equal
+    assert not far.equal("fp32")
+    same = Numerics(1e-6, 1e-7)
+    assert References(job, job.build(), 1, None).judged(plan, same) == same, "nothing to judge"
 
 
 def test_noise_is_drawn_anew_for_every_micro_batch(two_cores, backend):

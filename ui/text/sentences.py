@@ -60,11 +60,14 @@ def validation_words(validation: Validation) -> list[str]:
 
 
 def _repeat_words(validation: Validation) -> list[str]:
-    """How far two runs of plain PyTorch differ, if they do: some GPU kernels add in any order."""
+    """How far two runs of plain PyTorch differ, where that judges: some GPU kernels add in any order, and rounding can grow."""
     own = max((error for row in validation.ran for error in (row.reference_grad_error, row.reference_param_error) if error), default=0.0)
     if not own:
         return []
-    return [f"Plain PyTorch differs from itself by {units.difference(own)} between two runs; numbers are judged by a multiple of that."]
+    return [
+        f"Plain PyTorch differs from itself by {units.difference(own)} in a second run, on a CPU from parameters that are one rounding"
+        " away; numbers are judged by a multiple of that."
+    ]
 
 
 def _error(result: ValidationResult) -> float:
