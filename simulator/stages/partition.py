@@ -1,36 +1,18 @@
-"""Cut a chain of units into contiguous stages: balanced by time, under a memory limit where there is one.
+"""Cut a chain of units into contiguous stages, balanced by time.
 
 A placement vector p_1..p_K says that a cut lies after unit p_i, counted from 1, so that S = K + 1 stages hold units
 p_(i-1) + 1 .. p_i. Every stage holds at least one unit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from traces import units
 from traces.errors import StepcastError
 
 #: Costs that differ by no more than this, relative to each other, are equal: rounding of sums.
 _EQUAL = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one unit adds to the stage that holds it."""
-
-    seconds: float
-    """Seconds of its forward, backward and update for one micro-batch."""
-    state_bytes: int = 0
-    """Bytes held all the time: parameters, their gradients, optimizer state and buffers."""
-    activation_bytes: int = 0
-    """Bytes kept for the backward of each micro-batch in flight."""
-    parameter_bytes: int = 0
-    """Bytes of the parameters alone: what each further version of the weights costs."""
-    output_bytes: int = 0
-    """Bytes that cross a cut after this unit; the stage behind the cut keeps them for each micro-batch in flight."""
 
 
 def stages_of(placement: Sequence[int], count: int) -> tuple[range, ...]:
@@ -63,45 +45,9 @@ def balanced_unfolded(forward_s: Sequence[float], backward_s: Sequence[float], s
     return _placement([np.maximum(forward, backward)] * (stages - 1) + [forward + backward])
 
 
-def fitting(
-    loads: Sequence[Load], stages: int, memory_bytes: int, in_flight: Sequence[int], versions: Sequence[int] | None = None
-) -> tuple[int, ...]:
-    """Return the balanced placement vector among those whose stages need at most `memory_bytes` each.
-
-    `in_flight`: micro-batches whose activations a stage keeps at once, by stage; see `in_flight_1f1b` and `in_flight_gpipe`.
-    `versions`: copies of the weights by stage, 1 each by default. Raises StepcastError if no placement fits, with the smallest limit
-    under which one does.
-    """
-    _check(len(loads), stages)
-    needs = _stage_bytes(loads, in_flight, versions or [1] * stages)
-    times = _sums([load.seconds for load in loads])
-    limited = [np.where(need <= memory_bytes, times, np.inf) for need in needs]
-    if not np.isfinite(_shortest(limited)):
-        smallest = int(_shortest(needs))
-        raise StepcastError(
-            f"no cut into {stages} stages fits {units.memory(memory_bytes)} a device: the smallest limit that fits is"
-            f" {units.memory(smallest)} ({smallest:,} bytes); take more stages, a smaller micro-batch, or recompute activations"
-        )
-    return _placement(limited)
-
-
 def in_flight_1f1b(stages: int, microbatches: int) -> tuple[int, ...]:
     """Return the micro-batches in flight by stage if each stage runs one forward, one backward: S for the first, 1 for the last."""
     return tuple(min(stages - stage, microbatches) for stage in range(stages))
-
-
-def in_flight_gpipe(stages: int, microbatches: int) -> tuple[int, ...]:
-    """Return the micro-batches in flight by stage if all forwards come first: every micro-batch of a step."""
-    return (microbatches,) * stages
-
-
-def stage_bytes(
-    loads: Sequence[Load], placement: Sequence[int], in_flight: Sequence[int], versions: Sequence[int] | None = None
-) -> tuple[int, ...]:
-    """Return the bytes that each stage of a placement needs; the arguments are those of `fitting`."""
-    needs = _stage_bytes(loads, in_flight, versions or [1] * len(in_flight))
-    held = stages_of(placement, len(loads))
-    return tuple(int(need[span.start, span.stop]) for need, span in zip(needs, held, strict=True))
 
 
 def _check(count: int, stages: int) -> None:
@@ -117,18 +63,6 @@ def _sums(values: Sequence[float]) -> np.ndarray:
     sums = total[None, :] - total[:, None]
     sums[np.tril_indices(len(total))] = np.inf
     return sums
-
-
-def _stage_bytes(loads: Sequence[Load], in_flight: Sequence[int], versions: Sequence[int]) -> list[np.ndarray]:
-    """Return for each stage [n + 1, n + 1]: the bytes it needs if it holds units first..last - 1."""
-    state, activations, parameters = (
-        _sums([getattr(load, name) for load in loads]) for name in ("state_bytes", "activation_bytes", "parameter_bytes")
-    )
-    received = np.array([0, *(load.output_bytes for load in loads)], dtype=float)[:, None]
-    return [
-        state + kept * (activations + received) + (copies - 1) * np.where(np.isfinite(parameters), parameters, 0)
-        for kept, copies in zip(in_flight, versions, strict=True)
-    ]
 
 
 def _shortest(costs: Sequence[np.ndarray]) -> float:

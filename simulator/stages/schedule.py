@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.stages.grid import Cell, Mark, drawn, drawn_around
+from simulator.stages.grid import Cell, Mark, drawn_around
 from traces.errors import StepcastError
 
 #: What an action computes, in the letters of torch.distributed.pipelining: a forward; a whole backward; and the halves of a backward, the
@@ -125,16 +125,6 @@ def timed(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: fl
 def makespan_s(spans: dict[Action, Span]) -> float:
     """When the last action ends."""
     return max((span.end_s for span in spans.values()), default=0.0)
-
-
-def drawing(schedule: Schedule, width: int | None = None) -> str:
-    """The actions of each rank over time; a forward and each half of a backward take one column, a whole backward two.
-
-    >>> print(drawing(gpipe.order(stages=2, micro_batches=2)))              # doctest: +SKIP
-    rank 0  0F0 0F1 .   .   .   0B0 -   0B1 -
-    rank 1  .   1F0 1F1 1B0 -   1B1 -
-    """
-    return drawn(_cells(schedule), width)
 
 
 def check(schedule: Schedule) -> None:

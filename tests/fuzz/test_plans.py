@@ -13,7 +13,7 @@ from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.plan import json as plan_json
-from simulator.plan import text as plan_text
+from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
@@ -31,7 +31,7 @@ def use(plan) -> None:
         alone = replace(plan, segments=(segment,))
         alone.validate(toy)
         forecast(alone, toy, CostModel(toy))
-    plan_text.outline(plan)
+    outline(plan)
     assert plan_json.load(json.loads(json.dumps(plan_json.dump(plan)))) == plan
 
 
@@ -40,13 +40,6 @@ def use(plan) -> None:
 def test_a_damaged_plan_is_used_or_refused(document):
     with sound("plan", document):
         use(plan_json.load(document))
-
-
-@fuzzed(80)
-@given(damaged_text(plan_text.render(PLANS[0])) | damaged_text(plan_text.render(PLANS[1])))
-def test_a_damaged_plan_text_is_used_or_refused(text):
-    with sound("plan, as text", text):
-        use(plan_text.parse(text))
 
 
 @fuzzed(60)

@@ -10,7 +10,6 @@ OURS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe.order,
     "1f1b": one_f_one_b.order,
     "interleaved-1f1b": interleaved.order,
-    "breadth-first": interleaved.breadth_first,
     "zero-bubble": zero_bubble.order,
     "zero-bubble in the memory of 1F1B": lambda ranks, m: zero_bubble.order(ranks, m, most_alive=ranks),
     "zero-bubble, looped": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="looped"),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.plan.text import parse
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
 from traces.comparison import Prediction, Validation
@@ -151,7 +150,7 @@ def test_predict_shows_the_plan(stepcast):
     (line,) = (line for line in text.splitlines() if line.startswith("  features.0/update "))
     assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
     document = stepcast.call(*job, "--show-plan", "--json").document
-    assert parse(document["plan"]).strategy == "forward-fusion"
+    assert "strategy   forward-fusion" in document["plan"]
     assert set(document) == PREDICTION | {"plan"}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from traces import units
 from traces.comparison import PYTORCH, PYTORCH_GRAPH, Shares, Validation, ValidationResult
@@ -32,11 +32,6 @@ def model_name(model: str) -> str:
     """A model as titles name it: that of a file without the folders, my_model.py:make."""
     source, colon, factory = model.rpartition(":")
     return f"{PurePath(source).name}{colon}{factory}" if source.endswith(".py") else model
-
-
-def home_path(path: Path) -> str:
-    """A path as pages show it: what lies in the user's folder begins with ~."""
-    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def strategy_name(strategy: str) -> str:

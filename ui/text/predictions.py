@@ -9,14 +9,6 @@ from traces.predictions import Predictions
 from ui.text.tables import COMMUNICATION, SPARE, folded_prediction, prediction_rows
 from ui.text.terminal import Grid
 
-#: The columns of `prediction_rows` that are shown, after machine and batch.
-SHOWN = ("strategy", "step ms", "90 % interval", "against PyTorch", "verdict", "over baseline", "peak memory", "fits")
-
-
-def predictions_cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
-    """Column name to text, a row per (batch, machine, prediction)."""
-    return [{head: row[head] for head in ("machine", "batch", *SHOWN)} for row in _cells(predictions)]
-
 
 def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
     rows = prediction_rows([prediction for *_, prediction in predictions])

@@ -1,7 +1,6 @@
 """Interleaved schedules: stage s on rank s % ranks, so that a rank runs several stages and a bubble is as short as one of them.
 
-1F1B order: "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (Narayanan et al., 2021). Breadth first:
-"Breadth-First Pipeline Parallelism" (Lamy-Poirier, 2022), torch's ScheduleLoopedBFS.
+"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (Narayanan et al., 2021).
 """
 
 from simulator.stages.schedule import BACKWARD, FORWARD, Action, Schedule
@@ -15,19 +14,6 @@ def order(ranks: int, micro_batches: int, per_rank: int = 2) -> Schedule:
     cannot cut into equal rounds, and here the first rounds are one micro-batch longer.
     """
     return Schedule(tuple(_rank(rank, ranks, _rounds(ranks, micro_batches), per_rank) for rank in range(ranks)))
-
-
-def breadth_first(ranks: int, micro_batches: int, per_rank: int = 2) -> Schedule:
-    """All micro-batches pass a stage before the rank's next stage starts; backwards run in reverse."""
-    return Schedule(
-        tuple(
-            (
-                *(Action(stage, FORWARD, m) for stage in _stages(rank, ranks, per_rank) for m in range(micro_batches)),
-                *(Action(stage, BACKWARD, m) for stage in _stages(rank, ranks, per_rank)[::-1] for m in reversed(range(micro_batches))),
-            )
-            for rank in range(ranks)
-        )
-    )
 
 
 def _stages(rank: int, ranks: int, per_rank: int) -> range:

@@ -5,7 +5,6 @@ import pytest
 from simulator.job import Job
 from simulator.plan.join import in_turn
 from simulator.plan.json import dump, load
-from simulator.plan.text import parse, render
 from simulator.strategies import registry as strategies
 from tests.support import staged_models
 from tests.support.pipeline_plans import devices
@@ -29,7 +28,6 @@ def test_a_later_plan_has_primes_but_for_what_is_carried():
     assert (first.tasks, first.values, first.losses) == (stale.tasks, stale.values, stale.losses)
     assert set(first.values) & set(second.values) == {name for name, value in plan.values.items() if value.storage in plan.carried}
     assert load(dump(plan)) == plan
-    assert parse(render(plan)) == plan
 
 
 def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():

@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
-from simulator.stages.live import peak_forwards
 from simulator.stages.orders import gpipe, interleaved, one_f_one_b, zero_bubble
 from simulator.stages.schedule import UNITS, Action, check, makespan_s, timed
 from tests.support.exact_schedules import shortest
+from tests.support.peak_forwards import peak_forwards
 from tests.support.pipelines import OURS, excess, units
 from tests.support.torch_orders import SIZES, torch_order
 from traces.errors import StepcastError
@@ -24,7 +24,6 @@ EXCESS = {
 #: Ours of the same name, for p ranks with m micro-batches in the memory of torch's.
 SAME = {
     "GPipe": gpipe.order,
-    "LoopedBFS": interleaved.breadth_first,
     "Interleaved1F1B": interleaved.order,
     "InterleavedZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="looped"),
     "ZBVZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="v"),
@@ -70,7 +69,6 @@ def test_ours_are_as_short_as_torchs_and_keep_no_more_forwards(name, ranks, micr
 @pytest.mark.parametrize(("ranks", "micro_batches", "per_rank"), [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (8, 32, 4)])
 def test_interleaved_orders_are_torchs(ranks, micro_batches, per_rank):
     assert interleaved.order(ranks, micro_batches, per_rank) == torch_order("Interleaved1F1B", ranks, micro_batches, per_rank)
-    assert interleaved.breadth_first(ranks, micro_batches, per_rank) == torch_order("LoopedBFS", ranks, micro_batches, per_rank)
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))

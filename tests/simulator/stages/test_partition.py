@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.stages.partition import Load, balanced, balanced_unfolded, fitting, in_flight_1f1b, in_flight_gpipe, stage_bytes, stages_of
+from simulator.stages.partition import balanced, balanced_unfolded, in_flight_1f1b, stages_of
 from traces.errors import StepcastError
-
-KB = 1000
 
 
 def every_placement(count: int, stages: int) -> list[tuple[int, ...]]:
@@ -98,54 +96,9 @@ def test_a_placement_names_each_stages_units():
     assert stages_of((), 2) == (range(2),)
 
 
-def loads(*rows: tuple[float, int, int]) -> list[Load]:
-    """Seconds, kilobytes of state, kilobytes of activations per micro-batch."""
-    return [Load(seconds, state * KB, activations * KB) for seconds, state, activations in rows]
-
-
 def test_first_stages_keep_more_micro_batches():
     assert in_flight_1f1b(4, 8) == (4, 3, 2, 1)
     assert in_flight_1f1b(4, 2) == (2, 2, 2, 1)
-    assert in_flight_gpipe(4, 8) == (8, 8, 8, 8)
-
-
-def test_memory_moves_a_cut_away_from_balance():
-    chain = loads((1, 1, 5), (1, 1, 5), (1, 1, 1), (1, 1, 1))
-    assert fitting(chain, 2, 30 * KB, in_flight_1f1b(2, 8)) == (2,)  # the first stage: 2 + 2 x 10 = 22
-    assert fitting(chain, 2, 20 * KB, in_flight_1f1b(2, 8)) == (1,)  # 1 + 2 x 5 = 11, and 3 + 7
-    assert stage_bytes(chain, (1,), in_flight_1f1b(2, 8)) == (11 * KB, 10 * KB)
-
-
-def test_a_stage_also_keeps_what_it_receives_and_further_versions_of_its_weights():
-    chain = [Load(1, 10, 100, parameter_bytes=4, output_bytes=1000), Load(1, 20, 200, parameter_bytes=5)]
-    assert stage_bytes(chain, (1,), (2, 1)) == (10 + 2 * 100, 20 + 200 + 1000)
-    assert stage_bytes(chain, (1,), (2, 1), versions=(3, 1)) == (10 + 2 * 100 + 2 * 4, 20 + 200 + 1000)
-
-
-def test_a_refusal_names_the_smallest_limit_that_fits():
-    chain = loads((1, 1, 5), (1, 1, 5), (1, 1, 1), (1, 1, 1))
-    with pytest.raises(
-        StepcastError, match=r"no cut into 2 stages fits 9.77 KiB a device: the smallest limit that fits is 10.7 KiB \(11,000 bytes\)"
-    ):
-        fitting(chain, 2, 10 * KB, in_flight_1f1b(2, 8))
-    assert fitting(chain, 2, 11 * KB, in_flight_1f1b(2, 8)) == (1,)
-
-
-@settings(derandomize=True, max_examples=100)
-@given(st.lists(st.tuples(*[st.integers(0, 9)] * 5), min_size=2, max_size=7), st.integers(1, 4), st.integers(0, 200), st.data())
-def test_no_other_placement_that_fits_is_better(rows, microbatches, memory_bytes, data):
-    chain = [Load(*row) for row in rows]
-    stages = data.draw(st.integers(1, len(chain)))
-    in_flight, versions = in_flight_1f1b(stages, microbatches), in_flight_1f1b(stages, stages)
-    needs = {p: max(stage_bytes(chain, p, in_flight, versions)) for p in every_placement(len(chain), stages)}
-    times = {p: max(sums([load.seconds for load in chain], p)) for p, need in needs.items() if need <= memory_bytes}
-    if times:
-        chosen = fitting(chain, stages, memory_bytes, in_flight, versions)
-        assert chosen in times
-        assert times[chosen] == min(times.values())
-    else:
-        with pytest.raises(StepcastError, match=rf"\({min(needs.values()):,} bytes\)"):
-            fitting(chain, stages, memory_bytes, in_flight, versions)
 
 
 def test_thousands_of_units_are_no_matter():

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.stages.orders import gpipe, one_f_one_b
-from simulator.stages.schedule import Action, ScheduleError, Span, check, drawing, linear, makespan_s, timed
+from simulator.stages.orders import one_f_one_b
+from simulator.stages.schedule import Action, ScheduleError, Span, check, linear, makespan_s, timed
 from tests.support.pipelines import OURS, schedule
 from tests.support.torch_orders import torch_order
 
@@ -50,23 +50,6 @@ def test_the_linear_order_keeps_the_ranks_orders_and_follows_the_needs(name):
 
 def test_the_linear_order_is_that_of_unit_times():
     assert " ".join(map(str, linear(one_f_one_b.order(2, 3)))) == "0F0 0F1 1F0 1B0 0B0 1F1 0F2 1B1 0B1 1F2 1B2 0B2"
-
-
-def test_a_drawing_has_a_line_for_each_rank_and_a_column_for_each_unit():
-    assert drawing(gpipe.order(2, 2)).split("\n") == [
-        "rank 0  0F0 0F1 .   .   .   0B0 -   0B1 -",
-        "rank 1  .   1F0 1F1 1B0 -   1B1 -",
-    ]
-
-
-def test_a_wide_drawing_continues_below():
-    assert drawing(gpipe.order(2, 2), width=8 + 5 * 4).split("\n") == [
-        "rank 0  0F0 0F1 .   .   .",
-        "rank 1  .   1F0 1F1 1B0 -",
-        "",
-        "rank 0  0B0 -   0B1 -",
-        "rank 1  1B1 -",
-    ]
 
 
 def test_a_deadlock_names_the_ranks_that_wait_for_each_other():
