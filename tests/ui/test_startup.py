@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cli_process import start
 
-HEAVY = ("torch", "streamlit", "matplotlib", "sklearn", "scipy", "networkx")
+HEAVY = ("torch", "streamlit", "matplotlib", "scipy", "networkx")
 #: Prints which of the heavy libraries are loaded when the process ends.
 REPORT = f"""
 import atexit, json, sys

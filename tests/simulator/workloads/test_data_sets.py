@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from simulator.job import Job
-from simulator.workloads import digits as digits_module
 from simulator.workloads import registry as workloads
 from simulator.workloads.data import Batches
-from traces.errors import StepcastError
 
 #: (model, image size) and a batch's shapes and classes.
 SETS = {
@@ -122,10 +120,3 @@ def test_digits_are_enlarged_alike_in_every_channel():
     assert images.shape == (5, 3, 40, 40)
     assert torch.equal(labels, same)
     assert all(torch.equal(images[:, channel], grey[:, 0]) for channel in range(3))
-
-
-def test_without_scikit_learn_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(digits_module, "find_spec", lambda name: None)
-    digits_module._pictures.cache_clear()
-    with pytest.raises(StepcastError, match="pip install scikit-learn"):
-        Job("lenet5", 4).data()
