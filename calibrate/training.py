@@ -208,7 +208,7 @@ def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Tes
     for name, plan in sorted(plans.items(), key=lambda item: references.key(item[1])):
         expected = references.of(plan)
         if expected.finite:
-            numerics[name] = references.judged(plan, compare(job, built, plan, backend, expected, steps))
+            numerics[name] = references.judged(plan, compare(job, built, plan, backend, expected, steps), backend)
     return numerics
 
 

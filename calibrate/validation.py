@@ -141,8 +141,9 @@ def _check_numerics(
     checked = {}
     for label in sorted(plans, key=lambda label: references.key(plans[label])):
         told(f"numbers of {label}")
-        numerics = compare(job, built, plans[label], testbed.backend, references.of(plans[label]), steps)
-        checked[label] = references.judged(plans[label], numerics), testbed.backend.peak_bytes(plans[label], tensors, job.seed)
+        plan, backend = plans[label], testbed.backend
+        numerics = references.judged(plan, compare(job, built, plan, backend, references.of(plan), steps), backend)
+        checked[label] = numerics, backend.peak_bytes(plan, tensors, job.seed)
     return checked
 
 

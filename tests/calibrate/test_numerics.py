@@ -1,6 +1,7 @@
 """Plain PyTorch, with which plans are compared, trains the user's own module; unusual steps are trained exactly or refused."""
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def make(batch):
 
 
 @pytest.mark.parametrize(("times", "judged_equal"), [(1, False), (24, True)])
-def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cores, times, judged_equal):
+def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cores, backend, times, judged_equal):
     """The logistic map doubles a difference each time: after 24 times, one rounding has become another number."""
     path = tmp_path / "model.py"
     path.write_text(CHAOTIC.replace("{times}", str(times)))
@@ -66,11 +67,13 @@ def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cor
     strategy, options = strategies.parse("baseline")
     plan = strategy.plan(job, two_cores, None, options)
     far = Numerics(0.5, 0.01)
-    judged = References(job, job.build(), 1, None).judged(plan, far)
+    judged = References(job, job.build(), 1, None).judged(plan, far, backend)
     assert judged.equal("fp32") is judged_equal
     assert not far.equal("fp32")
     same = Numerics(1e-6, 1e-7)
-    assert References(job, job.build(), 1, None).judged(plan, same) == same, "nothing to judge"
+    assert References(job, job.build(), 1, None).judged(plan, same, backend) == same, "nothing to judge"
+    faster = strategy.plan(replace(job, lr=1.0), two_cores, None, options)
+    assert References(job, job.build(), 1, None).judged(faster, far, backend) == far, "its first step differs already"
 
 
 def test_noise_is_drawn_anew_for_every_micro_batch(two_cores, backend):
