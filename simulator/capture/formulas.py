@@ -30,7 +30,7 @@ def _normalized(func, inputs, weight, bias, mean, variance, training: bool, *res
     """The results of a batch-norm in training, whose own shape function runs its formula op by op."""
     if not training or not _plain(inputs, weight, bias, mean, variance):
         return func(inputs, weight, bias, mean, variance, training, *rest)
-    return torch.empty_like(inputs), *(inputs.new_empty(inputs.shape[1]) for _ in range(2))
+    return _with_channels(inputs)
 
 
 def _normalized_backward(func, gradient, inputs, weight, mean, variance, saved_mean, saved_scale, training: bool, epsilon, mask):
@@ -38,6 +38,11 @@ def _normalized_backward(func, gradient, inputs, weight, mean, variance, saved_m
     alike = gradient.stride() == inputs.stride()
     if not (training and all(mask) and alike and weight is not None and _plain(gradient, inputs, weight, mean, variance)):
         return func(gradient, inputs, weight, mean, variance, saved_mean, saved_scale, training, epsilon, mask)
+    return _with_channels(inputs)
+
+
+def _with_channels(inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A tensor like the inputs, and two of a number per channel."""
     return torch.empty_like(inputs), *(inputs.new_empty(inputs.shape[1]) for _ in range(2))
 
 
