@@ -98,7 +98,7 @@ def _walked(plan: Plan, capacities: tuple[tuple[str, int], ...], memories: tuple
     shares = [1.0] * len(walks)
     uses_left: dict[int, int] = {}
     for period in range(1 + max(1, plan.largest_lag)):
-        for index, (lag, read, written, instances) in enumerate(walks):
+        for index, (lag, read, written, freed) in enumerate(walks):
             iteration = period - lag
             total = present = 0.0
             for storage, increase, touched, size, lru in read:
@@ -106,7 +106,7 @@ def _walked(plan: Plan, capacities: tuple[tuple[str, int], ...], memories: tuple
                 total += touched
             for storage, increase, touched, size, lru in written:
                 lru.touch(storage + increase * iteration, touched, size)
-            for storage, uses, lru in instances:
+            for storage, uses, lru in freed:
                 instance = storage + count * iteration
                 uses_left[instance] = left = uses_left.get(instance, uses) - 1
                 if not left and lru is not None:

@@ -21,9 +21,9 @@ class Clock(Environment):
     def at(self, when_s: float, event: Event, priority: int = NORMAL) -> None:
         """Let `event` happen at `when_s`, or now if that has passed."""
         now = self._now
-        heappush(self._queue, (when_s if when_s > now else now, priority, next(self._eid), event))
+        heappush(self._queue, (when_s if when_s > now else now, priority, next(self._eid), event))  # type: ignore[misc]  # no two numbers are equal
 
-    def run(self) -> None:
+    def run_to_end(self) -> None:
         """Process all events, as `Environment.run` does, but without a call per event. Raises the first exception of a process."""
         queue = self._queue
         while queue:
@@ -49,6 +49,9 @@ class Timer(Event):
 
 class Signal(Event):
     """What one process waits for, again and again: `yield signal.awaited()`. Then `fire` or `at` ends the wait. Nothing is created."""
+
+    env: Clock
+    callbacks: list[Callable[[Event], None]] | None
 
     def __init__(self, env: Clock):
         """Nobody waits yet."""

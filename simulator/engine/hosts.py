@@ -16,7 +16,7 @@ Graph: one launch per `graph_iterations` periods; a graph starts when it is laun
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from math import inf
 
 from simpy import Event
@@ -130,7 +130,8 @@ class EagerHost:
                 while issued and self._outstanding[stream] + launches[index] > self.depth:
                     ended = end_s[issued[0]]
                     if ended != ended:  # NaN: not known yet
-                        yield self._block(stream, issued, number)
+                        self._block(stream, issued, number)
+                        yield
                         continue
                     if ended > clock:
                         clock, blocker = ended, issued[0]
@@ -182,7 +183,7 @@ class GraphHost:
             self._graph_ended.succeed()
             self._graph_ended = None
 
-    def process(self) -> Iterator[Event]:
+    def process(self) -> Generator[Event, None, None]:
         """Launch graph after graph; the host launches a graph while the graph before it runs."""
         world, per_graph = self._world, self._host.graph_iterations
         env, program = world.env, world.program

@@ -1,5 +1,6 @@
 """What `sms` shares among: kernels, their shapes, and the SMs of one device."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.costs.cost import Cost
@@ -24,6 +25,10 @@ class Shape(NamedTuple):
     calls: int = 1
 
 
+#: That of a kernel which has not been queued yet.
+_NO_SHAPE = Shape(1, 0, 0, 0.0, 0.0, 0.0, "")
+
+
 def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
     """The shape of a kernel of this cost on a device of `sms` SMs."""
     per_wave = cost.blocks_per_sm * sms
@@ -38,18 +43,38 @@ def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
     return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls)
 
 
+@dataclass(slots=True, eq=False)
 class Kernel:
     """The kernel that a lane runs or waits to run. A lane runs one kernel at a time, so it reuses one object. Only `Sms` changes it."""
 
-    __slots__ = (
-        "anchor_s", "at_border", "border", "demand", "done", "ending", "factor", "freed_by", "full", "goal", "granted_s", "held", "last",
-        "memory_share", "next_border", "next_s", "number", "order", "pool", "priority", "queued", "rate", "seconds", "shape", "signal",
-        "sms", "start_s", "waves",
-    )  # fmt: skip
-
-    def __init__(self, pool: "Pool", signal: Signal):
-        """`pool`: the SMs of its device. `signal`: what its lane waits for."""
-        self.pool, self.signal = pool, signal
+    pool: "Pool"  # the SMs of its device
+    signal: Signal  # what its lane waits for
+    number: int = -1  # of its execution
+    priority: int = 0
+    order: tuple[int, float, int] = (0, 0.0, -1)  # among those that wait: (priority, arrival, issue)
+    shape: Shape = _NO_SHAPE
+    seconds: float = 0.0  # if it ran alone
+    held: bool = False
+    waves: int = 1
+    memory_share: float = 0.0
+    queued: bool = False  # whether it waits for SMs
+    last: bool = True  # whether its last wave is placed
+    goal: int = 0  # SMs that it wants
+    full: float = 0.0  # SMs with which it reaches full speed
+    sms: int = 0  # that it has
+    freed_by: int = -1  # the execution whose SMs it got
+    start_s: float = -1.0
+    granted_s: float = -1.0
+    rate: float = 0.0  # share of its solo speed, since `anchor_s`
+    anchor_s: float = 0.0
+    done: float = 0.0  # seconds of solo time done at `anchor_s`
+    next_s: float = 0.0
+    demand: float = 0.0
+    factor: float = 1.0
+    border: int = 0  # the last wave border that was seen
+    at_border: bool = False  # whether that was just now
+    next_border: int = 0
+    ending: bool = False
 
     def progress(self, now_s: float) -> float:
         """Work done, in seconds of the solo time."""

@@ -9,7 +9,7 @@ asks for a resource that other lanes share, and at the begin of each period. Wit
 start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from math import inf
 
 from simpy import Event
@@ -36,7 +36,7 @@ class Lane:
         self._world, self._name, self._tasks, self._sms = world, name, tasks, sms
         self._signal = Signal(world.env)
         self._kernel = Kernel(sms.pools[name[0]], self._signal) if sms else None
-        self._transfer = Transfer()
+        self._transfer = Transfer(self._signal)
         self._host = host if isinstance(host, EagerHost) else None
         self._graphs = host if isinstance(host, GraphHost) else None
         self._alone = {index: world.recipes[index].alone for index in tasks}
@@ -45,7 +45,7 @@ class Lane:
         #: Why the current task did not start earlier, and the execution that it waited for last.
         self._cause, self._waited_for = START, -1
 
-    def process(self) -> Iterator[Event]:
+    def process(self) -> Generator[Event, None, None]:
         """Run every task of the lane until the simulation stops."""
         world, graphs = self._world, self._graphs
         for period in range(world.horizon):
@@ -168,7 +168,7 @@ class Lane:
             yield signal.until(env.now + recipe.seconds)
         if not recipe.route.alias:
             signal.awaited()
-            self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes, signal)
+            self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes)
             yield signal
             if recipe.shape is None and not recipe.seconds:
                 started = transfer.start_s

@@ -13,7 +13,8 @@ Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -52,12 +53,22 @@ class Route(NamedTuple):
 ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
 
 
+@dataclass(slots=True, eq=False)
 class Transfer:
     """The transfer that a lane runs or waits to run. A lane reuses one object. Only `Links` changes it."""
 
-    __slots__ = (
-        "anchor_s", "bytes", "done_bytes", "freed_by", "moving", "next_s", "number", "order", "rate", "route", "signal", "start_s",
-    )  # fmt: skip
+    signal: Signal  # comes at its end
+    number: int = -1  # of its execution
+    order: tuple[int, float, int] = (0, 0.0, -1)  # among those that wait: (priority, arrival, issue)
+    route: Route = ALIAS_ROUTE
+    bytes: float = 0.0
+    start_s: float = -1.0
+    freed_by: int = -1  # the execution whose links it got
+    moving: bool = False  # whether its latency is over
+    rate: float = 0.0  # bytes per second since `anchor_s`
+    anchor_s: float = 0.0
+    done_bytes: float = 0.0  # at `anchor_s`
+    next_s: float = 0.0
 
     def __lt__(self, other: "Transfer") -> bool:
         return self.order < other.order
@@ -200,10 +211,10 @@ class Links(Allocator):
             for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
         )
         directions: dict[tuple[str, str], None] = {}
-        total: Counter[tuple[str, str]] = Counter()
+        total: dict[tuple[str, str], float] = defaultdict(float)
         latency_s = moving_s = latency_error = bandwidth_error = 0.0
         for moves, times in distinct.items():
-            load: Counter[tuple[str, str]] = Counter()
+            load: dict[tuple[str, str], float] = defaultdict(float)
             slowest_s = longest_s = 0.0
             for *ends, whole in moves:
                 route = self.route(*(HOST if rank < 0 else body.devices[rank] for rank in ends))
@@ -235,9 +246,9 @@ class Links(Allocator):
             self._rates[route] = max_min([route], self._capacity)[0]
         return route.latency_s + moved_bytes / self._rates[route]
 
-    def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float, signal: Signal) -> None:
-        """Queue `transfer` as execution `number`; `signal` comes at its end. A transfer that has begun is not overtaken."""
-        transfer.number, transfer.route, transfer.bytes, transfer.signal = number, route, moved_bytes, signal
+    def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float) -> None:
+        """Queue `transfer` as execution `number`. A transfer that has begun is not overtaken."""
+        transfer.number, transfer.route, transfer.bytes = number, route, moved_bytes
         transfer.order = (priority, self._env.now, number)
         transfer.start_s, transfer.moving, transfer.rate, transfer.done_bytes, transfer.freed_by = -1.0, False, 0.0, 0.0, -1
         for direction in route.directions:

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from simulator.plan.plan import Plan
 from traces.memory_use import HeldByKind
-from traces.timeline import DeviceUse, Timeline
+from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,17 @@ def one_after_another(timelines: Sequence[Timeline]) -> Timeline:
     The window reaches from the begin of the first one's window to the end of the last one's. Other quantities are the first one's.
     """
     first, last = timelines[0], timelines[-1]
-    spans, path, lengths = [], [], []
+    spans: list[Span] = []
+    path: list[CriticalSpan] = []
+    lengths: list[float] = []
     memory: dict[str, list[tuple[float, int]]] = {}
     kinds: dict[str, list[tuple[float, HeldByKind]]] = {}
     start_s, period, iteration = 0.0, 0, 0
     for timeline in timelines:
         until_s = start_s + timeline.window_s[1]
         for span in timeline.spans:
-            times_s = {"start_s": span.start_s + start_s, "end_s": span.end_s + start_s}
-            spans.append(replace(span, **times_s, iteration=span.iteration + iteration, period=span.period + period))
+            later = replace(span, start_s=span.start_s + start_s, end_s=span.end_s + start_s)
+            spans.append(replace(later, iteration=span.iteration + iteration, period=span.period + period))
         within = [each for each in timeline.critical_path if each.end_s > timeline.window_s[0] and each.start_s < timeline.window_s[1]]
         path += [replace(each, start_s=each.start_s + start_s, end_s=each.end_s + start_s) for each in within]
         for device, steps in timeline.memory.items():

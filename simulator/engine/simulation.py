@@ -154,10 +154,11 @@ class Simulation:
         launched = [mode == EAGER and self._hosts[task.device] is not None for task in plan.tasks]
         program = Unrolled(dependencies, iterations, launched)
         periods_per_window = next(iter(self._hosts.values())).graph_iterations if mode == GRAPH else 1
-        if iterations is None:
-            self._watch = SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
-        else:
-            self._watch = FixedIterations(iterations, program.periods)
+        self._watch: SteadyState | FixedIterations = (
+            SteadyState(dependencies.largest_lag, periods_per_window, len(plan.tasks))
+            if iterations is None
+            else FixedIterations(iterations, program.periods)
+        )
         links = Links(self._env, machine)
         recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=use_cache)
         #: By task, the seconds that it takes while nothing else runs, with the caches as they are in its place in the plan.
@@ -177,7 +178,7 @@ class Simulation:
         self._least_s = max(needed.needed_s.values()) if needed is not None else 0.0
         self._world = World(self._env, program, links, recipes, list(streams.values()), self._watch, merge)
         hosts = self._start(streams, contended, costs, iterations)
-        if iterations is None:
+        if isinstance(self._watch, SteadyState):
             any_pair = bool(pair_multipliers) or any(machine.device(name).shared_overhead_s for name in contended)
             sharing = sharing_lanes(streams, recipes, machine, contended, any_pair)
             repetition = Repetition(self._world, list(streams.values()), sharing, hosts, periods_per_window)
@@ -196,7 +197,7 @@ class Simulation:
         for (device, _), indices in streams.items():
             if any(recipes[index].shape is not None for index in indices):
                 sharing[memory_of[device]] = sharing.get(memory_of[device], 0) + 1
-        contended = {}
+        contended: dict[str, Sms] = {}
         for memory, lanes in sharing.items():
             if lanes > 1:
                 devices = [device for device in self._plan.devices if memory_of[device] == memory]
@@ -217,8 +218,8 @@ class Simulation:
         """
         fed: dict[str, dict[tuple[str, int], list[int]]] = {}
         for stream, indices in streams.items():
-            if (host := self._hosts[stream[0]]) is not None:
-                fed.setdefault(host.name, {})[stream] = indices
+            if (lane := self._hosts[stream[0]]) is not None:
+                fed.setdefault(lane.name, {})[stream] = indices
         numbers = {stream: number for number, stream in enumerate(streams)}
         host_of: dict[tuple[str, int], EagerHost | GraphHost] = {}
         issuing: list[tuple[EagerHost, list[int]]] = []
@@ -231,8 +232,7 @@ class Simulation:
                 host.resume()
                 issuing.append((host, [numbers[stream] for stream in own]))
         for stream, indices in streams.items():
-            lane = Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream))
-            self._env.process(lane.process())
+            self._env.process(Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream)).process())
         return issuing
 
     def _host(self, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:
@@ -249,7 +249,7 @@ class Simulation:
 
     def play(self) -> None:
         """Run to the last event. Raises ValueError if the plan deadlocks."""
-        self._env.run()
+        self._env.run_to_end()
         if not self._watch.over:
             tasks = self._plan.tasks
             stuck = ", ".join(repr(tasks[number % len(tasks)].name) for number in self._world.parked[:8])

@@ -15,7 +15,7 @@ sleeping one.
 """
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
@@ -42,7 +42,7 @@ class Sms(Allocator):
         self._multipliers = multipliers
         self._shares_interpreter = any(pool.interpreter_s for pool in self._all_pools)
         self._running: list[Kernel] = []  # kernels with SMs, in order of first grant
-        self._on_tick = [self._tick]
+        self._on_tick: list[Callable[[Event], None]] = [self._tick]
         self._timer = Signal(env)  # comes at `_timer_s`; at other times it is stale
         self._timer.callbacks = self._on_tick
         self._timer_s = inf

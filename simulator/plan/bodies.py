@@ -8,7 +8,7 @@ from simulator.discovery import modules
 def body_types() -> dict[str, type]:
     """Every kind of body by its `kind` string: the dataclasses with a field `kind` that a module of `simulator.bodies` defines."""
     return {
-        item.__dataclass_fields__["kind"].default: item
+        str(item.__dataclass_fields__["kind"].default): item
         for module in modules("simulator.bodies")
         for item in vars(module).values()
         if is_dataclass(item) and isinstance(item, type) and item.__module__ == module.__name__ and "kind" in item.__dataclass_fields__

@@ -27,7 +27,7 @@ class PlanError(StepcastError):
 
 
 class _Fault(NamedTuple):
-    index: int
+    position: int
     what: str
 
 
@@ -40,10 +40,10 @@ def check(plan: PlanContents, machine: Machine) -> None:
     filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}
     for segment in plan.segments:
         for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
-            task = segment.tasks[fault.index]
-            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(segment.tasks, fault.index))
+            task = segment.tasks[fault.position]
+            raise PlanError(f"plan {plan.strategy!r}: task {task.name!r} {fault.what}", excerpt(segment.tasks, fault.position))
         for deadlock in deadlocks(plan, segment.tasks, machine):
-            name = segment.tasks[deadlock.index].name
+            name = segment.tasks[deadlock.position].name
             raise PlanError(f"plan {plan.strategy!r}: task {name!r} {deadlock.what}", deadlock.details)
         filled |= plan.carried & {plan.storage_of(o) for task in segment.tasks for o in (*task.writes, *task.mutates)}
 

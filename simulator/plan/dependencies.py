@@ -27,7 +27,7 @@ def box(operand: Operand, shape: tuple[int, ...]) -> Box | None:
     for view in operand.views:
         args = json.loads(view.args)
         if view.target == "aten.slice.Tensor":
-            dim, start, stop, step = (*args, *[None, None, None, None][len(args) :])
+            dim, start, stop, step = [*args, None, None, None, None][:4]
             dim = dims[dim or 0]
             low, high = ranges[dim]
             extent = high - low

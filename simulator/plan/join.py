@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Task
+from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Storage, Task, Value
 
 
 def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[str, object], semantics: Mapping[str, object]) -> Plan:
@@ -14,7 +14,10 @@ def in_turn(strategy: str, plans: Sequence[tuple[Plan, int]], options: Mapping[s
     before has left. Every other name of a later plan gets a prime for each plan before it: `relu'` is the op `relu` of the second one.
     Raises ValueError if two plans carry different values under one name.
     """
-    values, storages, losses, segments = {}, {}, [], []
+    values: dict[str, Value] = {}
+    storages: dict[str, Storage] = {}
+    losses: list[str] = []
+    segments: list[Segment] = []
     gradients: dict[str, Operand] = {}
     for number, (plan, repeat) in enumerate(plans):
         own = _primed(plan, "'" * number)
@@ -43,8 +46,9 @@ def _primed(plan: Plan, primes: str) -> Plan:
         return name if name in on_carried else name + primes
 
     def primed(task: Task) -> Task:
-        operands = {kind: tuple(map(named, getattr(task, kind))) for kind in ("reads", "writes", "mutates")}
-        return replace(task, name=task.name + primes, after=tuple(name + primes for name in task.after), **operands)
+        reads, writes, mutates = (tuple(map(named, operands)) for operands in (task.reads, task.writes, task.mutates))
+        after = tuple(name + primes for name in task.after)
+        return replace(task, name=task.name + primes, after=after, reads=reads, writes=writes, mutates=mutates)
 
     values = [value if name in carried else replace(value, name=name + primes) for name, value in plan.values.items()]
     return replace(

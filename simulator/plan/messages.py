@@ -39,11 +39,11 @@ def blocking_pairs(tasks: Sequence[Task], receives: str) -> dict[int, tuple[str,
 class Deadlock(NamedTuple):
     """Two devices that wait for each other.
 
-    `index`: the message at which the first of them waits. `details`: their messages in the order in which they issue them, with arrows at
-    those at which they wait.
+    `position`: the message at which the first of them waits. `details`: their messages in the order in which they issue them, with arrows
+    at those at which they wait.
     """
 
-    index: int
+    position: int
     what: str
     details: str
 

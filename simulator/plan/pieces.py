@@ -32,7 +32,7 @@ def box_of(source: Operand) -> Box:
 def _slice(view: ViewStep, rank: int) -> tuple[int, int]:
     """The dimension that a slice cuts, and where it begins."""
     try:
-        arguments = json.loads(view.args)
+        arguments: list[int | None] = json.loads(view.args)
         dim, start, _, step = (*arguments, *(0, None, None, 1)[len(arguments) :])
         if view.target == "aten.slice.Tensor" and dim in range(-rank, rank) and (start or 0) >= 0 and step == 1:
             return dim, start or 0

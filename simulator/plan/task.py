@@ -205,7 +205,7 @@ class Task:
     """
 
     name: str
-    body: Body
+    body: Annotated[Any, Body]  # a kind of body; whoever handles it knows its fields
     device: str
     stream: int = 0
     priority: int = 0
