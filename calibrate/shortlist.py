@@ -11,8 +11,8 @@ from pathlib import Path
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import Progress, Testbed
 from simulator.job import Job
-from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, paired_interval
+from simulator.strategies.registry import family
 from traces.profile import Profile
 from traces.search_result import RankedPlan
 from traces.verdict import SAME, verdict

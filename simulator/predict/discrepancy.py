@@ -21,8 +21,8 @@ ops do not when they are timed one by one; how much depends on what the process 
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from types import MappingProxyType
 
+from simulator.strategies.registry import family
 from traces.comparison import PYTORCH, Validation
 from traces.shipped import shipped_validations
 
@@ -36,14 +36,6 @@ PROCESSES = "several processes"
 PLAIN = "one process, no stages"
 #: The group of plain PyTorch's steps.
 OWN_LOOP = "the user's own loop"
-#: Strategies that are variants of one idea. All others are families of their own.
-_FAMILIES = MappingProxyType(
-    {
-        **dict.fromkeys(("forward-fusion", "backward-fusion"), "fusion"),
-        **dict.fromkeys(("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"), PIPELINES),
-        **dict.fromkeys(("pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline"), PIPELINES),
-    }
-)
 
 
 def discrepancy(
@@ -64,12 +56,6 @@ def speedup_discrepancy(validations: Iterable[Validation], strategy: str, kind: 
     `discrepancy`.
     """
     return _of_family(_chosen(validations, kind, mode, but), strategy) or 0.0
-
-
-def family(strategy: str) -> str:
-    """The family of a strategy's name, with or without options: strategies whose predictions err in the same way."""
-    name = strategy.partition(":")[0]
-    return _FAMILIES.get(name, name)
 
 
 def group_of(strategy: str, processes: bool) -> str:

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.predict.discrepancy import family
+from simulator.strategies.registry import family
 
 DATA = Path(__file__).with_name("published.json")
 

@@ -9,7 +9,7 @@ from simulator.engine.steady import EQUAL
 from simulator.memory.words import holders_words, shortfall_words
 from simulator.options import option_values
 from simulator.plan.dependencies import dependencies_of
-from simulator.predict.discrepancy import family, shipped_discrepancy, shipped_speedup_discrepancy
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
 from simulator.predict.intervals import Interval, Sensitivity, factors, step_interval
 from simulator.predict.published import speedup_accuracy, step_accuracy
@@ -79,7 +79,7 @@ class Evaluation(Data):
         told = self.simulated
         own = shipped_speedup_discrepancy(self.strategy, told.kind, told.mode) if self.strategy != "baseline" else 0.0
         accuracy = told.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
-        return told.draws() * factors(f"steps of {family(self.strategy)}", hypot(own, accuracy))
+        return told.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
 
     @property
     def interval_s(self) -> Interval:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.machine.machine import Machine
-from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, forecast, forecast_many, least_measured, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.waterfall import waterfall
 from simulator.search.evaluation import Evaluation, prunes
 from simulator.search.search import FAR, MARGIN, Search
 from simulator.search.setup import Setup
+from simulator.strategies.registry import family
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 from traces.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult

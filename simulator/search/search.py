@@ -11,7 +11,6 @@ from math import inf
 
 from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.predict.discrepancy import family
 from simulator.search.cache import Cache
 from simulator.search.evaluation import Evaluation, evaluate_packed
 from simulator.search.setup import Setup
@@ -97,7 +96,7 @@ def search(
 def _most_s(text: str, known: Iterable[Evaluation]) -> float:
     """The bound in seconds above which a candidate is not simulated."""
     fitting = [each for each in known if each.fits]
-    own = (each.simulated.step_s for each in fitting if family(each.strategy) == family(text))
+    own = (each.simulated.step_s for each in fitting if strategies.family(each.strategy) == strategies.family(text))
     every = (each.simulated.step_s for each in fitting)
     return min(MARGIN * min(own, default=inf), FAR * min(every, default=inf))
 

@@ -9,6 +9,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 
 NAME = "backward-fusion"
+FAMILY = "fusion"
 ABOUT = "update each layer during backward, once its gradient is complete and its old parameters are no longer read"
 CANDIDATES = ("update_stream=on",)
 

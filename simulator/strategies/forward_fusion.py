@@ -10,6 +10,7 @@ from simulator.plan.fusion import delayed
 from simulator.plan.plan import Plan
 
 NAME = "forward-fusion"
+FAMILY = "fusion"
 ABOUT = "delay each layer's update until just before its next forward"
 
 

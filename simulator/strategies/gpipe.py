@@ -10,6 +10,7 @@ from simulator.stages.orders import gpipe
 from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "gpipe"
+FAMILY = "pipelines"
 ABOUT = "pipeline of stages: all forwards of the micro-batches, then all backwards, then the update"
 USES_COSTS = True
 LEAST_DEVICES = 2

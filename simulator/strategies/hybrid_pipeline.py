@@ -18,6 +18,7 @@ from simulator.strategies import stale_pipeline
 from traces.errors import StepcastError
 
 NAME = "hybrid-pipeline"
+FAMILY = "pipelines"
 ABOUT = "a share of the iterations as stale-pipeline runs them, the others as a synchronous pipeline of the same stages"
 USES_COSTS = True
 LEAST_DEVICES = 2

@@ -11,6 +11,7 @@ from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_b
 from traces.errors import StepcastError
 
 NAME = "interleaved-1f1b"
+FAMILY = "pipelines"
 ABOUT = "pipeline with several stages on each device, in 1F1B order: shorter bubbles, more transfers"
 USES_COSTS = True
 LEAST_DEVICES = 2

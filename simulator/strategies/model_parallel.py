@@ -11,6 +11,7 @@ from simulator.stages.planning import FUSED, DrainingOptions, synchronous
 from traces.errors import StepcastError
 
 NAME = "model-parallel"
+FAMILY = "pipelines"
 ABOUT = "stages on several devices, one after another: the whole batch goes forward and back, and one device works at a time"
 USES_COSTS = True
 LEAST_DEVICES = 2

@@ -10,6 +10,7 @@ from simulator.stages.orders import one_f_one_b
 from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "1f1b"
+FAMILY = "pipelines"
 ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
 USES_COSTS = True
 LEAST_DEVICES = 2

@@ -13,6 +13,7 @@ from simulator.stages.asynchronous import STASHED, Cycle, asynchronous
 from simulator.stages.planning import StageOptions, devices_of, stages_in
 
 NAME = "pipedream"
+FAMILY = "pipelines"
 ABOUT = "pipeline of mini-batches without a flush: 1F1B with stale weights, which each stage keeps from forward to backward"
 USES_COSTS = True
 LEAST_DEVICES = 2

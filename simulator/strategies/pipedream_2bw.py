@@ -28,6 +28,7 @@ from traces.errors import StepcastError
 from traces.garbage import gc_paused
 
 NAME = "pipedream-2bw"
+FAMILY = "pipelines"
 ABOUT = "pipeline of micro-batches without a flush: weights that lack one update, in two versions"
 USES_COSTS = True
 LEAST_DEVICES = 2

@@ -3,6 +3,7 @@
 A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Options` with a docstring per field, and a function `plan` of type
 `PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
 
+- `FAMILY`: the strategies of one family are variants of one idea, whose predictions err in the same way (default: a family of its own).
 - `USES_COSTS = True`: the plan depends on the costs, or on rates and times of the machine. Its keys are measured before it is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
 - `LEAST_DEVICES`: the smallest number of devices the strategy runs on (default 1).
@@ -47,12 +48,13 @@ class PlanFunction(Protocol):
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy module. `methods`, `least_devices` and `candidates` are its `METHODS`, `LEAST_DEVICES` and `candidates`."""
+    """A strategy module. The fields are its constants of the same names."""
 
     name: str
     about: str
     options_type: type
     plan: PlanFunction
+    family: str
     uses_costs: bool = False
     methods: tuple[str, ...] = ()
     least_devices: int = 1
@@ -155,7 +157,8 @@ def _discover() -> dict[str, Strategy]:
         optional = [getattr(module, name, default) for name, default in defaults.items()]
         plan = _on_machine(module.NAME, module.plan, uses_costs=optional[0])
         candidates = getattr(module, "candidates", getattr(module, "CANDIDATES", None))
-        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, plan, *optional, candidates)
+        own_family = getattr(module, "FAMILY", module.NAME)
+        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, plan, own_family, *optional, candidates)
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 
@@ -180,6 +183,13 @@ def require_executed(strategy: Strategy) -> None:
             f"strategy {strategy.name} is your own loop, which no executor runs; run baseline, the same step as a plan;"
             f" predict shows {strategy.name}, and validate times it too"
         )
+
+
+def family(text: str) -> str:
+    """The family of a strategy by its name, with or without options. A name that is not known here is a family of its own."""
+    name = text.partition(":")[0]
+    strategy = _discover().get(name)
+    return strategy.family if strategy else name
 
 
 def get(name: str) -> Strategy:

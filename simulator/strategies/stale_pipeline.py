@@ -15,6 +15,7 @@ from simulator.stages.planning import StageOptions, devices_of, stages_in
 from traces.errors import StepcastError
 
 NAME = "stale-pipeline"
+FAMILY = "pipelines"
 ABOUT = "pipeline of mini-batches with stale weights: one copy of the weights, a new mini-batch in every cycle"
 USES_COSTS = True
 LEAST_DEVICES = 2

@@ -30,6 +30,7 @@ from simulator.stages.schedule import Action
 from traces.errors import StepcastError
 
 NAME = "zero-bubble"
+FAMILY = "pipelines"
 ABOUT = "pipeline whose backward is split: gradients by the weights wait until a stage would be idle"
 USES_COSTS = True
 LEAST_DEVICES = 2

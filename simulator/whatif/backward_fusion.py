@@ -20,6 +20,8 @@ from traces.errors import StepcastError
 NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"
 ABOUT = "parameters are updated in backward, as soon as their gradients are known"
+BUILT = {"backward-fusion": "updates as soon as gradients are known"}
+TRIED = {"backward-fusion": "each parameter updated as soon as its gradient is known"}
 
 #: Default number of pieces into which an update of all parameters at once is cut.
 LAYERS = 16

@@ -14,6 +14,8 @@ from traces.errors import StepcastError
 NAME = "cuda-graph"
 FORM = "cuda-graph"
 ABOUT = "each step is one CUDA graph: one launch, and no Python between its kernels"
+BUILT = {"cuda-graph": "each step is one CUDA graph"}
+TRIED = {"cuda-graph": "each step launched as one CUDA graph"}
 
 #: Host time of launching a graph.
 LAUNCH_S = HostLane.graph_launch_s

@@ -8,6 +8,9 @@ from traces import units
 NAME = "host"
 FORM = "host 2x faster"
 ABOUT = "everything on the host (Python, dispatch, launches, data loading) is faster; also slower, or free"
+BUILT = {"host {speed}": "Python and launches are faster or slower"}
+TRIED = {"host 2x faster": "Python and launches twice as fast"}
+BOUNDS = {"host free": "no launches: the host is infinitely fast"}
 
 
 def parse(rest: str) -> float:

@@ -8,6 +8,7 @@ from simulator.whatif.parsing import factor, is_speed, pattern_and, pattern_and_
 NAME = "kernel"
 FORM = "kernel:/REGEX/ 2x faster"
 ABOUT = "kernels (also copies) whose name contains the expression, or of a class such as convolutions, are faster; also slower, or free"
+BUILT = {"kernel:/{regex}/ {speed}": "kernels are faster or slower"}
 
 
 def parse(rest: str) -> tuple[str, float]:

@@ -11,7 +11,7 @@ from simulator.replay.diagnosis import Part, PartTime
 from simulator.replay.replay import Replay, simulated_times
 from simulator.whatif.edit import device_work
 from simulator.whatif.kernel_classes import kernel_classes
-from simulator.whatif.registry import UnreadableRuleError, apply_rules
+from simulator.whatif.registry import UnreadableRuleError, apply_rules, rules
 from traces import units
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
@@ -26,21 +26,7 @@ class LadderRule(NamedTuple):
     label: str = ""
 
 
-#: Changes that the ladder tries besides those of kernels; kernels' classes are tried if they take at least this share of the kernels' time.
-CHANGES = (
-    LadderRule("cuda-graph", "each step launched as one CUDA graph"),
-    LadderRule("host 2x faster", "Python and launches twice as fast"),
-    LadderRule("network 2x faster", "collectives twice as fast"),
-    LadderRule("optimizer=fused", "the optimizer's fused form"),
-    LadderRule("optimizer=foreach", "the optimizer's foreach form"),
-    LadderRule("backward-fusion", "each parameter updated as soon as its gradient is known"),
-)
-#: Bounds: what is left if something takes no time.
-BOUNDS = (
-    LadderRule("host free", "no launches: the host is infinitely fast"),
-    LadderRule("network free", "no communication"),
-    LadderRule("optimizer=free", "a free optimizer"),
-)
+#: Classes of kernels that are tried at most, if they take at least this share of the kernels' time.
 CLASSES, LEAST_CLASS_SHARE = 4, 0.03
 #: Seconds that a ladder may take; changes that are left then are named without an answer.
 LADDER_S = 20.0
@@ -79,8 +65,9 @@ def ladder(
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
 
     with gc_paused():
-        rows = answers((*_kernel_changes(replay), *CHANGES))
-        return Ladder(rows, answers(BOUNDS), tuple(left_out))
+        tried = [LadderRule(*each) for rule in rules() for each in rule.tried.items()]
+        bounds = [LadderRule(*each) for rule in rules() for each in rule.bounds.items()]
+        return Ladder(answers((*_kernel_changes(replay), *tried)), answers(bounds), tuple(left_out))
 
 
 def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:

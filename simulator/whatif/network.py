@@ -9,6 +9,9 @@ from traces.errors import StepcastError
 NAME = "network"
 FORM = "network 2x faster"
 ABOUT = "collectives are faster; also slower, or free"
+BUILT = {"network {speed}": "collectives are faster or slower"}
+TRIED = {"network 2x faster": "collectives twice as fast"}
+BOUNDS = {"network free": "no communication"}
 
 
 def parse(rest: str) -> float:

@@ -16,6 +16,9 @@ from traces.errors import StepcastError
 NAME = "optimizer"
 FORM = "optimizer=foreach|fused|free"
 ABOUT = "the kernels of the update are merged as PyTorch's foreach or fused form does; free: they take no time, a bound"
+BUILT = {"optimizer=fused": "the optimizer's fused form", "optimizer=foreach": "the optimizer's foreach form"}
+TRIED = BUILT
+BOUNDS = {"optimizer=free": "a free optimizer"}
 
 FREE = "free"
 

@@ -21,6 +21,7 @@ from traces.timeline import Timeline
 NAME = "priority"
 FORM = "priority:/REGEX/=-1"
 ABOUT = "streams with a kernel whose name contains the regular expression get this priority (-5 to -1, smaller is more urgent)"
+BUILT = {"priority:/{regex}/=-1": "kernels' streams come first"}
 
 #: The most urgent level that NVIDIA drivers offer.
 MOST_URGENT = -5

@@ -2,12 +2,16 @@
 
 A rule module has `NAME`, `FORM` (its syntax), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is the text after the name, and
 `apply(replay, request) -> (Replay, assumptions)`. Both raise `MalformedError` for a rule that makes no sense (a regular expression is read
-only when it is applied); `apply` raises StepcastError if the rule changes nothing, and says why.
+only when it is applied); `apply` raises StepcastError if the rule changes nothing, and says why. It also has, each as texts of rules with
+what they mean in words:
+
+- `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
+- `TRIED`, `BOUNDS` (default: none): what the ladder tries, and what shows at most how much a change of that kind gains.
 """
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,6 +29,9 @@ class Rule:
     name: str
     form: str
     about: str
+    built: Mapping[str, str]
+    tried: Mapping[str, str]
+    bounds: Mapping[str, str]
     parse: Callable[[str], Any]
     apply: Callable[[Replay, Any], tuple[Replay, list[str]]]
 
@@ -34,7 +41,8 @@ def _discover() -> dict[str, Rule]:
     by_name = {}
     for module in modules(__package__):
         if hasattr(module, "NAME"):
-            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, module.parse, module.apply)
+            texts = module.BUILT, getattr(module, "TRIED", {}), getattr(module, "BOUNDS", {})
+            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, *texts, module.parse, module.apply)
     return by_name
 
 

@@ -9,6 +9,7 @@ from traces.errors import StepcastError
 NAME = "remove"
 FORM = "remove:/REGEX/"
 ABOUT = "kernels whose name contains the regular expression do not run, nor do their launches"
+BUILT = {"remove:/{regex}/": "kernels are left out"}
 
 
 def parse(rest: str) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.job import Job
-from simulator.predict.discrepancy import family
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
 from simulator.strategies import registry as strategies
+from simulator.strategies.registry import family
 from tests.benchmarks.measured_steps import TABLE, read
 from tests.benchmarks.measured_steps import predicted as row_forecast
 from tests.benchmarks.step_scores import GROUPS, ROW_HEAD, ScoredRow, group_lines, left_out_lines, row_line, total_line

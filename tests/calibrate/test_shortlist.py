@@ -4,8 +4,8 @@ from calibrate.shortlist import shortlist, worth_measuring
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.this_cpu import this_cpu
-from simulator.predict.discrepancy import family
 from simulator.predict.forecast import forecast, plan_strategy
+from simulator.strategies.registry import family
 from tests.support.places import ROOT
 from tests.support.search_samples import ranked, search_result
 

@@ -3,21 +3,13 @@
 from types import MappingProxyType
 
 from simulator.whatif.marked import LONGER, NEW, REMOVED, SHORTER, Changes
+from simulator.whatif.registry import rules
 from simulator.whatif.search import KernelMatches
 from traces import units
 
-#: By the form of a rule, the change in words. `{regex}` and `{speed}` are filled in.
-RULES = MappingProxyType({
-    "kernel:/{regex}/ {speed}": "kernels are faster or slower",
-    "remove:/{regex}/": "kernels are left out",
-    "priority:/{regex}/=-1": "kernels' streams come first",
-    "host {speed}": "Python and launches are faster or slower",
-    "network {speed}": "collectives are faster or slower",
-    "optimizer=fused": "the optimizer's fused form",
-    "optimizer=foreach": "the optimizer's foreach form",
-    "backward-fusion": "updates as soon as gradients are known",
-    "cuda-graph": "each step is one CUDA graph",
-})  # fmt: skip
+#: By the text of a rule, the change in words. Those of kernels come first. `{regex}` and `{speed}` are filled in.
+_BUILT = {text: words for rule in rules() for text, words in rule.built.items()}
+RULES = MappingProxyType(dict(sorted(_BUILT.items(), key=lambda item: "{regex}" not in item[0])))
 #: The changes that need a search of kernels.
 OF_KERNELS = frozenset(form for form in RULES if "{regex}" in form)
 SPEEDS = ("2x faster", "1.2x faster", "1.5x faster", "4x faster", "10x faster", "free", "1.5x slower", "2x slower")

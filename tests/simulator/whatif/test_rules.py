@@ -467,3 +467,9 @@ def test_every_rule_says_how_it_is_written():
         "remove:/REGEX/",
     ]
     assert all(rule.about for rule in rules())
+
+
+def test_every_rule_says_what_is_built_and_tried_of_it():
+    for rule in rules():
+        for text in (*rule.built, *rule.tried, *rule.bounds):
+            assert parse(text.format(regex="gemm", speed="2x faster"))[0] is rule
