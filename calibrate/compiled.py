@@ -1,8 +1,7 @@
 """Compiles one task alone with the executors' own functions; both samplers time the result."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +12,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Segment, Task
 
 
-class Compiled(NamedTuple):
+@dataclass(frozen=True)
+class Compiled:
     """The executor's function for a task, an instance whose slots hold the task's operands, and the slots that it writes."""
 
     run: Callable[[Instance], None]

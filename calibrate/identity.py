@@ -4,7 +4,7 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executors.cpu.cores import available_cores
 from traces.profile import Identity, driver_branch
@@ -33,9 +33,11 @@ def this_gpu(driver: "Driver", precision: str, record: "DeviceRecord | None" = N
 
     `record` holds what NVML reports about the same GPU. Without it, or where NVML does not answer, clocks and settings are missing.
     """
-    facts, software, reported = driver.facts, driver.software(), record.facts if record else {}
+    facts, software = driver.facts, driver.software()
+    reported: Mapping[str, Any] = record.facts if record else {}
+    flags: dict[str, Any] = driver.set_precision(precision)
     clocks = {"sm": reported.get("max_clock_sm_mhz"), "mem": reported.get("max_clock_memory_mhz")}
-    extras = {
+    extras: dict[str, Any] = {
         "capability": f"{facts.capability[0]}.{facts.capability[1]}",
         "l2_bytes": facts.cache_bytes,
         "nccl": software.get("nccl"),
@@ -54,7 +56,7 @@ def this_gpu(driver: "Driver", precision: str, record: "DeviceRecord | None" = N
         driver=software.get("driver") or str(reported.get("driver", "")),
         cuda=software.get("cuda", ""),
         torch=software.get("torch", "").split("+")[0],
-        cudnn={"version": software.get("cudnn", "")} | driver.set_precision(precision),
+        cudnn={"version": software.get("cudnn", "")} | flags,
         tf32=precision == "tf32",
         conv_tf32=precision == "default",
         extras={name: value for name, value in extras.items() if value is not None},

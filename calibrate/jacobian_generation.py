@@ -5,6 +5,7 @@ One way applies the op's rule; the other runs autograd for one column at a time.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from executors.kernels.csr.values import COMPILE
-from simulator.bodies.csr.rules import Rule
+from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from simulator.reproduce.bppsa_sparse import FIRST
 from traces.reproduction import Figure, Row, Table
 
@@ -21,6 +22,8 @@ FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}
 #: Columns that are timed, out of about ten thousand, and rounds of computing all by rule.
 COLUMNS, ROUNDS = 64, 15
 CPU = torch.device("cpu")
+#: Those in `FIRST`.
+Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule
 
 
 def generation_table() -> Table:
@@ -86,7 +89,7 @@ def _seconds_per_column(out: Tensor, x: Tensor) -> float:
         flat[index] = 0.0
 
     column(0)
-    return median(_timed(lambda index=index: column(index)) for index in range(0, out.numel(), step))
+    return median(_timed(partial(column, index)) for index in range(0, out.numel(), step))
 
 
 def _timed(call: Callable[[], object]) -> float:

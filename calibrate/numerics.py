@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
+from typing import cast
 
 import torch
 
@@ -116,7 +117,7 @@ def reference(
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
-    return trainer.stale(stale) if stale else trainer
+    return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer
 
 
 def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
@@ -224,7 +225,7 @@ class References:
 
         The parts of batch-norms are in the plan's semantics: `"batch_norm_parts": {"features.1": [2, 1, 1]}`.
         """
-        degrees = plan.semantics.get("batch_norm_parts", {})
+        degrees = cast(dict[str, list[int]], plan.semantics.get("batch_norm_parts", {}))
         batch_norm = tuple(sorted((layer, tuple(own)) for layer, own in degrees.items()))
         return tuple(
             (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))), batch_norm)
@@ -282,7 +283,7 @@ def _trained(
         for parts_then, stale_then, batch_norm_then in later:
             plain.split(parts_then)
             plain.batch_norm_parts = dict(batch_norm_then)
-            if stale:
+            if isinstance(plain, StaleReference):
                 plain.stale(dict(stale_then))
             for _ in range(steps):
                 plain.step()

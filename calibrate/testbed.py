@@ -41,13 +41,13 @@ class Monitor(Protocol):
 
 
 class PlainLoop(Protocol):
-    """Plain PyTorch's training of a job.
+    """Plain PyTorch's training of a job. `about`: with how many threads it runs, in words; empty on a GPU."""
 
-    `losses`: one per step so far. `about`: with how many threads it runs, in words; empty on a GPU.
-    """
-
-    losses: Sequence[float]
     about: str
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """One per step so far."""
 
     def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
         """Run `steps` steps, on `batches` of (inputs, target) or on the job's own, and return their lengths in seconds."""
@@ -62,18 +62,21 @@ class PlainLoop(Protocol):
 class Testbed(Protocol):
     """A device, or a group of devices, on which a validation measures.
 
-    `backend` exists after `open`. `mode` is "eager" or "graph". In each round of a validation, every program runs `units_per_round` of its
-    units (`Executable.unit`) and plain PyTorch runs `plain_steps_per_round` steps. `interleaved`: whether a validation measures keys in its
+    `mode` is "eager" or "graph". In each round of a validation, every program runs `units_per_round` of its units
+    (`Executable.unit`) and plain PyTorch runs `plain_steps_per_round` steps. `interleaved`: whether a validation measures keys in its
     rounds; if not, it measures them before the rounds. `memory_limit_bytes`: the largest size of each memory that counts; None: no limit.
     """
 
     identity: Identity
-    backend: Backend
     mode: str
     units_per_round: int
     plain_steps_per_round: int
     interleaved: bool
     memory_limit_bytes: float | None
+
+    @property
+    def backend(self) -> Backend:
+        """Where plans run. Exists after `open`."""
 
     @property
     def plain_threads(self) -> tuple[int, str] | None:

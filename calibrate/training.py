@@ -7,7 +7,7 @@ between the turns, and no step time includes them.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
@@ -15,7 +15,7 @@ from calibrate.accuracy import Accuracy
 from calibrate.numerics import Numerics, References, compare, steps_to_compare
 from calibrate.testbed import PlainLoop, Progress, Testbed, no_progress
 from executors.binding import op_tasks
-from executors.run import Execution, Run
+from executors.run import Execution, Feeds, Run
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.models.built import Built
@@ -32,12 +32,15 @@ TURN_S, TURN_BYTES = 0.5, 128 << 20
 
 
 class Learner(Protocol):
-    """One training. `losses` and `ends_s` (seconds of steps since the start) hold one entry per iteration of the completed turns."""
+    """One training. `ends_s`: seconds of steps since the start, one entry per iteration of the completed turns."""
 
-    losses: Sequence[float]
-    ends_s: Sequence[float]
+    ends_s: list[float]
 
-    def run(self, steps: int, feeds: list[dict[str, torch.Tensor]] | None) -> None:
+    @property
+    def losses(self) -> Sequence[float]:
+        """One per iteration of the completed turns."""
+
+    def run(self, steps: int, feeds: list[Feeds] | None) -> None:
         """Train `steps` more iterations, on the batches in `feeds` or, if it is None, on the job's own batch."""
 
     def drain(self) -> None:
@@ -61,7 +64,7 @@ class PlainLearner:
         """One loss per step."""
         return self._plain.losses
 
-    def run(self, steps: int, feeds: list[dict[str, torch.Tensor]] | None) -> None:
+    def run(self, steps: int, feeds: list[Feeds] | None) -> None:
         """Train `steps` more iterations."""
         batches = None if feeds is None else [(tuple(feed[f"input:{i}"] for i in range(self._inputs)), feed["target:0"]) for feed in feeds]
         for length_s in self._plain.train(steps, batches):
@@ -156,7 +159,7 @@ class Training:
             if not numerics.equal(self.job.precision)
         ]
 
-    def _feeds(self, iteration: int) -> dict[str, torch.Tensor]:
+    def _feeds(self, iteration: int) -> Feeds:
         inputs, target = self.batches[iteration]
         return replace(self.built, inputs=inputs, keywords={}, target=target).named_inputs()
 
@@ -189,7 +192,7 @@ class Training:
     @property
     def first(self) -> Execution:
         """The execution of the first learner, which the training is about."""
-        return next(iter(self.learners.values()))
+        return cast(Execution, next(iter(self.learners.values())))
 
     def finish(self, timeline: bool) -> Run:
         """Complete every iteration that the first learner has begun."""

@@ -5,7 +5,7 @@ Floats are finite or null. A quantity that does not exist, such as the measured 
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,8 @@ PYTORCH_GRAPH = "pytorch-graph"
 BASELINE = "baseline"
 
 #: When the keys of a validation were measured: in the rounds that also measured its steps, or before.
-INTERLEAVED, PROFILE = "interleaved", "profile"
+INTERLEAVED: Final = "interleaved"
+PROFILE: Final = "profile"
 #: A prediction over a measurement, minus 1.
 RelativeError = Annotated[float, Field(gt=-1)]
 #: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.

@@ -127,7 +127,8 @@ def _candidates(plans: Sequence[Plan], model: CostModel, group: str) -> list[_Ca
 
 def _spread(candidates: list[_Candidate], most: int) -> list[_Candidate]:
     """At most `most` of the candidates, chosen so that each represents the same share of the group's time, as far as possible."""
-    total, passed, chosen = sum(c.weight for c in candidates), 0.0, []
+    total, passed = sum(c.weight for c in candidates), 0.0
+    chosen: list[_Candidate] = []
     for position, candidate in enumerate(candidates):
         passed += candidate.weight
         left = len(candidates) - position

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import torch
 
@@ -59,7 +59,7 @@ class PlainProcess:
     def __init__(self):
         self._process: subprocess.Popen | None = None
 
-    def ask(self, name: str, *arguments: object) -> object:
+    def ask(self, name: str, *arguments: object) -> Any:
         """The answer of `PlainServer` to a request. Raises StepcastError if it cannot answer, or ends."""
         if self._process is None:
             self._start()
@@ -151,7 +151,8 @@ class ProcessSampler:
 
     def __init__(self, process: PlainProcess):
         """Only one of them has keys at a time."""
-        self._process, self._sent = process, None
+        self._process = process
+        self._sent: Plan | None = None
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
         process.ask("forget_keys")

@@ -10,6 +10,7 @@ import signal
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
@@ -49,7 +50,7 @@ class PlainServer:
         """The number of threads of an op, and how they wait (`executors.cpu.wait_policy`)."""
         return torch.get_num_threads(), waiting(os.environ)
 
-    def load(self, fields: dict[str, object], same_masks: bool) -> None:
+    def load(self, fields: dict[str, Any], same_masks: bool) -> None:
         """Begin to train a job, given its fields. `same_masks`: as in `calibrate.numerics.reference`."""
         self._plain = None  # frees it before the next one is made
         job = Job(**fields)

@@ -16,6 +16,7 @@ from calibrate.operands import OperandPool
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
+from executors.run import Backend
 from simulator.job import Job
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
@@ -45,7 +46,7 @@ class CpuTestbed:
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
         """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
         self.identity, self._devices, self._link = this_cpu(), devices, link
-        self.backend: CpuBackend | None = None
+        self.backend: Backend | None = None
         self._sampler: KeySampler | None = None
         self._loop_sampler: KeySampler | None = None
         self._plain, self._training = PlainProcess(), PlainProcess()
@@ -102,11 +103,12 @@ class CpuTestbed:
 
     def open(self, machine: Machine) -> None:
         """Make the backend, and samplers without keys."""
-        self.backend = CpuBackend(machine, anchor=True)
-        self._open_samplers(self.backend, machine)
+        self.backend = backend = CpuBackend(machine, anchor=True)
+        self._open_samplers(backend, machine)
 
     def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
-        self._machine, self._co_runs, self._pool = machine, None, OperandPool()
+        self._machine, self._pool, self._anchors = machine, OperandPool(), backend.anchors
+        self._co_runs: CoRuns | None = None
         self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, self._pool)), None
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
@@ -133,7 +135,7 @@ class CpuTestbed:
 
     def anchor_samples(self) -> list[float]:
         """Seconds that the anchors of all workers took since the last call."""
-        return [s for anchor in self.backend.anchors or () for s in anchor.take()]
+        return [s for anchor in self._anchors or () for s in anchor.take()]
 
     def monitor(self) -> CpuMonitor:
         """Watch for other work on this machine: not this process's, nor that of its children, such as plain PyTorch's."""

@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver, Event, Graph, Partition
 
-Issue = Callable[[], None]
+Issue = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Bench:
 
         The constant cost of a graph cancels, and so does anything that the function issues besides the copies. The cases alternate.
         """
-        graphs = [self.capture(lambda issue=issue, count=count: issue(count)) for issue, n in cases for count in (n, 2 * n)]
+        graphs = [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
         times = self.replays(graphs, rounds)
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 

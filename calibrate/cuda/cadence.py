@@ -54,7 +54,7 @@ def launch_cadence_s(bench: Bench) -> float:
             last.record(bench.stream)
             wait(driver)
             times[count].append(first.elapsed_time(last) * 1e-3)
-    return statistics.median(per_copy(*(times[count] for count in counts), _LAUNCHES))
+    return statistics.median(per_copy(times[_LAUNCHES], times[2 * _LAUNCHES], _LAUNCHES))
 
 
 def _ping_pong(bench: Bench) -> Callable[[int], None]:

@@ -1,8 +1,9 @@
 """Co-runs of fixed kernels: pairs of them on two streams of one graph, and each of them alone."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -73,7 +74,7 @@ def co_runs(
 
 def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> PairTimes:
     counts = _balanced_counts([(first, left), (second, right)])
-    works = [lambda issue=issue, count=count: repeated(issue)(count) for issue, count in zip((left, right), counts, strict=True)]
+    works = [partial(repeated(issue), count) for issue, count in zip((left, right), counts, strict=True)]
     alone = [bench.replays([bench.capture(work)])[0] for bench, work in zip((first, second), works, strict=True)]
     begin, ends = first.driver.event(timing=True, external=True), [first.driver.event(timing=True, external=True) for _ in works]
     graph = first.capture(lambda: _issue_pair(first, second, works, begin, ends))
@@ -83,17 +84,18 @@ def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -
     return PairTimes(name, solo[0], solo[1], beside[0], beside[1], statistics.median([max(times) for times in ends_s]), counts)
 
 
-def _balanced_counts(kernels: list[tuple[Bench, Issue]]) -> tuple[int, ...]:
+def _balanced_counts(kernels: list[tuple[Bench, Issue]]) -> tuple[int, int]:
     """Repetitions of each kernel that take equally long: several times as long as a calibration graph, and at least a few kernels."""
     seconds = []
     for bench, issue in kernels:
         bench.run(issue)
         seconds.append(bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2))
     target_s = _TIMES * max(*seconds, *(bench.effort.graph_s for bench, _ in kernels))
-    return tuple(max(1, round(target_s / s)) for s in seconds)
+    first, second = (max(1, round(target_s / s)) for s in seconds)
+    return first, second
 
 
-def _issue_pair(first: Bench, second: Bench, works: list[Issue], begin: Event, ends: list[Event]) -> None:
+def _issue_pair(first: Bench, second: Bench, works: Sequence[Issue], begin: Event, ends: list[Event]) -> None:
     """Issue both works between a fork and a join, with one event at the fork and one at the end of each work."""
     driver = first.driver
     begin.record(first.stream)

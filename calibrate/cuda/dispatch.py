@@ -7,6 +7,7 @@ every op, so they are measured together, on a model of many different tiny ops: 
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.sampler import CudaSampler
@@ -14,6 +15,7 @@ from calibrate.loop import loop_plan
 from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
+from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
 from simulator.job import Job
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
@@ -53,7 +55,7 @@ def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) ->
     plan, job = tiny.plan, tiny.job
     alone_s = sum(tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for task in plan.tasks)
     waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
-    program = CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph()))
+    program = cast(EagerProgram, CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph())))
     program.run(_WARM_UP)
     periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]
     return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)

@@ -6,11 +6,12 @@
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import torch
 
-from calibrate.cuda.bench import Bench, Effort, objects_kept, repeated
+from calibrate.cuda.bench import Bench, Effort, Issue, objects_kept, repeated
 from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.co_runs import Sizes, co_runs, named_kernels
 from calibrate.cuda.cold import Cold, flusher, in_turn
@@ -48,13 +49,13 @@ def measure_facts(driver: Driver, scale: Scale | None = None) -> dict[str, objec
     facts: dict[str, object] = {"gpu": asdict(driver.facts), "software": driver.software()}
     with objects_kept():
         for name, fact in FACTS.items():
-            facts[name] = _guarded(lambda fact=fact: fact(bench, scale))
+            facts[name] = _guarded(partial(fact, bench, scale))
     return facts
 
 
 def partitions(bench: Bench, scale: Scale) -> dict[str, object]:
     """For each split, the SMs of each partition, and the SMs on which launched and replayed kernels ran."""
-    return {str(count): _guarded(lambda count=count: _split(bench.driver, count)) for count in _SPLITS}
+    return {str(count): _guarded(partial(_split, bench.driver, count)) for count in _SPLITS}
 
 
 def _split(driver: Driver, count: int) -> dict[str, object]:
@@ -101,8 +102,9 @@ def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
     driver, first, second = bench.driver, bench.stream, bench.driver.stream()
     call = repeated(lambda: driver.call_host(0.0))
 
-    def eager(count: int) -> Callable[[], None]:
-        return lambda: (driver.call_host(_SLEEP_S), call(count))  # the sleep lets the host get ahead of the stream
+    def eager(count: int) -> None:
+        driver.call_host(_SLEEP_S)  # lets the host get ahead of the stream
+        call(count)
 
     def sleeping(*streams: Stream) -> None:
         fork(driver, first, streams)
@@ -114,9 +116,8 @@ def host_calls(bench: Bench, scale: Scale) -> dict[str, float]:
 
     bench.run(lambda: call(1))
     n = _CALLS
-    few, many, one, two = map(
-        statistics.median, bench.between([eager(n), eager(2 * n), lambda: sleeping(first), lambda: sleeping(first, second)])
-    )
+    works = [partial(eager, n), partial(eager, 2 * n), partial(sleeping, first), partial(sleeping, first, second)]
+    few, many, one, two = map(statistics.median, bench.between(works))
     return {
         "graph_s": bench.slope_s(call, n),
         "eager_s": (many - few) / n,
@@ -151,7 +152,7 @@ def split_backward(bench: Bench, scale: Scale) -> dict[str, float]:
     grad, x = (torch.randn(batch, channels, edge, edge, device=device) for _ in range(2))
     weight = torch.randn(channels, channels, 3, 3, device=device)
 
-    def backward(*mask: bool) -> Callable[[], None]:
+    def backward(*mask: bool) -> Issue:
         rest = ([channels], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, list(mask))
         return lambda: torch.ops.aten.convolution_backward(grad, x, weight, *rest)
 
@@ -161,14 +162,14 @@ def split_backward(bench: Bench, scale: Scale) -> dict[str, float]:
 
 def adam(bench: Bench, scale: Scale) -> dict[str, object]:
     """Seconds of Adam's update in each form, warm and cold."""
-    return {form: _guarded(lambda form=form: _adam(bench, scale, form)) for form in forms("adam")}
+    return {form: _guarded(partial(_adam, bench, scale, form)) for form in forms("adam")}
 
 
 def _adam(bench: Bench, scale: Scale, form: str) -> dict[str, float]:
     body = Update("adam", form, tuple(f"p{i}" for i in range(len(scale.parameters))))
     driver, facts = bench.driver, bench.driver.facts
 
-    def update() -> Callable[[], None]:
+    def update() -> Issue:
         grads = [torch.randn(size, device=driver.device) for size in scale.parameters]
         tensors = [
             torch.full((), 10.0, device=driver.device) if name == "step" else torch.rand(size, device=driver.device)
@@ -199,7 +200,7 @@ def timer(bench: Bench, scale: Scale) -> dict[str, float]:
     return {"nothing_s": min(nothing), "tick_s": min((b - a for a, b in pairwise(steps)), default=0) * 1e-9}
 
 
-def profiler(bench: Bench, scale: Scale) -> dict[str, float]:
+def profiler(bench: Bench, scale: Scale) -> dict[str, float | str]:
     """Seconds of a matrix product's kernels according to the profiler, and in a graph.
 
     Also the host seconds of a launch before the first session of the process.
@@ -238,7 +239,7 @@ def _guarded(fact: Callable[[], object]) -> object:
         return {"failed": brief(error)}
 
 
-def _kernel_s(bench: Bench, issue: Callable[[], None]) -> float:
+def _kernel_s(bench: Bench, issue: Issue) -> float:
     """Median seconds of a piece of work, from graphs as long as calibration uses."""
     bench.run(issue)
     seconds = bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from executors.cuda.driver import Driver
+from executors.cuda.driver import Driver, Stream
 from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.models.user_code import training_step
@@ -15,7 +15,7 @@ class GpuLoop:
 
     about = ""
 
-    def __init__(self, plain: Reference, driver: Driver, stream: object, batch: int):
+    def __init__(self, plain: Reference, driver: Driver, stream: Stream, batch: int):
         """`batch`: the number of samples per step."""
         self._plain, self._driver, self._stream, self._batch = plain, driver, stream, batch
         self.losses: list[float] = []

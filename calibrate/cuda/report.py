@@ -22,7 +22,7 @@ from executors.cuda.driver import Driver
 from simulator.models.user_code import brief
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
-from traces.gpu_report import REPORT, GpuReport, PartRecord, summarise
+from traces.gpu_report import REPORT, GpuReport, PartRecord, Status, summarise
 
 #: A part is begun only if at least this share of its expected time is left.
 SURE = 0.5
@@ -188,7 +188,7 @@ class _Run:
         return report
 
 
-def _record(part: Part, status: str, seconds: float | None = None, **more) -> PartRecord:
+def _record(part: Part, status: Status, seconds: float | None = None, **more) -> PartRecord:
     seconds = None if seconds is None else round(seconds, 1)
     return PartRecord(name=part.name, title=part.title, priority=part.priority, status=status, seconds=seconds, file=part.file, **more)
 

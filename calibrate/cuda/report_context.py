@@ -167,7 +167,7 @@ class ReportTestbed(GpuTestbed):
 
     def monitor(self) -> "_FlagCollector":
         """Watch the GPU, and add disturbances to `flags`."""
-        return _FlagCollector(super().monitor(), self.flags)
+        return _FlagCollector(GpuMonitor(self._uuid), self.flags)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 from calibrate.cuda.facts import measure_facts
 from calibrate.cuda.report import Part, Result, usable
@@ -78,7 +79,8 @@ class Case:
     def job(self) -> Job:
         """The job to validate."""
         job = Job(self.target.model, self.target.batch, self.image_size, optimizer=self.optimizer, form=self.form)
-        return Job(**job.describe() | {"precision": self.precision, "layout": self.layout})
+        fields: dict[str, Any] = job.describe() | {"precision": self.precision, "layout": self.layout}
+        return Job(**fields)
 
     @property
     def tf32(self) -> bool:
@@ -124,8 +126,8 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     small = [Target(target.model, SMALL_BATCH) for target in first if target.batch > SMALL_BATCH]
     baselines = [Case(target, mode) for target, mode in product((*targets, *small), MODES)]
 
-    def all_strategies(models: Sequence[Target], **fields: str) -> list[Case]:
-        return [Case(target, mode, names, "strategies", **fields) for target, mode in product(models, MODES)]
+    def all_strategies(models: Sequence[Target], precision: str = "fp32", layout: str = "nchw") -> list[Case]:
+        return [Case(target, mode, names, "strategies", precision, layout) for target, mode in product(models, MODES)]
 
     methods = [
         Case(target, mode, (BASELINE, *strategy.steps), f"{name}-methods")
@@ -188,15 +190,16 @@ def _machine_part(tf32: bool, priority: int) -> Part:
 
 def _facts(context: ReportContext) -> Result:
     context.testbed("eager", "fp32")  # sets the GPU's precision
+    facts: dict[str, Any] = measure_facts(context.driver, context.thoroughness.scale)
     document = {
         "schema": FACTS_SCHEMA,
         "device": context.device,
         "record": context.record.facts,
         "record_notes": list(context.record.notes),
-        "facts": measure_facts(context.driver, context.thoroughness.scale),
+        "facts": facts,
     }
     write_json(context.folder / FACTS, _plain(document), indent=1)
-    failed = [f"the fact {name} was not measured: {fact['failed']}" for name, fact in document["facts"].items() if "failed" in fact]
+    failed = [f"the fact {name} was not measured: {fact['failed']}" for name, fact in facts.items() if "failed" in fact]
     return Result(flags=tuple(failed))
 
 

@@ -6,6 +6,7 @@ Warm samples repeat the task on the same operands; cold samples use operands tha
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 
@@ -152,7 +153,7 @@ class CudaSampler:
 
     def _eager(self, cases: list[tuple[Callable[[int], None], int]]) -> list[list[float]]:
         """Like `Bench.slopes`, but without graphs."""
-        times = self._bench.between([lambda c=copies, k=count: c(k) for copies, n in cases for count in (n, 2 * n)])
+        times = self._bench.between([partial(copies, count) for copies, n in cases for count in (n, 2 * n)])
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 
     def issue_s(self, plans: Iterable[Plan], machine: Machine) -> dict[str, float]:

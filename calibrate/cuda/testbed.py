@@ -21,10 +21,11 @@ from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
 from calibrate.numerics import reference
-from calibrate.testbed import Progress
+from calibrate.testbed import Monitor, Progress
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.partitions import runnable_mode
+from executors.run import Backend
 from simulator.costs.contention import concurrent_pairs
 from simulator.costs.model import CostModel
 from simulator.job import DEFAULT, Job
@@ -78,9 +79,8 @@ class GpuTestbed:
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
         self._uuid = getattr(driver, "uuid", "")
-        self.record = DeviceRecord.read(self._uuid)
-        self.identity = this_gpu(driver, self.precision, self.record)
-        self.backend: CudaBackend | None = None
+        self.identity = this_gpu(driver, self.precision, DeviceRecord.read(self._uuid))
+        self.backend: Backend | None = None
         self._anchor_edge = anchor_edge
         self._plain_stream = driver.stream()  # for plain PyTorch: it is of the whole GPU, and programs leave their own streams current
         self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
@@ -244,7 +244,7 @@ class GpuTestbed:
         """Time the anchor now."""
         return self._anchor.sample()
 
-    def monitor(self) -> GpuMonitor:
+    def monitor(self) -> Monitor:
         """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
 

@@ -80,7 +80,7 @@ def fit_transfer(points: Sequence[tuple[float, float]]) -> tuple[Transfer, float
     if not per_byte_s:
         raise StepcastError(f"no transfer rate can be fitted: larger transfers take no longer than small ones: {points}")
     worst = float(np.abs((latency_s + per_byte_s * sizes) / seconds - 1).max())
-    return Transfer(latency_s=float(latency_s), bytes_per_s=float(1 / per_byte_s), points=[tuple(map(float, p)) for p in points]), worst
+    return Transfer(latency_s=float(latency_s), bytes_per_s=float(1 / per_byte_s), points=[(float(n), float(s)) for n, s in points]), worst
 
 
 def _points(bench: Bench, pinned: bool, sizes: Sequence[int]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:

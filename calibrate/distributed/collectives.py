@@ -10,8 +10,9 @@ from pathlib import Path
 
 from calibrate.collective_fit import store_collective
 from calibrate.cpu.session import ROUNDS
-from executors.distributed.backend import DistributedBackend, DistributedProgram
+from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
+from executors.run import Executable
 from simulator.bodies.collective import Collective
 from simulator.bodies.copy import Copy
 from simulator.collectives.laws import SEND
@@ -44,7 +45,8 @@ def measure_collectives(
 
 def _unmeasured(plans: Iterable[Plan], backend: DistributedBackend, profile: Profile) -> dict["Shape", Plan]:
     """The collectives and messages of `plans` that the profile has no point of, each alone in a plan."""
-    library, unmeasured = backend.loaded.library, {}
+    library = backend.loaded.library
+    unmeasured: dict[Shape, Plan] = {}
     for plan in plans:
         for shape, alone in _shapes(plan, backend).items():
             law = profile.collectives.get(shape.law(library))
@@ -89,7 +91,7 @@ class CollectiveSampler:
 
     backend: DistributedBackend
     samples: dict[Shape, dict[int, list[float]]] = field(default_factory=dict)
-    _programs: dict[Shape, DistributedProgram] = field(default_factory=dict)
+    _programs: dict[Shape, Executable] = field(default_factory=dict)
     _plans: dict[int, tuple[Plan, tuple[Shape, ...]]] = field(default_factory=dict)  # by identity: plans are large, and not hashable
 
     def add(self, plan: Plan) -> tuple[Shape, ...]:

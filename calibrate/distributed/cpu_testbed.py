@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import CpuMonitor, children_s
@@ -74,9 +75,9 @@ class CpuGroupTestbed(CpuTestbed):
 
     def open(self, machine: Machine) -> None:
         """Make the backend in every process, and samplers without keys."""
-        self.backend = DistributedBackend(machine, self._channel)
-        self._open_samplers(self.backend.local, machine)
-        self._collectives = CollectiveSampler(self.backend)
+        self.backend = backend = DistributedBackend(machine, self._channel)
+        self._open_samplers(cast(CpuBackend, backend.local), machine)
+        self._collectives = CollectiveSampler(backend)
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Sample every key of `plans` in this process, and their collectives in all processes."""
@@ -86,7 +87,7 @@ class CpuGroupTestbed(CpuTestbed):
 
     def monitor(self) -> CpuMonitor:
         """Watch for work on this node that is not of these processes."""
-        return CpuMonitor(lambda: sum(self.backend.cpu_seconds()[: self._channel.ranks.local_world]) + children_s())
+        return CpuMonitor(lambda: sum(self._collectives.backend.cpu_seconds()[: self._channel.ranks.local_world]) + children_s())
 
     def anchor_samples(self) -> list[float]:
         """An empty list: one process's anchor would make the others wait for a time that no process knows."""

@@ -101,7 +101,8 @@ def _whole(run: RecordedRun, task: Task, op: RecordedOp) -> Sample:
 def _parts(whole: Plan, divided: Plan) -> dict[int, tuple[Task, ...]]:
     """For the index of every op of `whole` that `divided` issues in two parts, these parts: dX, then dW and dB."""
     rest = [task for task in divided.tasks if isinstance(task.body, OpCall)]
-    parts, position = {}, 0
+    parts: dict[int, tuple[Task, ...]] = {}
+    position = 0
     for index, task in enumerate(whole.tasks):
         if not isinstance(task.body, OpCall) or position >= len(rest):
             continue

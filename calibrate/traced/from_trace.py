@@ -134,7 +134,7 @@ def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
         _BLOCKS_PER_SM.get(capability, 32), _number(properties, "regsPerMultiprocessor", 65536),
         _number(properties, "sharedMemPerMultiprocessor", 65536), 0,
     )  # fmt: skip
-    extras = {"capability": f"{capability[0]}.{capability[1]}", "trace": recording.source}
+    extras: dict[str, Any] = {"capability": f"{capability[0]}.{capability[1]}", "trace": recording.source}
     identity = Identity(
         kind="gpu", gpu=name[:200], sms=sms, tf32=job.precision == "tf32", conv_tf32=job.precision == "default", extras=extras
     )

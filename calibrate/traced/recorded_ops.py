@@ -40,7 +40,8 @@ class RecordedRun:
     @cached_property
     def ops(self) -> tuple[RecordedOp, ...]:
         """Ops that launched kernels or sets, in order of start."""
-        recording, groups = self.recording, {}
+        recording = self.recording
+        groups: dict[tuple[int, str, str], list[int]] = {}
         for index, work in enumerate(recording.works):
             if work.category in (KERNEL, MEMSET):
                 operator = self.operators.of_call.get(work.call, -1) if work.call >= 0 else -1

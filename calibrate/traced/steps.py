@@ -1,6 +1,6 @@
 """The steps of a recording, aligned with the plan of plain PyTorch."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,7 +85,7 @@ class Steps:
 
     def others_by_name(self) -> list[tuple[str, int, float]]:
         """(name, ops per step, seconds per step) of the recorded ops without a task, the longest first."""
-        seconds: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         counts: Counter[str] = Counter()
         for step in self.complete:
             for op in step.others:
@@ -93,7 +93,7 @@ class Steps:
                 seconds[name] += self.run.seconds(op.works)
                 counts[name] += 1
         steps = max(1, len(self.complete))
-        return [(name, round(counts[name] / steps), total / steps) for name, total in seconds.most_common()]
+        return [(name, round(counts[name] / steps), total / steps) for name, total in sorted(seconds.items(), key=lambda item: -item[1])]
 
     @staticmethod
     def update_ops(steps: Sequence[Step], task: Task) -> list[tuple[RecordedOp, ...]]:

@@ -18,7 +18,8 @@ _RESULTS = ("out", "grad_query", "grad_key", "grad_value")
 
 
 def _run(context: CheckContext) -> Finding:
-    faults, chosen = [], {}
+    faults: list[tuple[int, str]] = []
+    chosen: dict[str, str] = {}
     for dtype in ("float32", "bfloat16"):
         for causal in (False, True):
             name = f"{dtype}, causal" if causal else dtype
@@ -42,16 +43,16 @@ def _case(context: CheckContext, dtype: str, causal: bool) -> dict:
     driver.seed(0)
     batch, heads, length, width = context.scale.sequence
     shape = (batch, length, heads, width)  # the layout in which nn.MultiheadAttention has its heads
-    *inputs, grad = (torch.randn(shape, device=driver.device).to(getattr(torch, dtype)).transpose(1, 2) for _ in range(4))
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    plain = functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+    q, k, v, grad = (torch.randn(shape, device=driver.device).to(getattr(torch, dtype)).transpose(1, 2) for _ in range(4))
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    plain = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=causal)
     plain.backward(grad)
-    call = Call(*inputs, None, causal, None)
+    call = Call(q, k, v, None, causal, None)
     kernel = choice(call)
     results = _results(kernel, call, grad)
     expected = [plain.detach(), *(leaf.grad for leaf in leaves)]
     driver.synchronize()
-    on_cpu = Call(*(x.cpu() for x in inputs), None, causal, None)
+    on_cpu = Call(q.cpu(), k.cpu(), v.cpu(), None, causal, None)
     return {
         "kernel": kernel,
         "kernels": _kernel_names(driver, kernel, call, grad),

@@ -1,7 +1,7 @@
 """The time from one tiny kernel to the next: in a graph on one stream and across two, and eagerly with the host far ahead."""
 
 import statistics
-from collections.abc import Callable
+from functools import partial
 
 from calibrate.cuda.bench import Bench, repeated
 from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
@@ -45,10 +45,12 @@ def _eager(bench: Bench) -> tuple[float, float]:
     busy = bench.capture(lambda: repeated(flush)(int(3 * _LAUNCHES * issue_s / flush_s) + _FLUSHES))
     bench.run(busy.replay)
 
-    def launches(count: int) -> Callable[[], None]:
-        return lambda: (busy.replay(), repeated(issue)(count))
+    def launches(count: int) -> None:
+        busy.replay()
+        repeated(issue)(count)
 
-    few, many = (statistics.median(times) for times in bench.between([launches(_LAUNCHES), launches(2 * _LAUNCHES)]))
+    works = [partial(launches, count) for count in (_LAUNCHES, 2 * _LAUNCHES)]
+    few, many = (statistics.median(times) for times in bench.between(works))
     return max(0.0, many - few) / _LAUNCHES, issue_s
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -61,13 +62,13 @@ class CheckContext:
     path: Path | None = None
     figures: dict[str, JsonValue] = field(default_factory=dict)
 
-    def figure(self, name: str, value: JsonValue) -> None:
+    def figure(self, name: str, value: Any) -> None:
         """Add a figure."""
         self.figures[name] = value
         if self.path is not None:
             write_json(self.path, {"figures": self.figures})
 
-    def attempt(self, name: str, case: Callable[[], JsonValue], faults: list[tuple[int, str]], must: str) -> JsonValue:
+    def attempt(self, name: str, case: Callable[[], Any], faults: list[tuple[int, str]], must: str) -> Any:
         """Run one of several cases and return its figures, which are kept; None if it fails, and then `must` and why join the faults."""
         try:
             figures = case()

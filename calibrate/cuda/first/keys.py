@@ -1,13 +1,14 @@
 """Whether calibration can measure every op of a small model that has many kinds of them, in several precisions and layouts."""
 
 from dataclasses import replace
+from typing import Any
 
 from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.tiny_model import tiny_job, tiny_plan
 
-_VARIANTS = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}
+_VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}
 
 
 def _run(context: CheckContext) -> Finding:

@@ -10,7 +10,6 @@ from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Fi
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import TOLERANCE, Expected, steps_to_compare
 from executors.binding import apply_views
-from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -68,7 +67,7 @@ def _differences(context: CheckContext, job: Job, mode: str) -> dict[str, float 
         except StepcastError as error:
             differences[name] = str(error)
             continue
-        first, second = (_gradients(job, built, plan, backend, steps) for _ in range(2))
+        first, second = (_gradients(job, built, plan, testbed, steps) for _ in range(2))
         differences[f"{name}, {name}"] = _difference(second, first)
         differences[f"{name}, plain"] = _difference(first, expected)
     return differences
@@ -79,13 +78,13 @@ def _plan(job: Job, name: str, machine: Machine) -> Plan:
     return strategy.plan(job, machine, CostModel(machine, None), options)
 
 
-def _gradients(job: Job, built: Built, plan: Plan, backend: CudaBackend, steps: int) -> Tensors:
+def _gradients(job: Job, built: Built, plan: Plan, testbed: GpuTestbed, steps: int) -> Tensors:
     names = tuple(sorted({operand.value for operand in plan.gradients.values()}))
-    program = backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=names)
+    program = testbed.backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=names)
     program.run(steps)
     program.sync()
     gradients = {name: apply_views(program.kept[operand.value], operand).clone() for name, operand in plan.gradients.items()}
-    backend.driver.synchronize()  # before the program's own tensors are freed
+    testbed.driver.synchronize()  # before the program's own tensors are freed
     return gradients
 
 

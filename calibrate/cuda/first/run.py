@@ -178,7 +178,8 @@ class FirstLook:
 
     def _recognize(self, record: CheckRecord) -> None:
         """Take device and versions from the first check, and compare them with those of an earlier call."""
-        self.device, self.versions = dict(record.figures.get("device", {})), dict(record.figures.get("versions", {}))
+        figures: dict[str, Any] = record.figures
+        self.device, self.versions = dict(figures.get("device", {})), dict(figures.get("versions", {}))
         if self._earlier is None or not self.device or not self._earlier.device:
             return
         before = self._earlier.device

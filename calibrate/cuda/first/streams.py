@@ -1,14 +1,15 @@
 """Whether streams are distinct queues, beyond PyTorch's pool of 32, at all priorities."""
 
+from typing import Any
+
 from calibrate.cuda.first.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
-from executors.cuda.driver import Stream
 from executors.cuda.streams import POOLED
 from traces.errors import StepcastError
 
 
 def _run(context: CheckContext) -> Finding:
     driver, least = context.driver, 1 - context.driver.facts.priority_levels
-    streams: list[Stream] = []
+    streams: list[Any] = []
     faults = []
     try:
         for priority in (0, least - 1):  # beyond the most urgent one, to which it is clipped

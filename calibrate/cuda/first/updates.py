@@ -1,5 +1,7 @@
 """Whether every optimizer, in every form, computes what torch.optim does, also for channels-last 1x1 weights of ambiguous strides."""
 
+from typing import Any
+
 import torch
 
 from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
@@ -15,7 +17,7 @@ _TOLERANCE = 1e-6
 
 def _run(context: CheckContext) -> Finding:
     faults = []
-    differences: dict[str, object] = {}
+    differences: dict[str, Any] = {}
     for optimizer in STATE:
         for form in forms(optimizer):
             name = f"{optimizer}:{form}"

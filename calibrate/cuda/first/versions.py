@@ -69,7 +69,7 @@ def _answer(driver: Driver, probe: Callable[[Driver], str | None]) -> str | None
         return brief(error)
 
 
-def _partitions(driver: Driver) -> str | None:
+def _partitions(driver: Driver) -> None:
     driver.partitions(2)
 
 
@@ -78,7 +78,7 @@ def _nvrtc(driver: Driver) -> str | None:
     return None if seen == driver.facts.sms else f"its kernel ran on {seen} of {driver.facts.sms} SMs"
 
 
-def _host_call(driver: Driver) -> str | None:
+def _host_call(driver: Driver) -> None:
     driver.use(driver.stream())
     driver.call_host(0.0)
     driver.synchronize()

@@ -75,10 +75,10 @@ def test_a_sampled_task_fetches_its_operands_as_in_its_plan(two_cores, backend):
     sampler = Sampler(backend)
     sampler.add(plan, plan.keys(two_cores))
     for key, samples in sampler.samples.items():
-        _, instance, written = sampler._compiled[key]
+        compiled = sampler._compiled[key]
         local = {o.value for o in (*samples.task.inputs, *samples.task.writes) if plan.storage_of(o) not in plan.carried}
-        assert len(instance.slots) == len(local), key
-        assert len(written) == len(samples.task.writes)
+        assert len(compiled.instance.slots) == len(local), key
+        assert len(compiled.written) == len(samples.task.writes)
 
 
 def test_keys_in_the_profile_are_not_measured_again(two_cores, backend, tmp_path):
