@@ -14,7 +14,6 @@ import torch
 
 from executors.forms import PLAIN, Forms
 from executors.strides import fits, with_strides
-from simulator.bodies.opcall import OpCall
 from simulator.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
@@ -65,7 +64,7 @@ def input_piece(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 
 def op_tasks(task: Task) -> Iterator[Task]:
     """The single ops that a task runs, each as a task: itself, or the steps of its OpList."""
-    if isinstance(task.body, OpCall):
+    if task.body.op:
         yield task
     for position, step in enumerate(task.body.inner_ops):
         yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)

@@ -13,8 +13,6 @@ from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.refusals import check_kind, check_settings, check_shares
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.costs.model import CostModel, measurable
 from simulator.job import Job
 from simulator.machine.machine import Machine
@@ -83,9 +81,7 @@ def profile_from_trace(path: Path, job: Job) -> Traced:
     profile, facts = _gpu(recording, job)
     machine = gpu_machine(profile)
     plain, divided = _plan(PYTORCH, job, machine.for_pytorch), _plan(_DIVIDED, job, machine)
-    run = RecordedRun(
-        recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if isinstance(t.body, OpCall)}
-    )
+    run = RecordedRun(recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if t.body.op})
     check_kind(run)
     steps = Steps(run, plain)
     check_shares(run, steps, Steps(run, plain, with_shapes=False), job, CostModel(machine, None, dense_precision(job, None)))
@@ -153,7 +149,7 @@ def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> li
     notes = [f"costs are from {of}; the host's times are those under a profiler"]
     if missing:
         notes.append(f"{len(missing)} keys were not recorded")
-    updates = [task for task in steps.plan.tasks if isinstance(task.body, Update)]
+    updates = [task for task in steps.plan.tasks if task.body.is_update]
     recorded = [ops for task in updates[:1] for ops in steps.update_ops(steps.complete, task)]
     if recorded and updates[0].body.form == "for":
         shape = updates[0].reads[0].shape

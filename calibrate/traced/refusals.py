@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from calibrate.traced.names import is_aten
 from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.steps import Steps
-from simulator.bodies.update import Update
 from simulator.costs.model import CostModel
 from simulator.graph import TrainingGraph
 from simulator.job import Job
@@ -157,7 +156,7 @@ def _plan_share(steps: Steps, model: CostModel) -> float:
     """The share of the plan's time, as priced without the trace, that was recorded."""
     costs = model.resolve(steps.plan)
     missing = {id(task) for task in steps.missing}
-    counted = [(task, cost.cold_s) for task, cost in zip(steps.plan.tasks, costs, strict=True) if not isinstance(task.body, Update)]
+    counted = [(task, cost.cold_s) for task, cost in zip(steps.plan.tasks, costs, strict=True) if not task.body.is_update]
     total_s = sum(seconds for _, seconds in counted)
     return sum(seconds for task, seconds in counted if id(task) not in missing) / total_s if total_s else 0.0
 

@@ -21,7 +21,7 @@ from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
-from simulator.bodies.update import Update, rate_at
+from simulator.bodies.update import rate_at
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 
@@ -52,7 +52,7 @@ class GraphProgram(EagerProgram):
         self.unit = unit
         self._graph: Graph | None = None
         self._graph_rates: tuple[float | None, ...] = ()  # the learning rates that the graph has captured
-        updates = [task for task in plan.tasks if isinstance(task.body, Update)]
+        updates = [task for task in plan.tasks if task.body.is_update]
         self._rates = updates[0].body.rates if updates else ()
         self._update_lags = sorted({task.lag for task in updates})
         self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs

@@ -26,6 +26,7 @@ class Copy(Body):
     kind: Literal["copy"] = "copy"
 
     crosses_devices = True
+    is_copy = True
 
     @property
     def resource(self) -> Resource:

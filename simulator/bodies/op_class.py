@@ -32,6 +32,8 @@ _BY_NAME = {
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
+#: The classes of ops that run matrix products of cuBLAS, also within other kernels.
+WITH_PRODUCTS = frozenset({"matmul", "recurrent"})
 #: A grouped convolution with at least this many channels per group is as fast as a plain one of as many FLOPs. Measured on one core of an
 #: EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
 #: below. Not measured on a GPU.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from simulator.bodies.drawn_part import DROPOUT, drawn_part, without_part
 from simulator.bodies.masked_backward import kernels
-from simulator.bodies.op_class import work_of
+from simulator.bodies.op_class import WITH_PRODUCTS, op_class, work_of
 from simulator.bodies.random_draws import is_random
 from simulator.plan.keys import geometry
 from simulator.plan.ops import OpName
@@ -33,6 +33,21 @@ class OpCall(Body):
     launches: int = 1
     draw: int = 0
     kind: Literal["op"] = "op"
+
+    @property
+    def op(self) -> str:
+        """The op."""
+        return self.target
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it clones."""
+        return self.target == "aten.clone.default"
+
+    @property
+    def has_products(self) -> bool:
+        """Whether it is a matrix product or a recurrent layer. Convolutions are cuDNN's."""
+        return op_class(self.target) in WITH_PRODUCTS
 
     @property
     def random(self) -> bool:

@@ -36,6 +36,11 @@ class OpList(Body):
     kind: Literal["ops"] = "ops"
 
     @property
+    def has_products(self) -> bool:
+        """Whether one of the ops does."""
+        return any(step.body.has_products for step in self.steps)
+
+    @property
     def launches(self) -> int:
         """The sum over the ops."""
         return sum(step.body.launches for step in self.steps)

@@ -28,6 +28,8 @@ class ScanLevel(Body):
     leftmost: bool
     kind: Literal["scan-level"] = "scan-level"
 
+    has_products = True
+
     def __post_init__(self):
         """Raise ValueError for a level with too few elements."""
         least = 1 if self.direction == "linear" and not self.leftmost else 2

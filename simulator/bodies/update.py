@@ -125,6 +125,8 @@ class Update(Body):
     may_skip: bool = False
     kind: Literal["update"] = "update"
 
+    is_update = True
+
     @property
     def launches(self) -> int:
         """Kernels on CUDA: per parameter in the for-loop form, per call otherwise (PyTorch makes several calls beyond some 100 tensors)."""
@@ -141,7 +143,7 @@ class Update(Body):
         return self.launches * (len(self.parameters) if device_kind == "cpu" and self.form == "foreach" else 1)
 
     def temporaries(self, task: Task) -> list[int]:
-        """Bytes of the tensors that the update makes for itself and holds at one time: in the for-loop form for the largest gradient."""
+        """See `Body`; in the for-loop form, those for the largest gradient."""
         if self.form == "fused":
             return []
         decays = self.optimizer != "adamw" and self._all_hyper()["weight_decay"]

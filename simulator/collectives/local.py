@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.bodies.collective import Collective
 from simulator.bodies.message import Message
 from simulator.machine.machine import HOST
 from simulator.plan.messages import between_devices
@@ -145,6 +144,6 @@ def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
         ProcessGroup(task.body.devices, task.stream)
         for segment in plan.segments
         for task in segment.tasks
-        if isinstance(task.body, Collective)
+        if task.body.resource is Resource.COLLECTIVE
     } | {ProcessGroup((way.source, way.target), stream) for way, stream in directions(plan).items()}
     return tuple(sorted(groups, key=lambda group: (group.stream, group.devices)))

@@ -6,7 +6,6 @@ autograd issues ops from C++, and the executor from Python. On a GPU it is time 
 
 from dataclasses import replace
 
-from simulator.bodies.update import Update
 from simulator.costs.cost import Cost
 from simulator.machine.machine import HostLane
 from simulator.plan.task import BACKWARD, Task
@@ -23,7 +22,7 @@ def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:
 
 def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
     """The cost of a task in PyTorch's own loop on a machine without measurements: each op but updates takes `loop_s` more of the host."""
-    if isinstance(task.body, Update) or not host.loop_s:
+    if task.body.is_update or not host.loop_s:
         return cost
     return replace(
         cost, issue_s=(cost.launches - 1) * host.dispatch_s + _ops(task) * host.loop_s, issue_error=host.errors.get("loop_s", 0.0)
@@ -31,7 +30,7 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
 
 
 def _added_s(task: Task, loop: LoopCosts) -> float:
-    if isinstance(task.body, Update):
+    if task.body.is_update:
         return loop.update_s + loop.parameter_s * len(task.body.parameters)
     return _ops(task) * (loop.backward_s if task.phase == BACKWARD else loop.forward_s) + task.view_calls * loop.view_s
 

@@ -18,8 +18,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from simulator.bodies.op_class import winograd
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.machine.machine import Device, Memory
 from simulator.plan.task import Operand, Task
 
@@ -218,7 +216,7 @@ def float32_precision(op_class: str, float32: str) -> str:
 
 def fast(task: Task) -> bool:
     """Whether the task may run a Winograd kernel."""
-    return isinstance(task.body, OpCall) and winograd(task, task.body.target, task.body.args)
+    return bool(task.body.op) and winograd(task, task.body.op, task.body.args)
 
 
 def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
@@ -226,7 +224,7 @@ def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | Non
 
     `may_be_fast`: `fast` of the task, if that is known.
     """
-    if op_class != "conv" or not isinstance(task.body, OpCall):
+    if op_class != "conv" or not task.body.op:
         return op_class
     if precision in ("bf16", "fp16"):
         return CHANNELS_LAST if task.inputs[0].strides[1] == 1 else HALF
@@ -237,9 +235,9 @@ def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | Non
 
 def outputs(task: Task) -> float | None:
     """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
-    if not isinstance(task.body, OpCall) or not task.body.target.startswith("aten.convolution"):
+    if not task.body.op.startswith("aten.convolution"):
         return None
-    if task.body.target.startswith("aten.convolution."):
+    if task.body.op.startswith("aten.convolution."):
         return float(task.writes[0].elements)
     return float(task.inputs[0].elements)
 
@@ -254,7 +252,7 @@ def update_tensors() -> dict[str, float]:
 def traffic(task: Task) -> float:
     """Bytes that a task moves. An update that is not fused makes several passes and moves more than the bytes of its work."""
     body = task.body
-    if not isinstance(body, Update) or body.form == "fused":
+    if not body.is_update or body.form == "fused":
         return body.work(task).bytes
     return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in body.gradients(task)))
 

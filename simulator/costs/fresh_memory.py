@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.costs.cost import Cost
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, INPUT, Task
@@ -60,7 +58,7 @@ def _fresh_bytes(plan: Plan) -> tuple[Fresh, ...]:
     held = peak = 0
     mapped, heap = [], []
     for index, (task, names) in enumerate(zip(plan.tasks, accessed, strict=True)):
-        scratch = task.body.temporaries(task) if isinstance(task.body, Update) else []
+        scratch = task.body.temporaries(task)
         new = [name for name in names if name not in live]
         live.update(names)
         ended = [name for name in names if last[name] == index]
@@ -78,4 +76,4 @@ def _fresh_bytes(plan: Plan) -> tuple[Fresh, ...]:
 
 
 def _sums_gradients(task: Task) -> bool:
-    return task.phase == BACKWARD and isinstance(task.body, OpCall) and task.body.target == "aten.add.Tensor"
+    return task.phase == BACKWARD and task.body.op == "aten.add.Tensor"

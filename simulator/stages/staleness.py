@@ -6,9 +6,8 @@ The staleness of a read is the number of updates that plain training would have 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulator.bodies.update import Update
 from simulator.plan.plan import Plan, program
-from simulator.plan.task import BACKWARD, FORWARD, PARAMETER, Task
+from simulator.plan.task import BACKWARD, FORWARD, PARAMETER
 from traces.errors import StepcastError
 
 #: Iterations beyond the largest lag after which every mini-batch is like the one before.
@@ -70,7 +69,7 @@ def _reads(plan: Plan) -> dict[tuple[str, str], set[int]]:
     watched = last + _SETTLED
     for period, _, task in program(plan.tasks, watched + last + 1):
         iteration = period - task.lag
-        if isinstance(task.body, Update):
+        if task.body.is_update:
             for storage in {plan.storage_of(operand) for operand in task.mutates} & version.keys():
                 version[storage] += 1
             continue
@@ -81,14 +80,9 @@ def _reads(plan: Plan) -> dict[tuple[str, str], set[int]]:
                 contents.append((storage, version[storage]))
             elif (operand.value, iteration) in kept:
                 contents.append(kept[operand.value, iteration])
-        if contents and _copies(task):
+        if contents and task.body.is_copy:
             kept.update({(operand.value, iteration): contents[0] for operand in task.writes})
         elif iteration == watched and task.phase in (FORWARD, BACKWARD):
             for storage, number in contents:
                 reads.setdefault((parameter_of[storage], task.phase), set()).add(iteration - number)
     return reads
-
-
-def _copies(task: Task) -> bool:
-    """Whether the task's result is what it reads."""
-    return task.body.kind == "copy" or getattr(task.body, "target", "") == "aten.clone.default"
