@@ -16,6 +16,8 @@ ON_GPU = $(if $(SYSTEM),STEPCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.sys
 IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
   { echo "$(PYTHON) is older than Python 3.11; install a newer one and run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 
+TESTS = $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8
+
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
 QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
 
@@ -25,7 +27,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
+.PHONY: demo test test-all quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/stepcast demo $(ARGS)
@@ -39,9 +41,14 @@ gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 ui: $(READY)
 	$(RUN)/stepcast ui $(ARGS)
 
+# What a change usually breaks: papers, fuzzing, hostile pages and the full matrix of numerics are in test-all.
 test: lint
 	$(COMPILE_OWN)
-	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8 $(ARGS)
+	$(TESTS) -m 'not thorough' $(ARGS)
+
+test-all: lint
+	$(COMPILE_OWN)
+	$(TESTS) $(ARGS)
 
 quick: lint
 	$(COMPILE_OWN)
@@ -51,6 +58,7 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/lint-imports --no-cache
+	$(RUN)/mypy
 
 # Damaged input and random models for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
 FACTOR ?= 100
