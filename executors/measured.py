@@ -197,7 +197,8 @@ def timeline_of(
 
 def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str, peak_bytes: Mapping[str, int]) -> Timeline:
     """The timeline of a plan of several segments. Of later ones it shows the first full period."""
-    timelines, first = [], 0
+    timelines: list[Timeline] = []
+    first = 0
     for part in plan.parts:
         own = [replace(item, index=item.index - first) for item in times if first <= item.index < first + len(part.tasks)]
         first += len(part.tasks)

@@ -42,18 +42,27 @@ class TaskFailedError(StepcastError):
 class Executable(Protocol):
     """A plan bound to tensors on a backend. It keeps its state between calls.
 
-    `losses`: by iteration, one tensor per micro-batch. `kept`: the kept values of the last complete iteration. `iterations`: how many have
-    begun. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step lengths at the start are not typical.
-    `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared with steps without events.
+    `losses`: by iteration, one tensor per micro-batch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
+    lengths at the start are not typical. `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
+    with steps without events.
     """
 
-    binding: Binding
     losses: dict[int, tuple[torch.Tensor, ...]]
-    kept: dict[str, torch.Tensor]
-    iterations: int
     unit: int
     warm_up: int
     twin_overhead: float | None
+
+    @property
+    def binding(self) -> Binding:
+        """The values' tensors."""
+
+    @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """The kept values of the last complete iteration."""
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations have begun."""
 
     def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> ChunkTimes:
         """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each iteration (default: the job's own)."""

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -270,7 +271,7 @@ class CpuExecutable:
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, server, lambda end_s, item=item: on_end(item, end_s), self._transfers[entry[1]])
+                entry = schedule.advance(entry, server, partial(on_end, item), self._transfers[entry[1]])
 
         networked = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
         wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), networked)

@@ -1,13 +1,13 @@
 """The interface through which the executor and the calibration use one GPU.
 
 `torch_driver` implements it with CUDA, and the tests with a simulated GPU. Streams and events are used like PyTorch's:
-`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`.
+`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`. They are typed Any where only the driver's own will do.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -52,10 +52,10 @@ class Partition:
 class Event(Protocol):
     """A point in a stream."""
 
-    def record(self, stream: "Stream") -> None:
+    def record(self, stream: Any) -> None:
         """Mark the current end of the stream. A point marked earlier is forgotten."""
 
-    def elapsed_time(self, end: "Event") -> float:
+    def elapsed_time(self, end: Any) -> float:
         """Milliseconds from this event to `end`. Both must be timing events that have been reached."""
 
     def query(self) -> bool:
@@ -65,7 +65,9 @@ class Event(Protocol):
 class Stream(Protocol):
     """A serial queue of the GPU."""
 
-    def wait_event(self, event: Event) -> None:
+    priority: int
+
+    def wait_event(self, event: Any) -> None:
         """Let all later work on this stream wait for the point that the event marks now."""
 
 
@@ -144,7 +146,7 @@ class Driver(Protocol):
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """A uint8 tensor in the host's memory."""
 
-    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+    def kernels(self, works: Sequence[Callable[[], object]]) -> list[list[Kernel]] | None:
         """The kernels that each piece of work launches, in order, from one profiler session; None if the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:

@@ -29,7 +29,7 @@ _TEARDOWN = "TEARDOWN_CUPTI"
 _REATTACHES = (12, 6)
 
 
-def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+def kernels(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:
     """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work.
 
     A session that records no kernel is repeated once.
@@ -51,7 +51,7 @@ def detach_afterwards() -> None:
         os.environ.setdefault(_TEARDOWN, "1")
 
 
-def _session(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+def _session(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:
     """The kernels that one session records, by work; None, after a warning, if the profiler cannot be used."""
     # The ranges are recorded on the host, so its activity is needed too.
     session = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
@@ -95,5 +95,7 @@ def by_range(recording: Recording, count: int) -> list[list[Kernel]] | None:
     return by_number
 
 
-def _refused(reason: str) -> None:
+def _refused(reason: str) -> list[list[Kernel]] | None:
+    """Log a warning. Returns None: no kernels."""
     logging.getLogger("stepcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)
+    return None

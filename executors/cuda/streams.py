@@ -25,7 +25,7 @@ class Streams:
         self._device, self._api = device, api
         self._used: weakref.WeakValueDictionary[int, torch.cuda.Stream] = weakref.WeakValueDictionary()
         self._spare: dict[tuple[object, int], list[int]] = {}
-        least, greatest = torch.cuda.Stream.priority_range()
+        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # a static method
         self._pooled_levels = least - greatest + 1
         self.levels = self._pooled_levels
         if api is not None:

@@ -5,13 +5,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
 from executors.cuda import green, host_calls, profiled
 from executors.cuda.bindings import DriverApi, find_driver_api, first_line
 from executors.cuda.capture import captured
-from executors.cuda.driver import GpuFacts, Kernel, Partition
+from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
 from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
@@ -71,7 +72,7 @@ class TorchDriver:
         """See Driver."""
         return self._streams.open(priority, partition)
 
-    def use(self, stream: torch.cuda.Stream) -> None:
+    def use(self, stream: Any) -> None:
         """See Driver."""
         torch.cuda.set_stream(stream)
 
@@ -80,7 +81,7 @@ class TorchDriver:
         return torch.cuda.Event(enable_timing=timing, external=external)
 
     @contextmanager
-    def capture(self, stream: torch.cuda.Stream) -> Iterator[torch.cuda.CUDAGraph]:
+    def capture(self, stream: Any) -> Iterator[torch.cuda.CUDAGraph]:
         """See Driver. After an error within the context, the graph is empty, the GPU is usable, and the error is raised."""
         with captured(self.device, stream) as graph:
             self._workspaces.keep_for(graph)
@@ -96,7 +97,7 @@ class TorchDriver:
         wait_until(lambda: all(stream.query() for stream in streams), in_flight)
         torch.cuda.synchronize(self.device)  # for streams that are not ours
 
-    def wait_for(self, event: torch.cuda.Event, in_flight: Callable[[], str] | None = None) -> None:
+    def wait_for(self, event: Event, in_flight: Callable[[], str] | None = None) -> None:
         """See Driver."""
         wait_until(event.query, in_flight)
 
@@ -131,7 +132,7 @@ class TorchDriver:
         """See Driver."""
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
 
-    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+    def kernels(self, works: Sequence[Callable[[], object]]) -> list[list[Kernel]] | None:
         """See Driver."""
         return profiled.kernels(works, self.device)
 
@@ -153,11 +154,11 @@ class TorchDriver:
             torch.cuda.set_device(self.device)
         return tuple(drivers)
 
-    def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
+    def sm_ids(self, stream: Any, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
         return self._compiled_probe().sm_ids(self, stream, replayed)
 
-    def sm_ids_in_one_graph(self, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
+    def sm_ids_in_one_graph(self, streams: Sequence[Any]) -> list[frozenset[int]]:
         """See Driver."""
         return self._compiled_probe().sm_ids_in_one_graph(self, streams)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import isnan, nan
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import torch
@@ -41,7 +41,7 @@ class DistributedBackend:
                 f"machine {machine.name} has {len(self.names)} devices for {channel.ranks.world} processes; expected one for each"
             )
         self.machine, self.channel = machine, channel
-        options = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
+        options: dict[str, Any] = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
         self.loaded, (_, *others) = self.run_everywhere(lambda: LoadedPlans.open(channel, **options), {"command": "open", **options})
         if kind == "cuda":
             from executors.distributed.own_gpu import check_distinct
@@ -49,7 +49,8 @@ class DistributedBackend:
             check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
         self.local = self.loaded.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
-        self.numbers, self._unused = count(), []
+        self.numbers = count()
+        self._unused: list[int] = []
 
     def run_everywhere(
         self, on_rank_0: Callable[[], Any], message: Mapping[str, Any], tensors: Named | None = None
@@ -89,7 +90,8 @@ class DistributedBackend:
         """Load a plan of one segment."""
         number = next(self.numbers)
         self._prepare(plan, tensors, self._drop_unused())
-        begin = {"iteration": start.iteration, "before": None if start.before is None else start.before.number}
+        before = cast(DistributedProgram, start.before)
+        begin = {"iteration": start.iteration, "before": None if before is None else before.number}
         message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
         local, _ = self.run_everywhere(lambda: self.loaded.load(number, seed, keep, **begin), message)
         if local is None:

@@ -40,8 +40,9 @@ def compile_product(body: JacobianProduct, samples: tuple[int, int], device: tor
 def sparse_sparse(left: Recipe, right: Recipe, samples: tuple[int, int], device: torch.device) -> Multiply:
     """Multiplies CSR values by CSR values. The result has the values of the product's pattern."""
     terms = ProductPattern(left, right).symbolic()
-    indices = [None if _is_identity(index, extent) else index for index, extent in ((terms.left, left.nnz), (terms.right, right.nnz))]
-    return sum_products(terms.indptr, *indices, samples, device)
+    factors = (terms.left, left.nnz), (terms.right, right.nnz)
+    i, j = (None if _is_identity(index, extent) else index for index, extent in factors)
+    return sum_products(terms.indptr, i, j, samples, device)
 
 
 def _is_identity(index: np.ndarray, extent: int) -> bool:

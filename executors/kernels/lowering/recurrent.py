@@ -48,7 +48,7 @@ def states(flat: FlatWeights, mode: int, x: Tensor, h0: Tensor, *weights: Tensor
     """All states [T + 1, B, H], the initial one first. cuDNN keeps no reserve, since autograd does not run through this call."""
     views, buffer = flat.fill([weight for weight in weights if weight is not None], mode)
     hidden = h0.shape[1]
-    options = (mode, hidden, 0, 1, False, 0.0, False, False, [], None)
+    options: tuple = (mode, hidden, 0, 1, False, 0.0, False, False, [], None)
     out = _run_cudnn(x.contiguous(), views, len(views), buffer, h0.unsqueeze(0).contiguous(), None, *options)[0]
     return torch.cat((h0.unsqueeze(0), out))
 
