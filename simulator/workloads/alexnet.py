@@ -16,7 +16,7 @@ from simulator.workloads.registry import workload
 )
 def alexnet(batch: int, image_size: int) -> tuple:
     """Build AlexNet. Most of its parameters are in the first linear layer (classifier.1, fc6 in the papers)."""
-    from simulator.workloads.networks.alexnet import AlexNet
+    from simulator.workloads.networks.chains import AlexNet
 
     return classification(AlexNet(image_size), batch, image_size)
 
@@ -30,7 +30,7 @@ def alexnet(batch: int, image_size: int) -> tuple:
 )
 def alexnet_22k(batch: int, image_size: int) -> tuple:
     """Build AlexNet for 21,841 classes."""
-    from simulator.workloads.networks.alexnet import AlexNet
+    from simulator.workloads.networks.chains import AlexNet
 
     return classification(AlexNet(image_size, IMAGENET_22K), batch, image_size, classes=IMAGENET_22K)
 
@@ -46,7 +46,7 @@ def alexnet_22k(batch: int, image_size: int) -> tuple:
 )
 def alexnet_cifar(batch: int, image_size: int) -> tuple:
     """Build AlexNet for small images of 10 classes."""
-    from simulator.workloads.networks.alexnet import SmallAlexNet
+    from simulator.workloads.networks.chains import SmallAlexNet
 
     return classification(SmallAlexNet(), batch, image_size, classes=10)
 
@@ -60,7 +60,7 @@ def alexnet_cifar(batch: int, image_size: int) -> tuple:
 )
 def alexnet_grouped(batch: int, image_size: int) -> tuple:
     """Build the two-tower AlexNet: grouped convolutions, and local response normalization before each of the first two pooling layers."""
-    from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+    from simulator.workloads.networks.chains import TwoTowerAlexNet
 
     return classification(TwoTowerAlexNet(image_size), batch, image_size)
 
@@ -74,6 +74,6 @@ def alexnet_grouped(batch: int, image_size: int) -> tuple:
 )
 def caffenet(batch: int, image_size: int) -> tuple:
     """Build CaffeNet: `alexnet_grouped` with each of the first two pooling layers before its normalization."""
-    from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+    from simulator.workloads.networks.chains import TwoTowerAlexNet
 
     return classification(TwoTowerAlexNet(image_size, pool_first=True), batch, image_size)

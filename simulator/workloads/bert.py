@@ -41,7 +41,7 @@ def bert_large_qa(batch: int, image_size: int) -> tuple:
 def _masked(batch: int, length: int, width: int, heads: int, depth: int) -> tuple:
     import torch
 
-    from simulator.workloads.networks.bert import IGNORED, VOCABULARY, MaskedLanguageModel, masked_loss
+    from simulator.workloads.networks.language import IGNORED, VOCABULARY, MaskedLanguageModel, masked_loss
 
     predicted = (torch.arange(length) % _EVERY == 0).expand(batch, length)
     labels = torch.where(predicted, torch.randint(VOCABULARY, (batch, length)), IGNORED)
@@ -51,7 +51,7 @@ def _masked(batch: int, length: int, width: int, heads: int, depth: int) -> tupl
 def _answers(batch: int, length: int, width: int, heads: int, depth: int) -> tuple:
     import torch
 
-    from simulator.workloads.networks.bert import AnswerFinder, answer_loss
+    from simulator.workloads.networks.language import AnswerFinder, answer_loss
 
     return AnswerFinder(width, heads, depth).train(), _inputs(batch, length), torch.randint(length, (batch, 2)), answer_loss
 
@@ -60,7 +60,7 @@ def _inputs(batch: int, length: int) -> "tuple[Tensor, Tensor, Tensor]":
     """Return tokens, segments and a mask without padding."""
     import torch
 
-    from simulator.workloads.networks.bert import VOCABULARY
+    from simulator.workloads.networks.language import VOCABULARY
 
     tokens = torch.randint(VOCABULARY, (batch, length))
     return tokens, (torch.arange(length) >= length // 2).long().repeat(batch, 1), torch.ones(batch, length)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from simulator.workloads.networks.resnet import BasicBlock
+from simulator.workloads.networks.shortcuts import BasicBlock
 
 
 class PaddedShortcut(nn.Module):

@@ -11,7 +11,7 @@ from simulator.job import Job
 from simulator.models.find import find_factory
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
-from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+from simulator.workloads.networks.chains import TwoTowerAlexNet
 from simulator.workloads.networks.resnet_cifar import padded_shortcut
 from simulator.workloads.networks.transformer import Transformer
 from traces.errors import StepcastError, UnknownNameError
@@ -193,7 +193,7 @@ def test_local_response_normalisation_is_the_formula_of_the_paper(pool_first, k,
 
 FEW_CLASSES = """
 import torch
-from simulator.workloads.networks.alexnet import TwoTowerAlexNet
+from simulator.workloads.networks.chains import TwoTowerAlexNet
 from simulator.workloads.networks.googlenet import GoogLeNet
 from simulator.workloads.networks.resnet_cifar import SmallResNet
 from simulator.workloads.images import classification
