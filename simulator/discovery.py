@@ -1,4 +1,4 @@
-"""Find the modules of a package, so that a new strategy, kind of task, workload or rule is a new file and nothing else."""
+"""Find the modules of a package, so that a new strategy, kind of task or rule is a new file and nothing else."""
 
 import importlib
 import pkgutil

@@ -4,16 +4,23 @@ Shapes: N sentences, S source tokens, T target tokens, D model width, H heads, V
 """
 
 import math
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_VOCABULARY = 37_000
 _DROPOUT, _SMOOTHING = 0.1, 0.1
 
 
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[N, T, D] to [N, H, T, D/H]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
 class Attention(nn.Module):
-    """Multi-head attention whose four projections are matrices without bias, as in the paper."""
+    """Multi-head attention of the Transformer, whose four projections are matrices without bias, as in the paper."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -25,25 +32,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
         """Queries from x [N, T, D], keys and values from memory [N, S, D], to [N, T, D]."""
-        query, key, value = (
-            projected.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projected in (self.query(x), self.key(memory), self.value(memory))
-        )
+        query, key, value = (split_heads(projected, self.heads) for projected in (self.query(x), self.key(memory), self.value(memory)))
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Module):
+def _feed_forward(width: int, hidden: int) -> nn.Sequential:
     """Two linear layers with a ReLU between them, applied at every position."""
-
-    def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.linear1 = nn.Linear(width, hidden)
-        self.relu = nn.ReLU(inplace=True)
-        self.linear2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, T, D] to [N, T, D]."""
-        return self.linear2(self.relu(self.linear1(x)))
+    return nn.Sequential(OrderedDict(linear1=nn.Linear(width, hidden), relu=nn.ReLU(inplace=True), linear2=nn.Linear(hidden, width)))
 
 
 class EncoderLayer(nn.Module):
@@ -53,7 +49,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention = Attention(width, heads)
         self.norm1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, hidden)
+        self.feed_forward = _feed_forward(width, hidden)
         self.norm2 = nn.LayerNorm(width)
         self.dropout = nn.Dropout(_DROPOUT)
 
@@ -72,7 +68,7 @@ class DecoderLayer(nn.Module):
         self.norm1 = nn.LayerNorm(width)
         self.cross_attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, hidden)
+        self.feed_forward = _feed_forward(width, hidden)
         self.norm3 = nn.LayerNorm(width)
         self.dropout = nn.Dropout(_DROPOUT)
 
@@ -123,6 +119,14 @@ class Transformer(nn.Module):
         return F.linear(x, self.embedding.weight)
 
 
-def smoothed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def smoothed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the label-smoothed cross-entropy of logits [N, T, V] over all target positions [N, T]."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=_SMOOTHING)
+
+
+def translation(batch: int, length: int) -> tuple:
+    """Return the base Transformer, random source and target tokens [batch, length], the next tokens [batch, length], and the loss."""
+    source = torch.randint(_VOCABULARY, (batch, length))
+    sentence = torch.randint(_VOCABULARY, (batch, length + 1))
+    inputs = source, sentence[:, :-1].contiguous()
+    return Transformer(_VOCABULARY, length).train(), inputs, sentence[:, 1:].contiguous(), smoothed_loss

@@ -32,7 +32,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
-from simulator.workloads.sequences import features_of
+from simulator.workloads.data import features_of
 from tests.fake_gpu import FakeGpu
 from tests.support import sequence_models
 from traces.errors import StepcastError, UnusableFileError
