@@ -75,7 +75,7 @@ def decode_item(item: Any, device: torch.device) -> Any:
     return constant
 
 
-def resolve(target: str) -> Callable:
+def resolve(target: str) -> torch._ops.OpOverload:
     """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
 
     Raises StepcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.

@@ -8,7 +8,7 @@ from simulator.reproduce.verdicts import judged
 from traces.reproduction import Chart, Check, Figure, Panel, Row, Series, Table
 
 #: The first convolution, ReLU and max-pooling of VGG-11; table 1.
-FIRST: Mapping[str, Rule] = {
+FIRST: Mapping[str, ConvolutionRule | ElementwiseRule | MaxPoolRule] = {
     "convolution": ConvolutionRule(3, 32, 32, 64, (3, 3), padding=(1, 1)),
     "ReLU": ElementwiseRule(64 * 32 * 32, "aten.threshold_backward.default", '[{"$":0},0]'),
     "max-pooling": MaxPoolRule(64, 32, 32, (16, 16), (2, 2), (2, 2)),
