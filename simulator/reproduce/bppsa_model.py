@@ -10,6 +10,7 @@ An iteration ends when the loss is on the host, and does not overlap the next on
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +24,17 @@ from simulator.costs import efficiencies
 from simulator.costs.cost import FITTED, Cost
 from simulator.costs.efficiencies import Site
 from simulator.engine.simulation import simulated_step_s
+from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Operand, Segment, Task, Work
 from simulator.plan.views import contiguous
-from simulator.reproduce.bppsa_cases import Case, Epoch
 from simulator.strategies import registry as strategies
 
+RNN, GRU = "rnn_bitstream", "gru_features"
+#: Samples of an epoch, by model; sections 4.1 and 4.2.
+SAMPLES = {RNN: 32_000, GRU: 6_705}
 BASELINE, SCAN = "baseline", "bppsa:scan=blelloch"
 _CHAIN = {"stepcast.rnn.default": "forward", "stepcast.gru.default": "forward"}
 _CHAIN |= {"stepcast.rnn_backward.default": "backward", "stepcast.gru_backward.default": "backward"}
@@ -39,26 +43,62 @@ _GATES = frozenset({"stepcast.rnn_gates.default", "stepcast.gru_gates.default"})
 _GRU_PASSES = 5
 
 
+class Case(NamedTuple):
+    """A workload: RNN or GRU, length of the sequences, and mini-batch."""
+
+    model: str
+    length: int
+    batch: int
+
+    @property
+    def job(self) -> Job:
+        """The job as the paper trains it: Adam in its for-loop form, the only one in PyTorch 1.1 and 1.2."""
+        return Job(self.model, self.batch, image_size=self.length, optimizer="adam", form="for")
+
+    @property
+    def iterations(self) -> int:
+        """The iterations of one epoch; the last mini-batch may be incomplete."""
+        return ceil(SAMPLES[self.model] / self.batch)
+
+
+class Epoch(NamedTuple):
+    """Seconds of one epoch: forward alone, forward with BPPSA's overhead (none in an RNN), training by back-propagation, and by BPPSA."""
+
+    forward_s: float
+    forward_overhead_s: float
+    baseline_s: float
+    bppsa_s: float
+
+    @property
+    def totals(self) -> tuple[float, float, float]:
+        """Forward alone, training by back-propagation, and training by BPPSA: what the paper prints."""
+        return self.forward_s, self.baseline_s, self.bppsa_s
+
+    @property
+    def backwards(self) -> tuple[float, float]:
+        """The backward alone, total minus forward, of back-propagation and of BPPSA, whose overhead counts as forward (appendix G)."""
+        return self.baseline_s - self.forward_s, self.bppsa_s - self.forward_overhead_s
+
+    @property
+    def speedups(self) -> tuple[float, float]:
+        """The speed-up of the whole epoch, and of the backward alone."""
+        baseline_s, bppsa_s = self.backwards
+        return self.baseline_s / self.bppsa_s, baseline_s / bppsa_s
+
+
 @dataclass(frozen=True)
 class Constants:
-    """Seconds that do not depend on the amount of computation."""
+    """Seconds that do not depend on the amount of computation. The paper's file says what they are the times of."""
 
     iteration_s: float
-    """Time of each iteration: Python, loading data, reading the loss."""
     op_s: float
-    """Time of each op that the framework launches."""
     forward_step_s: float
-    """Time of each step of a recurrent layer's forward in cuDNN."""
     backward_step_s: float
-    """Time of each step of its backward in cuDNN."""
     backward_call_s: float
-    """Time of calling this backward, in addition to its steps."""
     launch_s: float
-    """Time of each kernel of BPPSA: a level of the scan, Jacobians, and the products with the scan's results."""
 
 
 NAMES = tuple(field.name for field in fields(Constants))
-NOTHING = Constants(*(0.0 for _ in NAMES))
 
 
 def counts(task: Task) -> dict[str, int]:
@@ -123,14 +163,10 @@ class Plans:
     @staticmethod
     def of(case: Case, machine: Machine) -> "Plans":
         """Return the plans of a case."""
-        baseline, bppsa = (_planned(case, text, machine) for text in (BASELINE, SCAN))
+        parsed = (strategies.parse(text) for text in (BASELINE, SCAN))
+        baseline, bppsa = (strategy.plan(case.job, machine, None, options) for strategy, options in parsed)
         bppsa = _with(bppsa, list(_recompute_gates(bppsa.tasks)))
         return Plans(_forward(baseline), _forward(bppsa), baseline, bppsa)
-
-
-def _planned(case: Case, text: str, machine: Machine) -> Plan:
-    strategy, options = strategies.parse(text)
-    return strategy.plan(case.job, machine, None, options)
 
 
 def _with(plan: Plan, tasks: Sequence[Task]) -> Plan:
@@ -174,25 +210,6 @@ def _gates_again(gru: Task) -> Task:
     return replace(gru, name=f"{gru.name}/again", body=OpList(ops, "gates-again"), reads=reads, writes=(), mutates=mutated)
 
 
-class Times(NamedTuple):
-    """Predicted seconds of one epoch. `forward_overhead_s`: the forward with BPPSA's overhead, which is 0 for an RNN."""
-
-    forward_s: float
-    forward_overhead_s: float
-    baseline_s: float
-    bppsa_s: float
-
-    @property
-    def speedup(self) -> float:
-        """The speed-up of the whole epoch."""
-        return self.baseline_s / self.bppsa_s
-
-    @property
-    def backward_speedup(self) -> float:
-        """The speed-up of the backward, without BPPSA's overhead in the forward, as in the paper (appendix G)."""
-        return (self.baseline_s - self.forward_s) / (self.bppsa_s - self.forward_overhead_s)
-
-
 class Workloads:
     """The plans of cases, each made once. `progress(text)` is called before each case."""
 
@@ -218,10 +235,10 @@ class Epochs:
         self._costs = FittedCosts(self._machine, constants)
         self._workloads = workloads
 
-    def of(self, case: Case) -> Times:
+    def of(self, case: Case) -> Epoch:
         """Predict an epoch of a case."""
         plans = self._workloads.plans(case)
-        return Times(*(case.iterations * self._step_s(getattr(plans, field.name)) for field in fields(plans)))
+        return Epoch(*(case.iterations * self._step_s(getattr(plans, field.name)) for field in fields(plans)))
 
     def _step_s(self, plan: Plan) -> float:
         whole = _with(plan, (Task("iteration", Host(self._constants.iteration_s), plan.devices[0], phase=FORWARD), *plan.tasks))
@@ -232,15 +249,11 @@ def fit(published: Mapping[Case, Epoch], machine: Machine, workloads: Workloads)
     """Fit the constants, none below 0, by least squares of the relative errors of all published epochs."""
     from scipy.optimize import nnls  # here, because listing the papers does not need it
 
-    work = Epochs(machine, NOTHING, workloads)
+    work = Epochs(machine, Constants(*(0.0 for _ in NAMES)), workloads)
     rows, targets = [], []
     for case, epoch in published.items():
         plans, times = workloads.plans(case), work.of(case)
-        for plan, seconds, work_s in (
-            (plans.forward, epoch.forward_s, times.forward_s),
-            (plans.baseline, epoch.baseline_s, times.baseline_s),
-            (plans.bppsa, epoch.bppsa_s, times.bppsa_s),
-        ):
+        for plan, seconds, work_s in zip((plans.forward, plans.baseline, plans.bppsa), epoch.totals, times.totals, strict=True):
             total = Counter({"iteration_s": 1})
             for task in plan.tasks:
                 total.update(counts(task))

@@ -1,39 +1,56 @@
 """DeePa (under review for ICLR 2018): per-layer parallelism on 16 K80, 4 P100 and four nodes of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from simulator.job import Job
 from simulator.predict.preset import preset_costs
-from simulator.reproduce import deepa_tables as tables
-from simulator.reproduce import deepa_trends as trends
-from simulator.reproduce.deepa_cases import BATCH, CHOSEN_FC6, FC6, NODE, NODES, PER_GPU, PUBLISHED, Network, Scope
-from simulator.reproduce.deepa_networks import Divided
-from simulator.reproduce.deepa_tables import Found, Names, Predicted
-from simulator.reproduce.predicting import Missing, Steps
-from simulator.reproduce.registry import Measurement
+from simulator.reproduce import deepa_claims as claims
+from simulator.reproduce import registry
+from simulator.reproduce.deepa_claims import ALL, DEEPA, DEEPA_EXPOSED, DEEPA_LATE, FRAMEWORKS, IMAGE, IMAGE_EXPOSED, OWT, Batches, Networks
+from simulator.reproduce.deepa_networks import Divided, Found
+from simulator.reproduce.predicting import Missing, Steps, StepsByStrategy, first_missing, ratio, speedup
+from simulator.reproduce.registry import line
 from simulator.shards.configuration import Configuration
 from simulator.shards.costs.one_layer import LayerCost, layer_costs
 from simulator.shards.naming import layer_called
 from simulator.shards.network import Network as LayerNetwork
-from traces.errors import StepcastError
-from traces.reproduction import Chart, DividedLayer, DividedNetwork, Panel, Paper, Series
+from traces.documents import Data
+from traces.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper
 
-NAME = "deepa"
-ABOUT = "DeePa: per-layer parallelism in image, channel, height and width, on 16 K80 and on P100"
-MACHINE = "k80x16"
-TITLE = "Exploring the Hidden Dimension in Accelerating Convolutional Neural Networks"
-REFERENCE = "Exploring the Hidden Dimension in Accelerating Convolutional Neural Networks (DeePa), submitted to ICLR 2018"
+PAPER = registry.get("deepa")
+#: Who sums gradients.
 SERVER = "distributed"
-NOTES = (
-    "Steps are predicted by simulating the plans of image-parallel, owt and deepa, as stepcast predict does. Configurations have the"
-    " smallest sum of exact costs, which ignores overlap.",
-    "The paper's own costs are not searched: they charge nothing between two layers of equal configuration, so that dividing every"
-    " layer by channel would be free, which in truth moves all inputs.",
-    "All 16 K80 share one pipe of 4.494 GB/s, fitted to one number of table 2. Figures 7, 13 and 14 print no numbers; the text has some.",
-    "Inception-v3 has no auxiliary head here, like the 120 nodes that the paper counts. AlexNet is torchvision's.",
-    "The paper's searches took 0.7, 1.1 and 4.8 s. Here the search itself takes under 0.1 s; the costs of all configurations take seconds.",
-)
-SCOPE = Scope()
+#: Section 7.1: images per step on 16 K80; section 7.3: images of each P100.
+BATCH, PER_GPU = 512, 32
+#: Section 7.3: one node, and four.
+NODE, NODES = "p100x4", "4xp100x4"
+#: The configurations of fc6: those of table 2, the one that was chosen (section 7.1.2), and others between them.
+FC6 = (Configuration(n=16), *(Configuration(c=c) for c in (16, 2, 4, 8)), Configuration())
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network. `model`, `large`: the built-in models for 1,000 and for 21,841 classes. `most`: the largest batch that the paper ran."""
+
+    name: str
+    model: str
+    large: str
+    most: int = 1024
+
+
+class Scope(Data):
+    """What is predicted. `batches`: the range of figure 13. `clusters`: also P100. `large`: also 21,841 classes."""
+
+    networks: tuple[Network, ...]
+    batches: tuple[int, ...]
+    clusters: bool
+    large: bool
+
+
+SCOPE = PAPER.scope(Scope)
 
 
 def predictions() -> int:
@@ -48,134 +65,162 @@ def _sweep() -> list[tuple[Network, int]]:
 
 def reproduce(steps: Steps) -> Paper:
     """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
-    names = Names()
-    divided = {network: _divided(Job(network.model, BATCH), steps) for network in SCOPE.networks}
-    predicted = {network: steps.of(Job(network.model, BATCH), names.all) for network in SCOPE.networks}
+    divided = {network.name: _divided(network.model, steps) for network in SCOPE.networks}
+    predicted = {network.name: steps.of(Job(network.model, BATCH), ALL) for network in SCOPE.networks}
     batches = {
-        (network, batch): predicted[network] if batch == BATCH else steps.of(Job(network.model, batch), [names.frameworks, names.deepa])
+        (network.name, batch): predicted[network.name] if batch == BATCH else steps.of(Job(network.model, batch), [FRAMEWORKS, DEEPA])
         for network, batch in _sweep()
     }
     fc6 = _fc6()
-    clusters = _clusters(steps, names) if SCOPE.clusters else {}
-    large: Found = {}
-    checks = [
-        trends.two_workers_cheapest(fc6),
-        trends.images_in_convolutions(divided),
-        trends.few_for_linear(divided),
-        trends.four_for_last_of_vgg(divided),
-        trends.branches_differ(divided),
-        trends.fewer_bytes_by_owt(divided),
-        trends.fewer_bytes_further(divided),
-        trends.order_of_gains(predicted, names),
-        trends.owt_gains_little(predicted, names),
-        trends.overlap_gains(predicted, names),
-        trends.steady_by_batch(batches, names),
+    tables = [
+        PAPER.table("fc6", _fc6_rows(fc6)),
+        PAPER.table("configurations", _configurations(divided)),
+        PAPER.table("bytes", _bytes(divided)),
+        PAPER.table("speedups", _speedups(predicted)),
+        PAPER.table("steps", _seconds(predicted)),
+        PAPER.table("batches", _batches(batches)),
     ]
-    shown = [
-        tables.fc6_table(fc6),
-        tables.configurations_table(SCOPE.networks, divided),
-        tables.bytes_table(SCOPE.networks, divided),
-        tables.speedups_table(SCOPE.networks, predicted, names),
-        tables.steps_table(SCOPE.networks, predicted, names),
-        tables.batches_table(batches, names),
-    ]
+    checks = [claims.two_workers_cheapest(fc6), *claims.of_configurations(divided), *claims.of_steps(predicted, batches)]
     if SCOPE.clusters:
-        shown.append(tables.clusters_table(SCOPE.networks, clusters[NODE], clusters[NODES], names))
-        checks += [trends.more_with_nodes(clusters[NODE], clusters[NODES], names), trends.as_fast_as_asynchronous(clusters[NODE], names)]
+        node = _cluster(steps, NODE, 4, [FRAMEWORKS, DEEPA, DEEPA_LATE])
+        nodes = _cluster(steps, NODES, 16, [IMAGE, DEEPA])
+        tables.append(PAPER.table("clusters", _clusters(node, nodes)))
+        checks += claims.of_clusters(node, nodes)
     if SCOPE.large:
-        large = {network: _divided(Job(network.large, BATCH), steps) for network in SCOPE.networks}
-        wide = {network: steps.of(Job(network.large, BATCH), [names.frameworks, names.deepa]) for network in SCOPE.networks}
-        shown.append(tables.large_table(SCOPE.networks, divided, large, predicted, wide, names))
-        checks += [*trends.large_networks(divided, large), trends.slower_with_more_classes(predicted, wide, names)]
-    return Paper(
-        name=NAME,
-        title=TITLE,
-        reference=REFERENCE,
-        machine=steps.machine_name,
-        setting=f"Batch {BATCH} on 16 K80; {PER_GPU} images a GPU on P100; momentum, fp32.",
-        shares=steps.shares,
-        fitted="the bandwidth of the pipe of all K80, by one number of table 2,",
-        tables=tuple(shown),
-        checks=tuple(checks),
-        charts=tuple(_charts(batches, names)),
-        networks=tuple(_pictures(divided)),
-        notes=NOTES,
-    )
+        large = {network.name: _divided(network.large, steps) for network in SCOPE.networks}
+        wide = {network.name: steps.of(Job(network.large, BATCH), [FRAMEWORKS, DEEPA]) for network in SCOPE.networks}
+        tables.append(PAPER.table("imagenet-22k", _large(divided, large, predicted, wide)))
+        checks += claims.of_large_networks(divided, large, predicted, wide)
+    return PAPER.paper(steps, tables, checks, [_chart(batches)], networks=tuple(_pictures(divided)))
 
 
-def _divided(job: Job, steps: Steps) -> Divided | Missing:
-    steps.report(f"configurations of {job.model}")
-    try:
-        return Divided.of(job, steps.machine_name, SERVER)
-    except StepcastError as error:
-        return Missing.because(error)
+def _divided(model: str, steps: Steps) -> Divided | Missing:
+    return steps.attempt(f"configurations of {model}", lambda: Divided.of(Job(model, BATCH), steps.machine_name, SERVER))
 
 
 def _fc6() -> list[LayerCost]:
-    """Table 2, the chosen configuration, and others between them."""
+    """Return what the configurations of the first linear layer of AlexNet cost."""
     job = Job("alexnet", BATCH)
-    machine, model = preset_costs(job, MACHINE)
+    machine, model = preset_costs(job, PAPER.machine)
     network = LayerNetwork(job.graph())
-    configurations = [*FC6, CHOSEN_FC6, *(Configuration(c=c) for c in (4, 8)), Configuration()]
-    return layer_costs(network, machine, model, layer_called(network, "fc6"), configurations)
+    return layer_costs(network, machine, model, layer_called(network, "fc6"), FC6)
 
 
-def _clusters(steps: Steps, names: Names) -> dict[str, dict[Network, Predicted]]:
-    """By machine and network, the steps of the frameworks and of DeePa with 32 images a GPU; on one node also of asynchronous training."""
-    compared = {NODE: (4, [names.frameworks, names.deepa, names.deepa_late]), NODES: (16, [names.image, names.deepa])}
-    result: dict[str, dict[Network, Predicted]] = {}
-    for machine, (devices, texts) in compared.items():
-        own = steps.on(machine)
-        result[machine] = {network: own.of(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
-    return result
+def _cluster(steps: Steps, machine: str, devices: int, texts: Sequence[str]) -> Networks:
+    """Return by network the steps on another machine, with 32 images a GPU."""
+    own = steps.on(machine)
+    return {network.name: own.of(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
 
 
-def _charts(batches: Mapping[tuple[Network, int], Predicted], names: Names) -> Iterator[Chart]:
-    """Yield figure 13: the speed-up over the batch, with the published range."""
+def _fc6_rows(costs: Sequence[LayerCost]) -> Iterator[tuple]:
+    """Yield table 2: the first linear layer of AlexNet."""
+    for cost in costs:
+        labels = {"configuration": cost.configuration, "workers": cost.configuration.workers}
+        values = (cost.transfer_s, cost.compute_s, cost.update_s, cost.total_s)
+        yield labels, values, PAPER.values("fc6").get(str(cost.configuration), ())
+
+
+def _configurations(divided: Found) -> Iterator[tuple]:
+    """Yield figures 9 to 12: the configuration of each layer."""
+    for name, own in divided.items():
+        if isinstance(own, Missing):
+            yield {"network": name, "layers": "", "configuration": ""}, (), (), own.status
+            continue
+        for configuration, stretch in groupby(zip(own.best, own.network.layers, strict=True), key=lambda pair: pair[0]):
+            names = [layer.name for _, layer in stretch]
+            layers = " to ".join(dict.fromkeys((names[0], names[-1])))
+            yield {"network": name, "layers": layers, "configuration": configuration}, [configuration.workers]
+
+
+def _bytes(divided: Found) -> Iterator[tuple]:
+    """Yield figure 8: bytes that move in a step."""
+    for name, own in divided.items():
+        if isinstance(own, Missing):
+            yield {"network": name}, (), (), own.status
+            continue
+        image, uneven, even, best = (own.paper_bytes(chosen) for chosen in (own.image, own.uneven_owt, own.owt, own.best))
+        exact = [own.exact_bytes(chosen) for chosen in (own.image, own.owt, own.best)]
+        values = (image, uneven, best, image / uneven, image / even, uneven / best, *exact)
+        yield {"network": name}, values, (None, None, None, PAPER.values("owt_bytes").get(name))
+
+
+def _status(steps: StepsByStrategy, *texts: str) -> str:
+    """ "ok", or what is wrong with the first of the steps that is missing or does not fit."""
+    return next((steps[text].status for text in texts if steps[text].status != OK), OK)
+
+
+def _speedups(steps: Networks) -> Iterator[tuple]:
+    """Yield figure 7: on 16 K80."""
+    pairs = ((DEEPA, FRAMEWORKS), (OWT, IMAGE), (DEEPA, OWT), (IMAGE, IMAGE_EXPOSED), (DEEPA, DEEPA_EXPOSED))
+    for name, own in steps.items():
+        printed = [PAPER.values(what).get(name) for what in ("speedup", "owt")]
+        yield {"network": name}, [speedup(own, *pair) for pair in pairs], printed, _status(own, *ALL)
+
+
+def _seconds(steps: Networks) -> Iterator[tuple]:
+    """Yield the steps behind figure 7."""
+    for name, own in steps.items():
+        yield {"network": name}, [own[text].step_s for text in (FRAMEWORKS, IMAGE, OWT, DEEPA)], (), _status(own, *ALL)
+
+
+def _batches(batches: Batches) -> Iterator[tuple]:
+    """Yield figure 13: other batches on 16 K80."""
+    for (name, batch), own in batches.items():
+        printed = " to ".join(f"{end}x" for end in PAPER.values("batches").get(name, ()))
+        labels = {"network": name, "batch": batch, "published": printed}
+        yield labels, [speedup(own, DEEPA, FRAMEWORKS)], (), _status(own, FRAMEWORKS, DEEPA)
+
+
+def _clusters(node: Networks, nodes: Networks) -> Iterator[tuple]:
+    """Yield figure 14: 4 P100, and 4 nodes of them."""
+    for name in node:
+        for machine, own, rival in ((NODE, node[name], FRAMEWORKS), (NODES, nodes[name], IMAGE)):
+            values = (speedup(own, DEEPA, rival), own[rival].step_s, own[DEEPA].step_s, speedup(own, DEEPA_LATE, DEEPA))
+            yield {"network": name, "machine": machine}, values, [PAPER.values(machine).get(name)], _status(own, rival, DEEPA)
+
+
+def _large(divided: Found, large: Found, steps: Networks, more: Networks) -> Iterator[tuple]:
+    """Yield figure 16: ImageNet-22K."""
+    printed = (None, PAPER.values("large, MiB")["DeePa"] * MIB, None, None, 1 / PAPER.values("large, throughput")["DeePa"])
+    for name, small in divided.items():
+        wide = large[name]
+        missing = first_missing(small, wide)
+        if missing is not None:
+            yield {"network": name}, (), (), missing.status
+            continue
+        image, best = wide.paper_bytes(wide.image), wide.paper_bytes(wide.best)
+        longer = [ratio(more[name][text].step_s, steps[name][text].step_s) for text in (FRAMEWORKS, DEEPA)]
+        values = (image - small.paper_bytes(small.image), best - small.paper_bytes(small.best), image / best, *longer)
+        yield {"network": name}, values, printed, _status(more[name], FRAMEWORKS, DEEPA)
+
+
+def _chart(batches: Batches) -> Chart:
+    """Figure 13: the speed-up over the batch, with the published range."""
     panels = []
-    for network in SCOPE.networks:
-        points = [
-            (float(batch), gain)
-            for (other, batch), own in batches.items()
-            if other == network and (gain := tables.speedup(own, names.frameworks, names.deepa)) is not None
-        ]
+    for name in dict.fromkeys(name for name, _ in batches):
+        gains = {batch: speedup(own, DEEPA, FRAMEWORKS) for (other, batch), own in batches.items() if other == name}
+        points = [(batch, gain) for batch, gain in gains.items() if gain is not None]
         if not points:
             continue
-        x, y = zip(*points, strict=True)
-        series = [Series(name="predicted", x=x, y=y)]
-        for name, value in zip(("least published", "largest published"), PUBLISHED[network].batches, strict=True):
-            series.append(Series(name=name, x=x, y=(value,) * len(x), published=True))
-        panels.append(Panel(title=network.name, series=tuple(series)))
-    title = "DeePa over image parallelism of the frameworks, by batch, on 16 K80"
-    yield Chart(name="batches", title=title, x_label="batch", y_label="speed-up", panels=tuple(panels), level=1.0, log_x=True)
+        ends = zip(("least published", "largest published"), PAPER.values("batches").get(name, ()), strict=False)
+        printed = (line(end, ((batch, value) for batch, _ in points), published=True) for end, value in ends)
+        panels.append(Panel(title=name, series=(line("predicted", points), *printed)))
+    return PAPER.chart("batches", panels)
 
 
 def _pictures(divided: Found) -> Iterator[DividedNetwork]:
-    """Yield figures 9 to 12: each network with its layers divided as divided."""
-    for network, own in divided.items():
+    """Yield figures 9 to 12: each network with its layers as the search divides them."""
+    for name, own in divided.items():
         if isinstance(own, Divided):
-            yield DividedNetwork(
-                name=network.model.replace("_", "-"),
-                title=f"{network.name} on 16 K80, batch {BATCH}: how the search divides each layer",
-                layers=tuple(_layers(own)),
-            )
+            title = f"{name} on 16 K80, batch {BATCH}: how the search divides each layer"
+            yield DividedNetwork(name=own.job.model.replace("_", "-"), title=title, layers=tuple(_layers(own)))
 
 
 def _layers(own: Divided) -> Iterator[DividedLayer]:
-    inputs: dict[int, Sequence[int]] = {}
+    inputs: dict[int, Mapping[int, None]] = {}
     for edge in own.network.edges:
         if edge.source is not None:
-            inputs[edge.target] = [*dict.fromkeys([*inputs.get(edge.target, ()), edge.source])]
+            inputs.setdefault(edge.target, {})[edge.source] = None
     for number, (layer, configuration) in enumerate(zip(own.network.layers, own.best, strict=True)):
-        yield DividedLayer(
-            name=layer.name,
-            kind=own.kind(number),
-            shape=layer.shape,
-            degrees=configuration.degrees,
-            inputs=tuple(inputs.get(number, ())),
-        )
-
-
-def measurements(gpu: bool) -> list[Measurement]:
-    """Return nothing: `stepcast validate` runs the strategies on any machine with several devices."""
-    return []
+        read, degrees = tuple(inputs.get(number, ())), configuration.degrees
+        yield DividedLayer(name=layer.name, kind=own.kind(number), shape=layer.shape, degrees=degrees, inputs=read)

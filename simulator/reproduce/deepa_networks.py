@@ -1,14 +1,14 @@
 """A network of the DeePa paper on its machine: the configuration that the search finds, and the bytes of it and its rivals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.predict.preset import preset_costs
+from simulator.reproduce.predicting import Missing
 from simulator.shards import search
 from simulator.shards.configuration import Configuration
 from simulator.shards.configurations import nearest
@@ -75,10 +75,6 @@ class Divided:
         """Bytes of a step that really move."""
         return self.tables.total(chosen).moved_bytes
 
-    def stretches(self) -> list[tuple[int, int, Configuration]]:
-        """First and last of successive layers with equal configurations, and the configuration."""
-        stretches = []
-        for configuration, own in groupby(range(len(self.best)), key=lambda layer: self.best[layer]):
-            layers = list(own)
-            stretches.append((layers[0], layers[-1], configuration))
-        return stretches
+
+#: Networks with the configurations found, or why there are none, by the paper's name.
+Found = Mapping[str, Divided | Missing]

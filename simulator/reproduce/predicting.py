@@ -1,11 +1,11 @@
 """Predict the steps that a paper needs: each job and strategy once, keeping only what tables show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
@@ -16,6 +16,7 @@ from traces.overlap import overlapped_kernel_seconds, phase_stretches, transfer_
 from traces.reproduction import OK
 
 BASELINE = "baseline"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,19 @@ class Step:
     transfer_s: float = 0.0
 
     @property
-    def fits(self) -> bool:
-        """Whether the step fits in the card's memory."""
-        return self.peak_bytes <= self.memory_bytes
-
-    @property
     def status(self) -> str:
-        """ "ok" if the step fits, else a phrase that says how much memory it needs."""
-        return OK if self.fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
+        """ "ok" if the step fits in the card's memory, else a phrase that says how much it needs."""
+        fits = self.peak_bytes <= self.memory_bytes
+        return OK if fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A step that cannot be predicted, and the reason."""
+    """A step that cannot be predicted, and the reason. What a step has, it has as None."""
 
     why: str
+
+    step_s = interval_s = peak_bytes = streams = overlapped_s = None
 
     @classmethod
     def because(cls, error: StepcastError) -> "Missing":
@@ -62,6 +61,25 @@ class Missing:
     def status(self) -> str:
         """A phrase that says why the step is missing."""
         return f"not available: {self.why}"
+
+
+#: Predicted steps by strategy text.
+StepsByStrategy = Mapping[str, Step | Missing]
+
+
+def first_missing(*steps: Step | Missing) -> Missing | None:
+    """Return the first step that could not be predicted, or None."""
+    return next((step for step in steps if isinstance(step, Missing)), None)
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """Return one / other; None if one of them is missing."""
+    return None if one is None or other is None else one / other
+
+
+def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | None:
+    """Return how many times faster a strategy is than another; None if one of them is missing."""
+    return ratio(*(steps[each].step_s if each in steps else None for each in (over, text)))
 
 
 class Steps:
@@ -86,6 +104,14 @@ class Steps:
         """Report progress, for a paper that predicts in a way of its own."""
         self._progress(text)
 
+    def attempt(self, text: str, compute: Callable[[], T]) -> T | Missing:
+        """Report progress and return what `compute` returns, or that it is missing if it raises StepcastError."""
+        self._progress(text)
+        try:
+            return compute()
+        except StepcastError as error:
+            return Missing.because(error)
+
     def on(self, machine: str) -> "Steps":
         """Return predictions on another machine, with the same progress function."""
         return Steps(machine, self._progress)
@@ -106,7 +132,8 @@ class Steps:
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
             machine, model = preset_costs(job, self.machine_name)
-            machine = _with_free_launches(machine) if self._free_launches else machine
+            if self._free_launches:
+                machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
             for text, result in forecast_many(job, texts, {}, machine, model):
                 failed = isinstance(result, StepcastError)
@@ -125,16 +152,7 @@ class Steps:
             forecast.peak_bytes[device],
             machine.memory(device).size_bytes,
             phase_stretches(timeline),
-            streams(forecast.plan),
+            len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
             transfer_seconds(timeline) * timeline.step_s / (end - start),
         )
-
-
-def streams(plan: Plan) -> int:
-    """Return the number of device streams that the plan's tasks run on; host tasks have none."""
-    return len({(task.device, task.stream) for task in plan.tasks if task.body.resource is not Resource.HOST})
-
-
-def _with_free_launches(machine: Machine) -> Machine:
-    return replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))

@@ -1,33 +1,55 @@
-"""TurboDL (Jin et al., 2020): streams within a layer, asynchronous layers, and priorities by critical path, on a P100."""
+"""TurboDL (Jin et al., 2020): streams within a layer, asynchronous layers, and priorities by critical path, on a P100.
 
-from collections.abc import Iterator, Mapping
+The paper's denominator is Caffe with cuDNN, which is not one stream: it runs the parts of a layer's backward on separate streams, with
+a barrier between layers.
+"""
 
-from simulator.reproduce.predicting import Steps
-from simulator.reproduce.registry import Measurement
-from simulator.reproduce.turbodl_cases import ASYNC, CALLED, DEPTHS, SPEEDUPS, TURBODL, VGG_BY_BATCH, Scope, StepsByStrategy, gain, job
-from simulator.reproduce.turbodl_tables import Case, gains_table, machines_table, networks_table, streams_table
-from simulator.reproduce.turbodl_trends import both_methods_gain, falls_with_batch, larger_card_gains_more, rises_with_depth
-from traces.reproduction import Chart, Check, Panel, Paper, Series
+from collections.abc import Callable, Iterator, Mapping
 
-NAME = "turbodl"
-ABOUT = "TurboDL: streams, asynchronous layers and priorities by critical path, on a P100"
-MACHINE = "p100"
-TITLE = "TurboDL: Improving the CNN Training on GPU With Fine-Grained Multi-Streaming Scheduling"
-REFERENCE = "Jin, Wu, Shi, He, Zhou 2021, IEEE Transactions on Computers, https://doi.org/10.1109/TC.2020.2990321"
-NOTES = (
-    "The paper's denominator is Caffe with cuDNN, which runs each layer on several streams with a barrier between layers. The other"
-    " denominator is one stream, which is what PyTorch does by default.",
-    "The host is one that issues eager PyTorch's ops (10 us each); Caffe's C++ issues faster, which matters most to small networks.",
-    "Costs are from the card's data sheet and from how well ops use newer GPUs (V100 and later) and libraries; none of the paper's"
-    " figures was used to choose one.",
-)
-SCOPE = Scope()
+from simulator.job import Job
+from simulator.reproduce import registry
+from simulator.reproduce.predicting import BASELINE, Missing, Steps, StepsByStrategy, ratio, speedup
+from simulator.reproduce.registry import Measurement, line
+from simulator.strategies import registry as strategies
+from traces.documents import Data
+from traces.reproduction import OK, Chart, Check, Panel, Paper
+
+PAPER = registry.get("turbodl")
+#: The paper's configurations as strategies; each adds one method to the one before.
+CUDNN, ASYNC, TURBODL = strategies.get("turbodl").steps
+CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 TEXTS = tuple(CALLED)
+
+#: Model and batch.
+Case = tuple[str, int]
+#: Predicted steps by case and strategy text.
+Cases = Mapping[Case, StepsByStrategy]
+
+
+class Scope(Data):
+    """The scope of the predictions.
+
+    `networks`: figure 7; AlexNet and CaffeNet are those with grouped convolutions. `by_batch`: model and batches of figure 8. `depths`:
+    models from shallow to deep, figure 9. `other_machine`: the smaller card of figure 10, for the same networks.
+    """
+
+    networks: tuple[Case, ...]
+    by_batch: tuple[str, tuple[int, ...]]
+    depths: tuple[Case, ...]
+    other_machine: str
+
+
+SCOPE = PAPER.scope(Scope)
 
 
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
     return 2 * len(SCOPE.networks) + len(SCOPE.by_batch[1]) + len(SCOPE.depths)
+
+
+def job(model: str, batch: int) -> Job:
+    """Return a job as Caffe trains it: stochastic gradient descent with momentum, with separate kernels for each parameter."""
+    return Job(model, batch, form="for")
 
 
 def reproduce(steps: Steps) -> Paper:
@@ -38,66 +60,90 @@ def reproduce(steps: Steps) -> Paper:
     by_batch = {(model, batch): steps.of(job(model, batch), TEXTS) for batch in batches}
     depths = {case: steps.of(job(*case), TEXTS) for case in SCOPE.depths}
     others = {case: other.of(job(*case), TEXTS) for case in SCOPE.networks}
-    return Paper(
-        name=NAME,
-        title=TITLE,
-        reference=REFERENCE,
-        machine=steps.machine_name,
-        setting="Stochastic gradient descent with momentum, as in Caffe, each parameter updated separately, fp32, eager.",
-        shares=steps.shares,
-        tables=(
-            networks_table(networks),
-            streams_table(networks),
-            gains_table("batch", f"{model} by batch", "Published: section 4.2, at 100 and 400.", by_batch, _by_batch_published()),
-            gains_table("depth", "ResNets by depth", "Published: section 4.2, figure 9.", depths, _depths_published()),
-            machines_table(networks, others, steps.machine_name, other.machine_name),
-        ),
-        checks=tuple(_checks(networks, by_batch, depths, others)),
-        charts=tuple(_charts(by_batch, depths, networks)),
-        notes=NOTES,
+    machines = {steps.machine_name: networks, other.machine_name: others}
+    tables = (
+        PAPER.table("networks", _configurations(networks, _speed)),
+        PAPER.table("streams", _configurations(networks, _concurrency)),
+        PAPER.table("batch", _gains(by_batch, _published(by_batch, "batches", 1)), model=model),
+        PAPER.table("depth", _gains(depths, _published(depths, "depths"))),
+        PAPER.table("machines", _on_both(machines), machine=steps.machine_name, other=other.machine_name),
     )
+    return PAPER.paper(steps, tables, _checks(networks, by_batch, depths, others), _charts(by_batch, depths, networks))
 
 
-def _by_batch_published() -> dict[Case, float]:
-    model, batches = SCOPE.by_batch
-    return {(model, batch): VGG_BY_BATCH[batch] for batch in batches if batch in VGG_BY_BATCH}
+def gain(steps: StepsByStrategy) -> float | None:
+    """Return the speed-up of TurboDL over Caffe+cuDNN; None if either could not be predicted."""
+    return speedup(steps, TURBODL, CUDNN)
 
 
-def _depths_published() -> dict[Case, float]:
-    return {(model, batch): DEPTHS[model] for model, batch in SCOPE.depths if model in DEPTHS}
+def _published(cases: Cases, name: str, key: int = 0) -> dict[Case, float]:
+    """Return the published gains of cases; `key`: what of a case they are printed by, 0: the model, 1: the batch."""
+    values = PAPER.values(name)
+    return {case: values[str(case[key])] for case in cases if str(case[key]) in values}
 
 
-def _checks(networks: Mapping[Case, StepsByStrategy], by_batch, depths, others) -> Iterator[Check]:
-    yield both_methods_gain({m: (gain(f, ASYNC), g) for (m, _), f in networks.items() if (g := gain(f, TURBODL)) and gain(f, ASYNC)})
-    yield falls_with_batch([(batch, g) for (_, batch), steps in by_batch.items() if (g := gain(steps, TURBODL))])
-    yield rises_with_depth([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps, TURBODL))])
-    pairs = {case[0]: (gain(steps, TURBODL), gain(others[case], TURBODL)) for case, steps in networks.items()}
-    yield larger_card_gains_more({network: pair for network, pair in pairs.items() if None not in pair})
+def _configurations(networks: Cases, figures: Callable) -> Iterator[tuple]:
+    """Yield one row per configuration; only the last one for a network of which nothing could be predicted."""
+    for (model, batch), steps in networks.items():
+        absent = all(isinstance(step, Missing) for step in steps.values())
+        for text in (TURBODL,) if absent else CALLED:
+            labels = {"network": model, "batch": batch, "configuration": CALLED[text]}
+            yield labels, *figures(model, text, steps), steps[text].status
 
 
-def _charts(
-    by_batch: Mapping[Case, StepsByStrategy], depths: Mapping[Case, StepsByStrategy], networks: Mapping[Case, StepsByStrategy]
-) -> Iterator[Chart]:
-    model = SCOPE.by_batch[0]
-    printed = {case: SPEEDUPS[case[0]] for case in networks if case[0] in SPEEDUPS}
-    yield _chart("networks", "Speed-up over Caffe+cuDNN, by network", "", networks, printed)
-    yield _chart("depth", "Speed-up over Caffe+cuDNN, by depth", "", depths, _depths_published())
-    yield _chart("batch", f"Speed-up over Caffe+cuDNN, {model} by batch", "batch", by_batch, _by_batch_published(), over_batch=True)
+def _speed(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, tuple]:
+    """Return figures 7 and 11: predicted and published."""
+    printed = {CUDNN: 1.0, ASYNC: PAPER.values("asynchronous").get(model), TURBODL: PAPER.values("networks").get(model)}
+    return (steps[text].step_s, speedup(steps, text), speedup(steps, text, CUDNN)), (None, None, printed.get(text))
 
 
-def _chart(
-    name: str, title: str, x_label: str, cases: Mapping[Case, StepsByStrategy], published: Mapping[Case, float], over_batch: bool = False
-) -> Chart:
+def _concurrency(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, tuple]:
+    """Return section 4.3, and how much of a step two kernels or more run at once."""
+    step, printed = steps[text], PAPER.values("streams").get(model, {})
+    return (step.streams, step.overlapped_s, ratio(step.overlapped_s, step.step_s)), (printed.get(CALLED[text]),)
+
+
+def _gains(cases: Cases, published: Mapping[Case, float]) -> Iterator[tuple]:
+    """Yield TurboDL over Caffe+cuDNN, case by case."""
+    for case, steps in cases.items():
+        step, values = steps[TURBODL], (steps[CUDNN].step_s, steps[TURBODL].step_s, gain(steps))
+        yield {"network": case[0], "batch": case[1]}, values, (None, None, published.get(case)), step.status, (None, step.interval_s)
+
+
+def _on_both(machines: Mapping[str, Cases]) -> Iterator[tuple]:
+    """Yield figure 10: a network on the card, and on a smaller one."""
+    for case in SCOPE.networks:
+        both = {name: cases[case] for name, cases in machines.items()}
+        failures = {name: steps[TURBODL].status for name, steps in both.items() if steps[TURBODL].status != OK}
+        same = len(failures) == 2 and len(set(failures.values())) == 1
+        status = next(iter(failures.values())) if same else "; ".join(f"{name} {why}" for name, why in failures.items()) or OK
+        values = [value for steps in both.values() for value in (steps[TURBODL].step_s, gain(steps))]
+        yield {"network": case[0], "batch": case[1]}, values, (), status
+
+
+def _checks(networks: Cases, by_batch: Cases, depths: Cases, others: Cases) -> Iterator[Check]:
+    yield PAPER.claim("methods").each({case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()})
+    yield PAPER.claim("batch").trend([(case[1], g) for case, steps in by_batch.items() if (g := gain(steps))])
+    yield PAPER.claim("depth").trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
+    yield PAPER.claim("card").each({case[0]: (gain(steps), gain(others[case])) for case, steps in networks.items()})
+
+
+def _charts(by_batch: Cases, depths: Cases, networks: Cases) -> Iterator[Chart]:
+    yield _chart("networks", networks, _published(networks, "networks"))
+    yield _chart("depth", depths, _published(depths, "depths"))
+    yield _chart("batch", by_batch, _published(by_batch, "batches", 1), over_batch=True)
+
+
+def _chart(name: str, cases: Cases, published: Mapping[Case, float], over_batch: bool = False) -> Chart:
     """Return a chart of predicted and published gains, over the batch or by model."""
-    positions = {case: float(case[1] if over_batch else number) for number, case in enumerate(cases, start=1)}
-    predicted = {case: value for case, steps in cases.items() if (value := gain(steps, TURBODL)) is not None}
-    series = tuple(
-        Series(name=name, x=tuple(positions[case] for case in values), y=tuple(values.values()), published=is_published)
-        for name, is_published, values in (("predicted", False, predicted), ("published", True, published))
+    positions = {case: case[1] if over_batch else number for number, case in enumerate(cases, start=1)}
+    predicted = {case: value for case, steps in cases.items() if (value := gain(steps)) is not None}
+    series = (
+        line(what, ((positions[case], value) for case, value in values.items()), published=what == "published")
+        for what, values in (("predicted", predicted), ("published", published))
     )
-    panels = (Panel(title="", series=series),)
     ticks = () if over_batch else tuple(case[0] for case in cases)
-    return Chart(name=name, title=title, x_label=x_label, y_label="speed-up", panels=panels, level=1.0, joined=over_batch, ticks=ticks)
+    return PAPER.chart(name, [Panel(title="", series=tuple(series))], ticks, model=SCOPE.by_batch[0])
 
 
 def measurements(gpu: bool) -> list[Measurement]:

@@ -3,36 +3,37 @@
 import pytest
 
 from simulator.job import Job
-from simulator.reproduce import deepa, deepa_trends
-from simulator.reproduce.deepa_cases import ALEXNET, BATCH, PUBLISHED, VGG16, Network, Scope
+from simulator.reproduce import deepa, deepa_claims
+from simulator.reproduce.deepa import BATCH, PAPER, Network, Scope
+from simulator.reproduce.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE
 from simulator.reproduce.deepa_networks import Divided
-from simulator.reproduce.deepa_tables import Names, speedup
-from simulator.reproduce.predicting import Missing, Steps
+from simulator.reproduce.predicting import Missing, Steps, speedup
 from simulator.shards.configuration import Configuration
 from traces.reproduction import OK
 from ui.text.reproductions import about_words
 
-SMALL = Scope(networks=(ALEXNET, Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False)
+SMALL = Scope(
+    networks=(deepa.SCOPE.networks[0], Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False
+)
 
 
 @pytest.fixture(scope="module")
 def alexnet():
-    return Divided.of(Job("alexnet", BATCH), deepa.MACHINE, deepa.SERVER)
+    return Divided.of(Job("alexnet", BATCH), PAPER.machine, deepa.SERVER)
 
 
 @pytest.fixture(scope="module")
 def paper():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deepa, "SCOPE", SMALL)
-        patch.setitem(PUBLISHED, SMALL.networks[1], PUBLISHED[VGG16])
         seen = []
-        yield deepa.reproduce(Steps(deepa.MACHINE, seen.append))
+        yield deepa.reproduce(Steps(PAPER.machine, seen.append))
         assert len(seen) == deepa.predictions()
 
 
 def test_owt_moves_8_times_less_than_image_parallelism(alexnet):
     ratio = alexnet.paper_bytes(alexnet.image) / alexnet.paper_bytes(alexnet.uneven_owt)
-    assert ratio == pytest.approx(PUBLISHED[ALEXNET].owt_bytes, rel=0.05)
+    assert ratio == pytest.approx(PAPER.values("owt_bytes")["AlexNet"], rel=0.05)
     weights = 4 * (61_100_840 - 64 - 192 - 384 - 256 - 256 - 4096 - 4096 - 1000)
     assert alexnet.paper_bytes(alexnet.image) == 2 * 16 * weights
     assert alexnet.uneven_owt[-2] == Configuration(c=16), "1,000 channels among 16, as the paper must have divided them"
@@ -75,9 +76,8 @@ def test_configurations_bytes_and_steps_of_alexnet(paper):
 
 
 def test_synchronous_training_is_as_fast_as_asynchronous_training_if_backward_hides_the_sums():
-    names, machine = Names(), deepa.NODE
-    node = {ALEXNET: Steps(machine).of(Job("alexnet", 128), [names.deepa, names.deepa_late])}
-    check = deepa_trends.as_fast_as_asynchronous(node, names)
+    node = {"AlexNet": Steps(deepa.NODE).of(Job("alexnet", 128), [DEEPA, DEEPA_LATE])}
+    check = deepa_claims.as_fast_as_asynchronous(node)
     assert check.holds
     assert 1 <= check.figures["AlexNet"] < 1.01
 
@@ -101,16 +101,11 @@ def test_the_page_says_what_is_fitted(paper):
 
 
 def test_claims_without_predictions_are_not_judged():
-    missing = {ALEXNET: Missing("it is late")}
-    names = Names()
-    steps = {ALEXNET: dict.fromkeys((*names.all, names.deepa_late), Missing("it is late"))}
+    missing = {"AlexNet": Missing("it is late")}
+    steps = {"AlexNet": dict.fromkeys((*ALL, DEEPA_LATE), Missing("it is late"))}
     checks = [
-        deepa_trends.images_in_convolutions(missing), deepa_trends.few_for_linear(missing), deepa_trends.branches_differ(missing),
-        deepa_trends.fewer_bytes_by_owt(missing), deepa_trends.fewer_bytes_further(missing), deepa_trends.order_of_gains(steps, names),
-        deepa_trends.owt_gains_little(steps, names), deepa_trends.overlap_gains(steps, names),
-        deepa_trends.steady_by_batch({(ALEXNET, BATCH): steps[ALEXNET]}, names), deepa_trends.more_with_nodes(steps, steps, names),
-        deepa_trends.as_fast_as_asynchronous(steps, names),
-        *deepa_trends.large_networks(missing, missing), deepa_trends.slower_with_more_classes(steps, steps, names),
+        *deepa_claims.of_configurations(missing), *deepa_claims.of_steps(steps, {("AlexNet", BATCH): steps["AlexNet"]}),
+        *deepa_claims.of_clusters(steps, steps), *deepa_claims.of_large_networks(missing, missing, steps, steps),
     ]  # fmt: skip
-    assert [check.holds for check in checks] == [None] * len(checks)
-    assert speedup(steps[ALEXNET], names.image, names.deepa) is None
+    assert [check.holds for check in checks] == [None] * 16
+    assert speedup(steps["AlexNet"], DEEPA, IMAGE) is None

@@ -5,11 +5,18 @@ from dataclasses import replace
 import pytest
 
 from simulator.job import Job
-from simulator.reproduce import pipeline, pipeline_bounds, pipeline_trends
-from simulator.reproduce.pipeline_cases import ALEXNET, MEMORY, MIB, RESNET20, SPEEDUPS, VGG_LATER, Network, Scope
-from simulator.reproduce.pipeline_layers import NumberedLayer, cuts, numbered_layers
-from simulator.reproduce.pipeline_memory import one_f_one_b_increase, pipedream_increase, plain_bytes, stale_increase, stale_weights
-from simulator.reproduce.pipeline_tables import Pipelined, bounds_table, speedups_table
+from simulator.reproduce import pipeline, pipeline_model
+from simulator.reproduce.pipeline import MIB, PAPER, Network, Pipelined, Scope
+from simulator.reproduce.pipeline_model import (
+    NumberedLayer,
+    cuts,
+    numbered_layers,
+    one_f_one_b_increase,
+    pipedream_increase,
+    plain_bytes,
+    stale_increase,
+    stale_weights,
+)
 from simulator.reproduce.predicting import Missing, Steps
 from simulator.stages.units import units
 from traces.reproduction import OK
@@ -17,6 +24,7 @@ from ui.commands import reproducing
 
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.
 CHAIN = (NumberedLayer(10, 40, 100.0), NumberedLayer(10, 40, 100.0), NumberedLayer(80, 320, 10.0))
+ALEXNET, _, VGG_LATER, RESNET20 = pipeline.SCOPE.memory
 SMALL = Scope(
     pairs=(1, 2),
     resnets=(Network("ResNet-20", "resnet20", (7,)),),
@@ -36,39 +44,40 @@ def resnet20():
 
 @pytest.mark.parametrize("pairs", [1, 2, 3, 4])
 def test_pipelines_reach_their_bounds(pairs):
-    assert pipeline_bounds.of_equal_accelerators(pairs) == pipeline_bounds.equal_accelerators(pairs) == 2 * pairs + 1
-    assert pipeline_bounds.of_equal_stages(pairs) == pipeline_bounds.equal_stages(pairs) == pairs + 1
-    assert pipeline_bounds.of_equal_layers(pairs, 2.0) == pytest.approx(pipeline_bounds.double_backward(pairs))
-    assert pipeline_bounds.double_backward(pairs) == 1.5 * pairs + 1
+    assert pipeline_model.of_equal_accelerators(pairs) == 2 * pairs + 1
+    assert pipeline_model.of_equal_stages(pairs) == pairs + 1
+    assert pipeline_model.of_equal_layers(pairs, 2.0) == pytest.approx(1.5 * pairs + 1)
+    (row,) = PAPER.table("bounds", pipeline.bounds_rows([pairs])).rows
+    assert [figure.published for figure in row.figures[:4]] == [None, 2 * pairs + 1, pairs + 1, 1.5 * pairs + 1]
 
 
 def test_a_cycle_is_as_long_as_its_busiest_accelerator():
-    assert pipeline_bounds.cycle_seconds([3, 1], [2, 2.5]) == 3.5  # the last stage has both
-    assert pipeline_bounds.cycle_seconds([4, 1], [2, 2.5]) == 4
-    assert pipeline_bounds.cycle_seconds([3, 1], [2, 2.5], folded=True) == 5
+    assert pipeline_model.cycle_seconds([3, 1], [2, 2.5]) == 3.5  # the last stage has both
+    assert pipeline_model.cycle_seconds([4, 1], [2, 2.5]) == 4
+    assert pipeline_model.cycle_seconds([3, 1], [2, 2.5], folded=True) == 5
 
 
 def test_the_speed_up_of_hybrid_training():
-    assert pipeline_bounds.hybrid(1, 2, 2.0) == pytest.approx(4 / 3)
-    assert pipeline_bounds.hybrid(0, 10, 2.0) == 1
-    assert pipeline_bounds.hybrid(10, 10, 2.0) == 2
-    (row,) = bounds_table([1]).rows
+    assert pipeline_model.hybrid(1, 2, 2.0) == pytest.approx(4 / 3)
+    assert pipeline_model.hybrid(0, 10, 2.0) == 1
+    assert pipeline_model.hybrid(10, 10, 2.0) == 2
+    (row,) = PAPER.table("bounds", pipeline.bounds_rows([1])).rows
     assert row.predicted("half hybrid, equal stages") == pytest.approx(4 / 3)
     assert row.predicted("half hybrid, equal devices") == pytest.approx(1.5)
 
 
 def test_the_published_hybrid_speed_ups_follow_from_the_pipelined_ones():
-    for published in SPEEDUPS.values():
-        assert pipeline_bounds.hybrid(100, 200, published.pipelined) == pytest.approx(published.hybrid, abs=0.01)
+    for network, speedup in PAPER.values("pipelined").items():
+        assert pipeline_model.hybrid(100, 200, speedup) == pytest.approx(PAPER.values("hybrid")[network], abs=0.01)
 
 
 def test_predicted_speed_ups_have_their_columns():
-    network = next(iter(SPEEDUPS))
-    (row,) = speedups_table([network], {network: Pipelined(1.5, 1.4)}).rows
+    network = pipeline.SCOPE.resnets[0]
+    (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Pipelined(1.5, 1.4)})).rows
     assert row.predicted("pipelined") == 1.5
     assert row.predicted("not hidden") == 1.4
     assert row.predicted("hybrid") == pytest.approx(1.2)
-    (row,) = speedups_table([network], {network: Missing("why")}).rows
+    (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Missing("why")})).rows
     assert row.predicted("pipelined") is None
     assert row.status == "not available: why"
 
@@ -109,14 +118,15 @@ def test_memory_beyond_plain_training():
 @pytest.mark.parametrize("network", [ALEXNET, VGG_LATER, RESNET20], ids=lambda network: network.name)
 def test_table_9(network):
     """Weights within 0.2 %, increases within a point of whole percents; AlexNet's activations within 2 %."""
-    published = MEMORY[network]
+    weights, activations = (MIB * mib for mib in PAPER.values("sizes, MiB")[network.title])
+    stale, pipedream = PAPER.values("memory")[network.title]
     layers = numbered_layers(Job(network.model, 128, 32).graph())
-    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(published.weights_bytes, rel=0.002)
-    assert stale_increase(layers, network.placement, 128) == pytest.approx(published.stale, abs=0.01)
+    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(weights, rel=0.002)
+    assert stale_increase(layers, network.placement, 128) == pytest.approx(stale, abs=0.01)
     if network is ALEXNET:
-        assert 2 * sum(layer.activations_bytes for layer in layers) == pytest.approx(published.activations_bytes, rel=0.02)
-        assert pipedream_increase(layers, network.placement, 128) == pytest.approx(published.pipedream, abs=0.02)
-        assert published.weights_bytes == 88.87 * MIB
+        assert 2 * sum(layer.activations_bytes for layer in layers) == pytest.approx(activations, rel=0.02)
+        assert pipedream_increase(layers, network.placement, 128) == pytest.approx(pipedream, abs=0.02)
+        assert weights == 88.87 * MIB
 
 
 # ---- claims: each can hold and can fail
@@ -126,22 +136,22 @@ def test_memory_claims_can_hold_and_fail():
     network = Network("chain", "chain", (2,))
     outputs = tuple(replace(layer, weights_bytes=0) for layer in CHAIN)
     even = tuple(NumberedLayer(10, 40, 100.0) for _ in range(4))
-    assert pipeline_trends.modest_memory({network: even}).holds is True
-    assert pipeline_trends.modest_memory({network: outputs}).holds is False
+    assert pipeline.modest_memory({network: even}).holds is True
+    assert pipeline.modest_memory({network: outputs}).holds is False
     heavy = (NumberedLayer(10, 4000, 1.0), NumberedLayer(10, 40, 1.0), NumberedLayer(10, 40, 1.0))
-    assert pipeline_trends.more_by_stashing({network: heavy}).holds is True
-    assert pipeline_trends.more_by_stashing({network: even}).holds is False
-    assert pipeline_trends.modest_memory({}).holds is None
-    assert pipeline_trends.more_by_stashing({}).holds is None
+    assert pipeline.more_by_stashing({network: heavy}).holds is True
+    assert pipeline.more_by_stashing({network: even}).holds is False
+    assert pipeline.modest_memory({}).holds is None
+    assert pipeline.more_by_stashing({}).holds is None
 
 
 def test_the_gain_by_depth_can_hold_and_fail():
-    networks = list(SPEEDUPS)
-    assert pipeline_trends.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
-    falling = pipeline_trends.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
+    networks = pipeline.SCOPE.resnets
+    assert pipeline.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
+    falling = pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
     assert falling.holds is False
     assert "1.500x to 1.800x" in falling.reason
-    assert pipeline_trends.more_with_depth(dict.fromkeys(networks, Missing("why"))).holds is None
+    assert pipeline.more_with_depth(dict.fromkeys(networks, Missing("why"))).holds is None
 
 
 # ---- the command
