@@ -41,9 +41,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Edge:
-    """Op `reader` of layer `target` reads, at `position` of its inputs, what layer `source` makes. None: an input of the model."""
+    """Op `reader` of layer `target` reads, at `position` of its inputs, what layer `source` makes."""
 
-    source: int | None
+    source: int
     target: int
     reader: int
     position: int
@@ -71,7 +71,7 @@ class Network:
                 groups.append([])
             groups[number] += [*before, index]
             before = []
-            edges += [Edge(source, number, index, position) for position, source in sources.items() if source != number]
+            edges += [Edge(source, number, index, position) for position, source in sources.items() if source not in (number, None)]
             for operand in (*op.writes, *op.mutates):
                 if not self._is_carried(operand.value):
                     maker[graph.values[operand.value].storage] = number
@@ -120,6 +120,15 @@ class Network:
             raise ValueError(f"{shape} has no dimension for {configuration}")
         return parts(shape, (*degrees[: len(shape)], *(1,) * (len(shape) - 4)))
 
+    def parameters(self, layer: int) -> list[tuple[int, int, Operand]]:
+        """(op, position among its inputs, operand) of each trained parameter that a layer reads, once."""
+        graph, known = self.graph, {}
+        for op in self.layers[layer].ops:
+            for position, operand in enumerate(graph.ops[op].inputs):
+                if graph.values[operand.value].kind == PARAMETER and operand.value in graph.gradients:
+                    known.setdefault(operand.value, (op, position, operand))
+        return list(known.values())
+
     @cached_property
     def served(self) -> dict[int, Served]:
         """What each backward op serves."""
@@ -167,10 +176,8 @@ class Network:
         Then they are boxes in every combination of such divisions, since a range of an input depends on the position along one dimension.
         """
         viewing = [index for index in self.layers[layer].ops if self._views(index)]
-        degrees = [1] * len(DIMENSIONS)
-        degrees[dimension] = degree
         try:
-            for box in self.boxes(layer, Configuration(*degrees)) if viewing else ():
+            for box in self.boxes(layer, Configuration.along(dimension, degree)) if viewing else ():
                 for index in viewing:
                     self.needed(index, box)
         except NotABoxError:

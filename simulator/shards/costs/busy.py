@@ -5,191 +5,131 @@ all copies from some devices to some others. So the bytes are summed over such g
 needs.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy as np
 
 #: Devices, as numbers.
-_Group = tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A part of a machine: [source, target], the seconds that a byte and a copy between two devices take of its time."""
-
-    byte_s: np.ndarray
-    copy_s: np.ndarray
-
-    @classmethod
-    def unused(cls, size: int) -> Self:
-        """A part that no copy between `size` devices uses."""
-        return cls(np.zeros((size, size)), np.zeros((size, size)))
-
-    def covers(self, other: "Part") -> bool:
-        """Whether this part is never busy for less time than another one."""
-        return bool((self.byte_s >= other.byte_s).all() and (self.copy_s >= other.copy_s).all())
+_Group = frozenset[int]
 
 
 class _Term(NamedTuple):
-    """All copies from a group of devices to another, and what each of their bytes and each copy takes of a part's time."""
+    """All copies from a group of devices to another, and what each of their bytes and each copy takes of the time of `part`."""
 
+    part: int
     sources: _Group
     targets: _Group
     byte_s: float
     copy_s: float
 
-    def forms(self) -> list[tuple[_Group, _Group]]:
-        """Pairs of groups with just these copies: a device alone may as well be in the other group, since nothing goes to itself."""
-        both = tuple(sorted({*self.sources, *self.targets}))
+    def forms(self) -> list[Self]:
+        """Terms with just these copies: a device alone may as well be in the other group, since nothing goes to itself."""
+        both, forms = self.sources | self.targets, [self]
         if len(self.sources) == 1 < len(self.targets):
-            return [(self.sources, self.targets), (self.sources, both)]
-        if len(self.targets) == 1 < len(self.sources):
-            return [(self.sources, self.targets), (both, self.targets)]
-        return [(self.sources, self.targets)]
+            forms.append(self._replace(targets=both))
+        elif len(self.targets) == 1 < len(self.sources):
+            forms.append(self._replace(sources=both))
+        return forms
 
 
-class Sums:
-    """Sums of [..., source, ..., target] over the devices of groups, each made when it is first read.
+class _Side:
+    """One side of some terms: the number of each one's device, or its column in `members` [device, group] if it has several."""
 
-    `members`: [device, group], 1 for the devices of each group; more devices than there are sources or targets are left out.
-    """
-
-    def __init__(self, moved: np.ndarray, members: np.ndarray):
-        self._moved, self._members = moved, members.astype(moved.dtype)
-        self._made: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
-
-    @cached_property
-    def total(self) -> np.ndarray:
-        """[..., ...], the sum over all devices."""
-        return self._moved.sum(axis=(1, 3))
-
-    def between(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> np.ndarray:
-        """[..., sources, ..., targets] from groups, or from each device if `sources` is empty, to groups or to each device."""
-        if (sources, targets) not in self._made:
-            self._made[sources, targets] = self._sum(sources, targets)
-        return self._made[sources, targets]
-
-    def _sum(self, sources: tuple[int, ...], targets: tuple[int, ...]) -> np.ndarray:
-        first, rows, second, columns = self._moved.shape
-        to_targets = self._moved
-        if targets:  # one large product: NumPy computes a stack of small ones one by one
-            to_targets = (self._moved.reshape(-1, columns) @ self._members[:columns, targets]).reshape(first, rows, second, -1)
-        if not sources:
-            return to_targets
-        members = self._members[:rows, sources]
-        return (members.T @ to_targets.reshape(first, rows, -1)).reshape(first, len(sources), second, -1)
-
-
-class _Entries(NamedTuple):
-    """Some entries of one array of `Sums`: its groups, the places of sources and targets, and seconds of a byte and of a copy.
-
-    `parts`: whose time each entry takes, in rising order.
-    """
-
-    groups: tuple[tuple[int, ...], tuple[int, ...]]
-    parts: np.ndarray
-    sources: np.ndarray
-    targets: np.ndarray
-    byte_s: np.ndarray
-    copy_s: np.ndarray
-
-    def add_to(self, busy_s: np.ndarray, moved: Sums, copies: Sums, back: bool) -> None:
-        """Add the seconds to [part, ..., ...].
-
-        `back`: what goes from sources to targets comes back instead. Devices that `moved` leaves out have none.
-        """
-        sources, targets, groups = self.sources, self.targets, self.groups
-        if back:
-            sources, targets, groups = targets, sources, (groups[1], groups[0])
-        summed = moved.between(*groups)
-        _, rows, _, columns = summed.shape
-        there = (sources < rows) & (targets < columns)
-        if not there.any():
+    def __init__(self, groups: Sequence[_Group], size: int):
+        distinct = list(dict.fromkeys(groups))
+        self.members: np.ndarray | None = None
+        if len(distinct[0]) == 1:
+            self.numbers = np.array([device for (device,) in groups])
             return
-        sources, targets, byte_s, copy_s = (each[there] for each in (sources, targets, self.byte_s, self.copy_s))
-        seconds = summed[:, sources, :, targets] * byte_s[:, None, None]
-        if copy_s.any():
-            seconds += copies.between(*groups)[:, sources, :, targets] * copy_s[:, None, None]
-        parts, first = np.unique(self.parts[there], return_index=True)
-        busy_s[parts] += np.add.reduceat(seconds, first, axis=0)
+        self.members = np.array([[device in group for group in distinct] for device in range(size)], float)
+        self.numbers = np.array([distinct.index(group) for group in groups])
+
+
+class _Entries:
+    """Terms whose sides are alike, devices alone or groups, so that they read one array of sums."""
+
+    def __init__(self, terms: Sequence[_Term], size: int):
+        parts, sources, targets, *seconds = zip(*terms, strict=True)
+        self.parts = np.array(parts)
+        self.sides = _Side(sources, size), _Side(targets, size)
+        self.seconds = np.array(seconds)[..., None, None]
+
+    def add_to(self, busy_s: np.ndarray, moved: Sequence[np.ndarray], back: bool) -> None:
+        """Add the time of each part to [part, ..., ...]. `moved`: bytes and copies [..., source, ..., target], coming `back` if so."""
+        sources, targets = reversed(self.sides) if back else self.sides
+        there, taken_s = None, 0.0
+        for own, seconds in zip(moved, self.seconds, strict=True):
+            if seconds.any():
+                summed = _summed(own, sources.members, targets.members)
+                there = np.flatnonzero((sources.numbers < summed.shape[1]) & (targets.numbers < summed.shape[3]))
+                taken_s = taken_s + summed[:, sources.numbers[there], :, targets.numbers[there]] * seconds[there]
+        if len(there):
+            parts, first = np.unique(self.parts[there], return_index=True)
+            busy_s[parts] += np.add.reduceat(taken_s, first, axis=0)
 
 
 class Busiest:
-    """The parts of a machine with `size` devices. `parts`: the time is that of the busiest part."""
+    """The parts of a machine.
 
-    def __init__(self, size: int, parts: Sequence[Part]):
-        terms = [_terms(part) for part in _without_covered(parts)]
-        uses = Counter(group for term in chain(*terms) for form in term.forms() for group in form)
-        forms = {term: max(term.forms(), key=lambda form: uses[form[0]] * uses[form[1]]) for term in chain(*terms)}
-        every = tuple(range(size))
-        groups = list(dict.fromkeys(group for form in forms.values() for group in form if len(group) > 1))
-        self._members = np.zeros((size, len(groups)))
-        for number, group in enumerate(groups):
-            self._members[list(group), number] = 1
-        self._numbers = {group: (True, number) for number, group in enumerate(groups)} | {(n,): (False, n) for n in every}
-        mirrored = {(*reversed(forms[term]), *term[2:]) for term in chain(*terms)}
+    `parts`: [part, 2, source, target], the seconds that a byte and a copy between two devices take of a part's time.
+    """
+
+    def __init__(self, parts: np.ndarray):
+        parts, size = np.unique(parts, axis=0), parts.shape[-1]
+        covered = [(part <= parts).all(axis=(1, 2, 3)).sum() > 1 for part in parts]  # never busy for longer than another part
+        parts = parts[~np.array(covered, bool)]
         #: Whether copies take as long on their way back: all links are alike in both directions.
-        self.both_ways = all(len(own) == 1 for own in terms) and mirrored == {forms[term] + term[2:] for term in chain(*terms)}
-        self._parts = len(terms)
-        self._entries = list(self._by_array([(part, *forms[term], *term[2:]) for part, own in enumerate(terms) for term in own]))
+        self.both_ways = np.array_equal(np.unique(parts.swapaxes(2, 3), axis=0), parts)
+        self._parts = len(parts)
+        terms = [term for number, part in enumerate(parts) for term in _terms(number, part)]
+        uses = Counter(group for term in terms for form in term.forms() for group in (form.sources, form.targets))
+        alike: dict[tuple[bool, bool], list[_Term]] = defaultdict(list)
+        for term in terms:
+            form = max(term.forms(), key=lambda form: uses[form.sources] * uses[form.targets])
+            alike[len(form.sources) > 1, len(form.targets) > 1].append(form)
+        self._entries = [_Entries(own, size) for own in alike.values()]
 
-    def sums(self, moved: np.ndarray) -> Sums:
-        """Sums of [..., source, ..., target] over groups of devices, of which the last may be left out.
+    def seconds(self, moved: np.ndarray, back: bool = False) -> np.ndarray:
+        """[..., ...], the time of the busiest part for bytes [..., source, ..., target], of which the last devices may be left out.
 
-        What a device copies to itself must be 0.
+        `back`: and of their way back, at another time. What a device copies to itself must be 0.
         """
-        return Sums(moved, self._members)
+        both = moved, (moved > 0).astype(np.float32)
+        there_s = self._one_way(both, False)
+        return there_s + (there_s if self.both_ways else self._one_way(both, True)) if back else there_s
 
-    def seconds(self, moved: Sums, copies: Sums, back: bool) -> np.ndarray:
-        """[..., ...], the time of the busiest part for sums of bytes and of copies. `back`: of copies from each target to its source."""
-        busy_s = np.zeros((self._parts, *moved.total.shape))
+    def _one_way(self, moved: Sequence[np.ndarray], back: bool) -> np.ndarray:
+        busy_s = np.zeros((self._parts, moved[0].shape[0], moved[0].shape[2]))
         for entries in self._entries:
-            entries.add_to(busy_s, moved, copies, back)
+            entries.add_to(busy_s, moved, back)
         return busy_s.max(axis=0, initial=0.0)
 
-    def _by_array(self, terms: Sequence[tuple[int, _Group, _Group, float, float]]) -> Iterator[_Entries]:
-        """The terms (part, sources, targets, seconds of a byte and of a copy), together if they read the same array of sums."""
-        by_array: dict[tuple[bool, bool], list[tuple[int, int, int, float, float]]] = {}
-        for part, sources, targets, *seconds in terms:
-            (tall, a), (wide, b) = self._numbers[sources], self._numbers[targets]
-            by_array.setdefault((tall, wide), []).append((part, a, b, *seconds))
-        for by_group, rows in by_array.items():
-            parts, *ends, byte_s, copy_s = map(np.array, zip(*rows, strict=True))
-            used = [tuple(map(int, np.unique(end))) if is_group else () for is_group, end in zip(by_group, ends, strict=True)]
-            a, b = (np.searchsorted(own, end) if own else end for own, end in zip(used, ends, strict=True))
-            yield _Entries((used[0], used[1]), parts, a, b, byte_s, copy_s)
+
+def _terms(number: int, part: np.ndarray) -> Iterator[_Term]:
+    """Yield what adds up to the time of a part: copies that take equal time, from groups of devices to others."""
+    away = ~np.eye(part.shape[-1], dtype=bool)
+    for seconds in dict.fromkeys(zip(*part[:, away].tolist(), strict=True)):
+        if any(seconds):
+            used = (part[0] == seconds[0]) & (part[1] == seconds[1]) & away
+            sources, targets = used.any(axis=1), used.any(axis=0)
+            if ((sources[:, None] & targets & away) == used).all():
+                yield _Term(number, _devices(sources), _devices(targets), *seconds)
+            else:
+                for source in np.flatnonzero(sources):
+                    yield _Term(number, frozenset({int(source)}), _devices(used[source]), *seconds)
 
 
-def _without_covered(parts: Sequence[Part]) -> list[Part]:
-    """The parts but those that are never busy for longer than another one."""
-    kept: list[Part] = []
-    for part in parts:
-        if not any(other.covers(part) for other in kept):
-            kept = [other for other in kept if not part.covers(other)] + [part]
-    return kept
-
-
-def _terms(part: Part) -> list[_Term]:
-    """What adds up to the time of a part: copies that take equal time, from groups of devices to others."""
-    size, terms = len(part.byte_s), []
-    away = ~np.eye(size, dtype=bool)
-    for byte_s, copy_s in dict.fromkeys(zip(part.byte_s[away], part.copy_s[away], strict=True)):
-        if not byte_s and not copy_s:
-            continue
-        used = (part.byte_s == byte_s) & (part.copy_s == copy_s) & away
-        sources, targets = used.any(axis=1), used.any(axis=0)
-        if ((sources[:, None] & targets & away) == used).all():
-            rows = [(sources, targets)]
-        else:
-            rows = [(np.arange(size) == source, used[source]) for source in np.flatnonzero(sources)]
-        terms += [_Term(_devices(a), _devices(b), float(byte_s), float(copy_s)) for a, b in rows]
-    return terms
+def _summed(moved: np.ndarray, sources: np.ndarray | None, targets: np.ndarray | None) -> np.ndarray:
+    """[..., sources, ..., targets], sums over the devices of groups (`_Side.members`), or each device if None."""
+    first, rows, second, columns = moved.shape
+    if targets is not None:  # one large product: NumPy computes a stack of small ones one by one
+        moved = (moved.reshape(-1, columns) @ targets[:columns].astype(moved.dtype)).reshape(first, rows, second, -1)
+    if sources is not None:
+        moved = (sources[:rows].T.astype(moved.dtype) @ moved.reshape(first, rows, -1)).reshape(first, sources.shape[1], second, -1)
+    return moved
 
 
 def _devices(mask: np.ndarray) -> _Group:
-    return tuple(map(int, np.flatnonzero(mask)))
+    return frozenset(map(int, np.flatnonzero(mask)))

@@ -9,8 +9,10 @@ The routes, channels and directions are those of `engine.links`. Between devices
 target copies, one copy after another, and the target that has most to copy determines the time.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from itertools import permutations
 from math import inf
 
 import numpy as np
@@ -20,7 +22,7 @@ from simulator.bodies.collective import ALL_REDUCE, Collective
 from simulator.collectives.rounds import ALGORITHM_OF, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
-from simulator.shards.costs.busy import Busiest, Part
+from simulator.shards.costs.busy import Busiest
 from simulator.shards.costs.moved import Flows
 
 #: Seconds of a kernel that copies, or adds, this many bytes.
@@ -36,8 +38,7 @@ class Copies:
         self._links = Links(Environment(), machine)
         self.devices = tuple(device.name for device in machine.devices)[:count]
         size = len(self.devices)
-        self._pairs = [(i, j) for i in range(size) for j in range(size) if i != j]
-        self._routes = {pair: self._links.route(*(self.devices[place] for place in pair)) for pair in self._pairs}
+        self._routes = {pair: self._links.route(*(self.devices[place] for place in pair)) for pair in permutations(range(size), 2)}
         self._by_kernel = not machine.library and len({device.memory for device in machine.devices}) == 1
 
     @property
@@ -46,64 +47,42 @@ class Copies:
         slowest = min((route.bandwidth_bytes_per_s for route in self._routes.values()), default=inf)
         return slowest if slowest < inf else self._machine.memories[0].bandwidth_bytes_per_s
 
-    def seconds(self, moved_bytes: np.ndarray) -> np.ndarray:
-        """[...] seconds of the copies [..., source, target] in bytes. What a device copies to itself takes no time here."""
-        size = len(self.devices)
-        moved = np.asarray(moved_bytes, float).reshape(-1, size, 1, size) * (1 - np.eye(size)[:, None])
-        return self._sums(moved, False)[0].reshape(np.shape(moved_bytes)[:-2])
+    def seconds(self, moved_bytes: np.ndarray, back: bool = False) -> np.ndarray:
+        """[..., ...] seconds of the copies [..., source, ..., target] in bytes, those of a device to itself being 0.
+
+        `back`: also of their way back, at another time.
+        """
+        return sum(busiest.seconds(moved_bytes, back) for busiest in self._busiest)
 
     def flow_s(self, flows: Flows, back: bool) -> tuple[np.ndarray, np.ndarray]:
-        """[configurations of source, of target] seconds and bytes of what moves over an edge.
-
-        `back`: also of its way back, at another time.
-        """
+        """[configurations of source, of target] seconds and bytes of what moves over an edge. `back`: also of its way back."""
         seconds, total = np.empty(flows.shape), np.empty(flows.shape)
-        for sources, targets, moved in flows.blocks():
-            some = np.ix_(sources.configurations, targets.configurations)
-            seconds[some], total[some] = self._sums(moved, back)
+        for some, moved in flows.blocks():
+            seconds[some], total[some] = self.seconds(moved, back), moved.sum(axis=(1, 3))
         return seconds, (1 + back) * total
-
-    def _sums(self, moved: np.ndarray, back: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds and bytes of what moves, [..., source, ..., target]. `back`: seconds also of its way back."""
-        copied, seconds = (moved > 0).astype(np.float32), 0.0
-        for busiest in self._busiest:
-            sums, copies = busiest.sums(moved), busiest.sums(copied)
-            there = busiest.seconds(sums, copies, back=False)
-            seconds = seconds + there
-            if back:
-                seconds += there if busiest.both_ways else busiest.seconds(sums, copies, back=True)
-        return seconds, sums.total
 
     @cached_property
     def _busiest(self) -> list[Busiest]:
         """The links and, if kernels copy, the devices on which they run."""
-        size = len(self.devices)
-        links = Busiest(size, self._link_parts())
-        if not self._by_kernel:
-            return [links]
-        first_s, byte_s = self._kernel_line
-        targets = [np.tile(target, (size, 1)) for target in np.eye(size)]
-        return [links, Busiest(size, [Part(byte_s * target, first_s * target) for target in targets])]
-
-    def _link_parts(self) -> list[Part]:
-        """The channels of links, and their directions."""
-        parts: dict[object, Part] = {}
+        size, parts = len(self.devices), defaultdict(lambda: np.zeros((2, len(self.devices), len(self.devices))))
         for (i, j), route in self._routes.items():
             for channel, load in zip(route.channels, route.loads, strict=True):
-                part = parts.setdefault(("channel", channel), Part.unused(len(self.devices)))
-                part.byte_s[i, j] += load / self._links.capacity(channel)
+                parts["channel", channel][0, i, j] += load / self._links.capacity(channel)
             for direction in route.directions:
-                part = parts.setdefault(("direction", direction), Part.unused(len(self.devices)))
-                part.byte_s[i, j] += 1.0 / route.bandwidth_bytes_per_s
-                part.copy_s[i, j] += route.latency_s
-        return list(parts.values())
+                parts["direction", direction][:, i, j] += 1.0 / route.bandwidth_bytes_per_s, route.latency_s
+        links = Busiest(np.array(list(parts.values())).reshape(-1, 2, size, size))
+        if not self._by_kernel:
+            return [links]
+        kernels = np.zeros((size, 2, size, size))
+        kernels[range(size), :, :, range(size)] = np.array(self._kernel_line)[:, None]
+        return [links, Busiest(kernels)]
 
     @cached_property
     def _kernel_line(self) -> tuple[float, float]:
-        """Seconds of a kernel that copies next to nothing, and of each byte."""
+        """Seconds of each byte of a kernel that copies, and of one that copies next to nothing."""
         small, large = 4096.0, 2.0**26
         first_s, last_s = self._kernel_s(small, False), self._kernel_s(large, False)
-        return first_s, max(0.0, last_s - first_s) / (large - small)
+        return max(0.0, last_s - first_s) / (large - small), first_s
 
     def reduction_s(self, groups: Sequence[tuple[int, ...]], payload_bytes: float, server: str) -> float:
         """Seconds in which all groups sum `payload_bytes` at the same time. A group is the numbers of its devices; no two share any.
