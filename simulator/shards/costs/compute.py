@@ -123,17 +123,18 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     first = variants[0]
     operands = (*first.inputs, *first.writes)
     rank = max((len(operand.shape) for operand in operands), default=0)
-    shapes, steps, there = [], [], []
-    for op in variants:
-        aligned = [*_aligned(first.inputs, op.inputs), *op.writes]
-        there.append([each is not None for each in aligned])
-        own = [each or undivided for each, undivided in zip(aligned, operands, strict=True)]
-        pads = [(1,) * (rank - len(operand.shape)) for operand in operands]
-        shapes.append([each.shape + pad for each, pad in zip(own, pads, strict=True)])
-        steps.append([each.strides + pad for each, pad in zip(own, pads, strict=True)])
+
+    def geometry(op: Op) -> Iterator[tuple[int, ...]]:
+        """Yield of each operand whether the op has it, its shape and its strides, or those of the undivided op's."""
+        for local, undivided in zip((*_aligned(first.inputs, op.inputs), *op.writes), operands, strict=True):
+            own = local or undivided
+            pad = (1,) * (rank - len(own.shape))
+            yield local is not None, *own.shape, *pad, *own.strides, *pad
+
+    rows = np.array([list(geometry(op)) for op in variants], float).reshape(len(variants), len(operands), 1 + 2 * rank)
+    there, extents, steps = rows[..., 0], rows[..., 1 : 1 + rank], rows[..., 1 + rank :]
+    read = np.where(steps, extents, 1.0)
     classes = [op.body.work(op).op_class for op in variants]
-    extents = np.array(shapes, float).reshape(len(variants), len(operands), rank)
-    read = np.where(np.array(steps).reshape(extents.shape), extents, 1.0)
     fast = [efficiencies.fast(op) for op in variants]
     combined = [_sum(np.array(each, float), chosen) for each in (extents, read, there, [classes.index(own) for own in classes], fast)]
     if any(each is None for each in combined):

@@ -3,7 +3,7 @@
 - Transfer of an edge: every worker receives what its part needs of the parts of others: halos, all channels, other images, also between
   equal configurations. In backward, the gradient of what it received goes back. Both take the time of copies that start together
   (`copies`).
-- Update of a layer: the holders of a piece of the parameters sum its gradient, all pieces at the same time (`Copies.reduction_s`); then
+- Update of a layer: the holders of a piece of the parameters sum its gradient, all pieces at the same time (`Copies.reduction`); then
   every holder updates its piece.
 Worker k of every layer runs on device k.
 """
@@ -44,7 +44,11 @@ class ExactCosts:
         workers = max((c.workers for options in configurations for c in options), default=1)
         self._copies = Copies(machine, prices.copy_s, workers)
         self._sides = Sides(network, self._configurations, workers)
-        self._trained = _trained(network)
+        #: The layers whose outputs have a gradient: those with parameters, and all that read them.
+        self._trained = {layer for layer in range(len(network.layers)) if network.parameters(layer)}
+        for edge in network.edges:  # in forward order
+            if edge.source in self._trained:
+                self._trained.add(edge.target)
         self._flow_s = cache(self._copies.flow_s)  # by flows, of which equal edges have one object
         self._update_s = cache(lambda held: prices.update_s(held, *optimizer))
 
@@ -68,8 +72,7 @@ class ExactCosts:
         held = {channels: self._held(layer, channels) for channels in {configuration.c for configuration in options}}
         for configuration in options:
             own = sum(map(prod, held[configuration.c])) * _ELEMENT_BYTES
-            reduced_s = self._copies.reduction_s(holders(configuration), own, self._server)
-            moved = configuration.c * self._copies.reduction_bytes(configuration.replicas, own, self._server)
+            reduced_s, moved = self._copies.reduction(holders(configuration), own, self._server)
             costs.append((reduced_s + self._update_s(held[configuration.c]), moved))
         return np.array(costs).T
 
@@ -93,12 +96,3 @@ def holders(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
     """The workers that hold each piece of a layer's parameters: those with the same channels."""
     workers = np.arange(configuration.workers).reshape(configuration.n, configuration.c, -1)
     return tuple(map(tuple, workers.swapaxes(0, 1).reshape(configuration.c, -1).tolist()))
-
-
-def _trained(network: Network) -> set[int]:
-    """The layers whose outputs have a gradient: those with parameters, and all that read them."""
-    trained = {layer for layer in range(len(network.layers)) if network.parameters(layer)}
-    for edge in network.edges:  # in forward order
-        if edge.source in trained:
-            trained.add(edge.target)
-    return trained

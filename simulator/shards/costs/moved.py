@@ -148,11 +148,6 @@ class Flows:
                 moved[:, diagonal, :, diagonal] = 0
                 yield np.ix_(sources[0], targets[0]), moved
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """How many configurations the source and the target have."""
-        return len(self.sources.workers), len(self.targets.workers)
-
 
 class Sides:
     """What workers own and need of the values between layers. Layers of equal shape, and ops with equal arguments, are computed once."""

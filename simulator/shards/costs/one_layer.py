@@ -58,7 +58,8 @@ def layer_costs(
         network.check(number, configuration, len(machine.devices))
     options = [(Configuration(),)] * len(network.layers)
     for source in sources:
-        options[source] = (given or most_images(network, machine, source),)
+        by_image = (own for own in network.legal(source, len(machine.devices)) if own.workers == own.n)
+        options[source] = (given or max(by_image, key=lambda own: own.n),)
     options[layer] = tuple(dict.fromkeys(configurations))
     prices = Prices(machine, costs)
     compute_s = [np.zeros(len(own)) for own in options]
@@ -77,9 +78,3 @@ def layer_costs(
         for configuration in configurations
         for place in (exact.place(layer, configuration),)
     ]
-
-
-def most_images(network: Network, machine: Machine, layer: int) -> Configuration:
-    """The configuration of a layer that divides images alone among the most devices."""
-    legal = network.legal(layer, len(machine.devices))
-    return max((c for c in legal if c.workers == c.n), key=lambda c: c.n)

@@ -60,7 +60,7 @@ def test_bytes_between_workers_are_those_of_their_boxes(model):
 def matrix(flows):
     """[configurations of source, of target, workers of source, of target]: all bytes at once."""
     workers = max(*flows.sources.workers, *flows.targets.workers)
-    result = np.zeros((*flows.shape, workers, workers))
+    result = np.zeros((len(flows.sources.workers), len(flows.targets.workers), workers, workers))
     for (sources, targets), moved in flows.blocks():
         result[sources, targets, : moved.shape[1], : moved.shape[3]] = moved.swapaxes(1, 2)
     return result

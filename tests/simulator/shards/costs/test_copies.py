@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.shards.costs.busy import Busiest
+from simulator.shards.costs.copies import Busiest
 
 
 def dense(parts, moved):
