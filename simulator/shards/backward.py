@@ -96,10 +96,12 @@ class _Follower:
         if name_of(op) in (*_SUMS, "clone") and len(gradients) == len(op.inputs) and op.gradient != "dX":
             for parameter in sorted(parameters):
                 if op.writes and op.writes[0].shape == self.graph.values[parameter].shape:
-                    return Served(self._reader(parameter), parameter)
+                    reader = next(i for i, each in enumerate(self.graph.ops) if any(o.value == parameter for o in each.inputs))
+                    return Served(reader, parameter)
         reached = [self._reached(gradient, operand) for gradient, operand in zip(gradients, operands, strict=True)]
         if name_of(op) in _SUMS and len(gradients) == len(op.inputs) == 2:
-            common = [f for f in reached[0] if f in reached[1] and self._makes(f, op)]
+            made = [operand.shape for operand in op.writes[:1]]
+            common = [f for f in reached[0] if f in reached[1] and [output_of(self.graph.ops[f]).shape] == made]
             if common:
                 return Served(max(common), sums=True)
         candidates = list(dict.fromkeys(f for ops in reached for f in ops))
@@ -113,9 +115,6 @@ class _Follower:
         if len(gradients) < len(op.inputs):
             shapes = {operand.shape for operand in gradients}
             yield from (index for index in reversed(self._makers) if output_of(self.graph.ops[index]).shape in shapes)
-
-    def _reader(self, parameter: str) -> int:
-        return next(i for i, op in enumerate(self.graph.ops) if any(o.value == parameter for o in op.inputs))
 
     def _reached(self, origins: frozenset[int | str], operand: Operand) -> list[int]:
         """The forward ops of whose results an operand is the gradient: those of the value, and those behind ops that pass gradients on.
@@ -140,9 +139,6 @@ class _Follower:
                 pending += [(maker, slices) for maker in makers if maker is not None]
             reached.append(forward)
         return reached
-
-    def _makes(self, forward: int, op: Op) -> bool:
-        return output_of(self.graph.ops[forward]).shape == op.writes[0].shape if op.writes else False
 
     def _fits(self, forward: Op, op: Op) -> bool:
         """Whether the kinds of two ops belong together, and all that the backward op reads besides gradients is the forward op's."""

@@ -1,12 +1,17 @@
-"""Boxes: parts of a tensor, as a half-open range for each dimension, and where they come from if the tensor is a view."""
+"""Boxes: parts of a tensor, as a half-open range for each dimension; where they come from if the tensor is a view; and views of them."""
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from simulator.plan.pieces import Box
 from simulator.plan.task import Operand, ViewStep
+from simulator.plan.views import contiguous
+
+#: Names of view ops.
+_RESHAPING, _PERMUTING = ("view", "_unsafe_view", "reshape"), ("t", "transpose", "permute")
 
 
 class NotABoxError(ValueError):
@@ -74,7 +79,7 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
         return box, ()
     shapes = [shape]
     for step in operand.views:
-        shapes.append(shape_after(step, shapes[-1]))
+        shapes.append(_geometry(step, shapes[-1], contiguous(shapes[-1]))[0])
     if shapes[-1] != operand.shape:
         raise NotABoxError(f"{operand.value} is viewed as {operand.shape} in a way that is not known")
     steps: list[ViewStep] = []
@@ -85,50 +90,86 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
     return box, tuple(reversed(steps))
 
 
-def arguments_of_view(step: ViewStep) -> tuple[str, list]:
+def _arguments(step: ViewStep) -> tuple[str, list]:
     """The name of a view step's op, and its arguments after the tensor. Raises NotABoxError for an op with several results."""
     if step.output is not None:
         raise NotABoxError(f"{step.target} has several results")
     return step.target.split(".")[1], json.loads(step.args)
 
 
-def shape_after(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a tensor of `shape` after a view step. Raises NotABoxError for a step of another kind than those known here."""
-    name, arguments = arguments_of_view(step)
-    if name in ("view", "_unsafe_view", "reshape"):
-        return _inferred(tuple(arguments[0]), prod(shape))
+def _geometry(step: ViewStep, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor after a view step.
+
+    Raises NotABoxError for a `view` that the strides do not allow, and for a step of another kind than those known here.
+    """
+    name, arguments = _arguments(step)
+    if name in _RESHAPING:
+        result = _inferred(tuple(arguments[0]), prod(shape))
+        return result, _reshaped_strides(shape, strides, result)
     if name == "expand":
-        return tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
-    if name in ("t", "transpose", "permute"):
-        return tuple(shape[d] for d in view_order(name, arguments, len(shape)))
+        result = tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
+        new = len(result) - len(shape)
+        return result, (*(0,) * new, *(s if e == n else 0 for e, n, s in zip(shape, result[new:], strides, strict=True)))
+    if name in _PERMUTING:
+        order = _order(name, arguments, len(shape))
+        return tuple(shape[d] for d in order), tuple(strides[d] for d in order)
     if name == "unsqueeze":
         at = arguments[0] % (len(shape) + 1)
-        return (*shape[:at], 1, *shape[at:])
+        stride = shape[at] * strides[at] if at < len(shape) else 1
+        return (*shape[:at], 1, *shape[at:]), (*strides[:at], stride, *strides[at:])
     if name == "slice":
-        dim, first, end, step_size = slice_arguments(arguments, shape)
-        return (*shape[:dim], -(-(end - first) // step_size), *shape[dim + 1 :])
+        dim, first, end, by = slice_arguments(arguments, shape)
+        return (*shape[:dim], -(-(end - first) // by), *shape[dim + 1 :]), (*strides[:dim], strides[dim] * by, *strides[dim + 1 :])
     raise NotABoxError(f"{step.target} is not known")
 
 
 def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, ViewStep | None]:
     """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
-    name, arguments = arguments_of_view(step)
-    if name in ("view", "_unsafe_view", "reshape"):
+    name, arguments = _arguments(step)
+    if name in _RESHAPING:
         return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
     if name == "expand":
         return broadcast(shape, box), _step("aten.expand.default", list(shape_of(box)))
-    if name in ("t", "transpose", "permute"):
-        order = view_order(name, arguments, len(shape))
+    if name in _PERMUTING:
+        order = _order(name, arguments, len(shape))
         return tuple(box[order.index(d)] for d in range(len(shape))), step
     if name == "unsqueeze":
         at = arguments[0] % (len(shape) + 1)
         return (*box[:at], *box[at + 1 :]), step
     dim, start, _, by = slice_arguments(arguments, shape)
     first, end = box[dim]
-    if first < 0 or end > shape_after(step, shape)[dim]:
+    if first < 0 or end > _geometry(step, shape, shape)[0][dim]:
         raise NotABoxError(f"the padding of a slice at {box} is no part of {shape}")
     inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
     return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
+
+
+@lru_cache(maxsize=4096)
+def dense(shape: tuple[int, ...], like: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a tensor of `shape` without gaps whose dimensions are in the order of those with strides `like`."""
+    strides = [1] * len(shape)
+    step = 1
+    for dim in sorted(range(len(shape)), key=lambda d: (like[d], -d)):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def with_views(operand: Operand, steps: Sequence[ViewStep]) -> Operand:
+    """The operand with more view steps. Raises NotABoxError for a `view` that its strides do not allow, and for an unknown step."""
+    if not steps:
+        return operand
+    shape, strides = operand.shape, operand.strides
+    for step in steps:
+        shape, strides = _geometry(step, shape, strides)
+    return Operand(operand.value, shape, strides, operand.dtype, (*operand.views, *steps))
+
+
+def cut(operand: Operand, ranges: Sequence[tuple[int, int]]) -> Operand:
+    """The part of an operand within `ranges`, one for each dimension."""
+    parts = enumerate(zip(ranges, operand.shape, strict=True))
+    steps = [_step("aten.slice.Tensor", dim, *part) for dim, (part, extent) in parts if tuple(part) != (0, extent)]
+    return with_views(operand, steps)
 
 
 def _step(target: str, *arguments: object) -> ViewStep:
@@ -140,7 +181,7 @@ def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(count // known if extent == -1 else extent for extent in shape)
 
 
-def view_order(name: str, arguments: list, rank: int) -> list[int]:
+def _order(name: str, arguments: list, rank: int) -> list[int]:
     """The dimension of the tensor behind each dimension of a permuted one."""
     order = list(range(rank))
     if name == "permute":
@@ -195,6 +236,31 @@ def _regrouped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box
     if first % row or end % row:
         raise NotABoxError(f"{box} of {after} is no box of {before}")
     return (*whole(before[:split]), (first // row, end // row), *whole(before[split + 1 :]))
+
+
+def _reshaped_strides(shape: tuple[int, ...], strides: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a tensor seen as shape `result`, by PyTorch's rule: what is merged must lie without gaps."""
+    if 0 in shape:
+        return contiguous(result)
+    chunks: list[tuple[int, int]] = []  # (elements, stride of the last one), from the last dimension on
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 1:
+            continue
+        if chunks and stride == chunks[-1][0] * chunks[-1][1]:
+            chunks[-1] = (chunks[-1][0] * extent, chunks[-1][1])
+        else:
+            chunks.append((extent, stride))
+    new: list[int] = []
+    left, stride = chunks.pop(0) if chunks else (1, 1)
+    for extent in reversed(result):
+        if left == 1 and extent > 1 and chunks:
+            left, stride = chunks.pop(0)
+        if left % extent:
+            raise NotABoxError(f"a tensor of shape {shape} with strides {strides} cannot be seen as {result}")
+        new.append(stride)
+        stride *= extent
+        left //= extent
+    return tuple(reversed(new))
 
 
 def without(box: Box, taken: Box) -> list[Box]:

@@ -1,8 +1,6 @@
 """How a layer's output is divided among workers (DeePa, section 3)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Self
 
 from traces.errors import StepcastError
@@ -35,13 +33,14 @@ class Configuration:
         """The degrees in the order of DIMENSIONS."""
         return self.n, self.c, self.h, self.w
 
-    def places(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the position of each worker along n, c, h and w. The last one changes fastest."""
-        return product(*map(range, self.degrees))
-
     def __str__(self) -> str:
         named = [f"{name}={degree}" for name, degree in zip(DIMENSIONS, self.degrees, strict=True) if degree > 1]
         return ",".join(named) or "n=1"
+
+    @classmethod
+    def along(cls, dimension: int, degree: int) -> Self:
+        """The configuration that divides one of DIMENSIONS alone, given by number."""
+        return cls(**{DIMENSIONS[dimension]: degree})
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -1,12 +1,12 @@
 """The configuration of each layer from a JSON document, or for all layers alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.machine.machine import Machine
-from simulator.shards.configuration import DIMENSIONS, Configuration
+from simulator.shards.configuration import Configuration
 from simulator.shards.network import Network
 from simulator.shards.plan import Placed
 from traces.errors import StepcastError, UnknownNameError, UnusableFileError
@@ -95,18 +95,3 @@ def place(configuration: Configuration, machine: Machine, devices: Sequence[int]
             f" different numbers from 0 to {count - 1}"
         )
     return Placed(configuration, tuple(machine.devices[number].name for number in numbers))
-
-
-def dump(configurations: Mapping[str, Placed], machine: Machine) -> dict:
-    """The document of some layers' configurations."""
-    numbers = {device.name: number for number, device in enumerate(machine.devices)}
-    return {
-        "schema": SCHEMA,
-        "layers": {
-            name: {
-                **{dim: degree for dim, degree in zip(DIMENSIONS, placed.configuration.degrees, strict=True) if degree > 1},
-                "devices": [numbers[device] for device in placed.devices],
-            }
-            for name, placed in configurations.items()
-        },
-    }

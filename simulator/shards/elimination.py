@@ -19,6 +19,8 @@ import numpy as np
 MOST_JOINT_CHOICES = 10_000_000
 #: Nodes that are left for the enumeration, as in the paper.
 _LAST = 2
+#: The edges of a graph: `tables[u][v]` is the one edge of u and v as costs [choices of u, choices of v], `tables[v][u]` its transpose.
+_Tables = dict[int, dict[int, np.ndarray]]
 
 
 class IrreducibleError(ValueError):
@@ -41,98 +43,63 @@ class Cheapest:
 def cheapest(nodes: Sequence[np.ndarray], edges: Iterable[tuple[int, int, np.ndarray]]) -> Cheapest:
     """The choices with the smallest sum of costs.
 
-    `nodes`: by node, the cost of each choice. `edges`: (u, v, costs [choices of u, choices of v]). Raises IrreducibleError.
+    `nodes`: by node, the cost of each choice. `edges`: (u, v, costs [choices of u, choices of v]). Raises IrreducibleError, and ValueError
+    for costs of an edge that do not fit its nodes.
     """
-    graph = _Graph(nodes, edges)
-    eliminated = graph.reduce()
-    choices = graph.enumerated()
-    kept = tuple(choices)
-    for node in reversed(eliminated):
-        choices[node.number] = node.choice(choices)
-    cost = _total(nodes, graph.given, choices)
-    return Cheapest(tuple(choices[number] for number in range(len(nodes))), cost, kept)
+    costs = {number: np.asarray(own, float) for number, own in enumerate(nodes)}
+    given = [(u, v, np.asarray(table, float)) for u, v, table in edges]
+    tables: _Tables = {number: {} for number in costs}
 
-
-@dataclass(frozen=True)
-class _Eliminated:
-    """A node with its costs, and its edges at the time: (neighbor, costs [choices of the neighbor, own choices])."""
-
-    number: int
-    costs: np.ndarray
-    edges: tuple[tuple[int, np.ndarray], ...]
-
-    def choice(self, choices: dict[int, int]) -> int:
-        """The cheapest choice, if the neighbors have chosen."""
-        return int(np.argmin(sum((table[choices[neighbor]] for neighbor, table in self.edges), self.costs)))
-
-
-class _Graph:
-    """What is left of the graph. `tables[u][v]`: the one edge of u and v as costs [choices of u, choices of v], and `tables[v][u]`."""
-
-    def __init__(self, nodes: Sequence[np.ndarray], edges: Iterable[tuple[int, int, np.ndarray]]):
-        self.costs = {number: np.asarray(costs, float) for number, costs in enumerate(nodes)}
-        self.tables: dict[int, dict[int, np.ndarray]] = {number: {} for number in self.costs}
-        self.given = [(u, v, np.asarray(table, float)) for u, v, table in edges]
-        for u, v, table in self.given:
-            if table.shape != (self.costs[u].size, self.costs[v].size):
-                raise ValueError(f"edge {u} > {v} has costs {table.shape}, its nodes have {self.costs[u].size} and {self.costs[v].size}")
-            self._join(u, v, table)
-
-    def _join(self, u: int, v: int, table: np.ndarray) -> None:
+    def join(u: int, v: int, table: np.ndarray) -> None:
         """Add an edge; if there is one between both nodes already, the two become their sum."""
         if u == v:
-            self.costs[u] = self.costs[u] + np.diagonal(table)
+            costs[u] = costs[u] + np.diagonal(table)
             return
-        known = self.tables[u].get(v)
-        self.tables[u][v] = table if known is None else known + table
-        self.tables[v][u] = self.tables[u][v].T
+        tables[u][v] = tables[u][v] + table if v in tables[u] else table
+        tables[v][u] = tables[u][v].T
 
-    def reduce(self) -> list[_Eliminated]:
-        """Eliminate nodes with at most two neighbors, until two nodes are left or all have more. Returns them in that order."""
-        eliminated: list[_Eliminated] = []
-        waiting = list(self.costs)
-        while waiting and len(self.costs) > _LAST:
-            number = waiting.pop(0)
-            if number not in self.costs or len(self.tables[number]) > 2:
-                continue
-            node = _Eliminated(number, self.costs[number], tuple((other, self.tables[other][number]) for other in self.tables[number]))
-            neighbors = [other for other, _ in node.edges]
-            self._remove(number)
-            self._replace(node)
-            eliminated.append(node)
-            waiting += neighbors  # they may have fewer neighbors now
-        return eliminated
+    for u, v, table in given:
+        if table.shape != (costs[u].size, costs[v].size):
+            raise ValueError(f"edge {u} > {v} has costs {table.shape}, its nodes have {costs[u].size} and {costs[v].size}")
+        join(u, v, table)
+    eliminated: list[tuple[int, np.ndarray, dict[int, np.ndarray]]] = []
+    waiting = list(costs)
+    while waiting and len(costs) > _LAST:
+        number = waiting.pop(0)
+        if number not in costs or len(tables[number]) > 2:
+            continue
+        own, around = costs.pop(number), tables.pop(number)
+        for other in around:
+            del tables[other][number]
+        match list(around.items()):
+            case [(u, first), (v, second)]:
+                join(u, v, min_plus(first.T + own, second))
+            case [(u, only)]:
+                costs[u] = costs[u] + (only.T + own).min(axis=1)
+        eliminated.append((number, own, around))
+        waiting += around  # they may have fewer neighbors now
+    choices = _enumerated(costs, tables)
+    enumerated = tuple(choices)
+    for number, own, around in reversed(eliminated):
+        choices[number] = int(np.argmin(sum((table[:, choices[other]] for other, table in around.items()), own)))
+    cost = sum(float(own[choices[number]]) for number, own in enumerate(nodes))
+    cost += sum(float(table[choices[u], choices[v]]) for u, v, table in given)
+    return Cheapest(tuple(choices[number] for number in range(len(nodes))), cost, enumerated)
 
-    def _remove(self, number: int) -> None:
-        for other in self.tables.pop(number):
-            del self.tables[other][number]
-        del self.costs[number]
 
-    def _replace(self, node: _Eliminated) -> None:
-        """What a node leaves behind: an edge between its two neighbors, or a cost of its only one."""
-        match node.edges:
-            case ((u, first), (v, second)):
-                self._join(u, v, min_plus(first + node.costs, second.T))
-            case ((u, only),):
-                self.costs[u] = self.costs[u] + (only + node.costs).min(axis=1)
-            case ():
-                pass  # it chooses alone, when the eliminations are undone
-
-    def enumerated(self) -> dict[int, int]:
-        """The cheapest joint choice of the nodes that are left."""
-        numbers = list(self.costs)
-        sizes = [self.costs[number].size for number in numbers]
-        if prod(sizes) > MOST_JOINT_CHOICES or len(numbers) > 32:  # 32: the most dimensions of an array
-            raise IrreducibleError(numbers, prod(sizes))
-        joint = np.zeros(sizes)
-        for axis, u in enumerate(numbers):
-            joint += self.costs[u].reshape([size if place == axis else 1 for place, size in enumerate(sizes)])
-            for other in range(axis + 1, len(numbers)):
-                if numbers[other] in self.tables[u]:
-                    shape = [size if place in (axis, other) else 1 for place, size in enumerate(sizes)]
-                    joint += self.tables[u][numbers[other]].reshape(shape)
-        best = np.unravel_index(int(np.argmin(joint)), sizes) if numbers else ()
-        return {number: int(choice) for number, choice in zip(numbers, best, strict=True)}
+def _enumerated(costs: dict[int, np.ndarray], tables: _Tables) -> dict[int, int]:
+    """The cheapest joint choice of all nodes."""
+    numbers, sizes = list(costs), [own.size for own in costs.values()]
+    if prod(sizes) > MOST_JOINT_CHOICES or len(numbers) > 32:  # 32: the most dimensions of an array
+        raise IrreducibleError(numbers, prod(sizes))
+    joint, axes = np.zeros(sizes), range(len(numbers))
+    for axis, u in enumerate(numbers):
+        joint += np.expand_dims(costs[u], [each for each in axes if each != axis])
+        for other in axes[axis + 1 :]:
+            if numbers[other] in tables[u]:
+                joint += np.expand_dims(tables[u][numbers[other]], [each for each in axes if each not in (axis, other)])
+    best = np.unravel_index(int(np.argmin(joint)), sizes) if numbers else ()
+    return {number: int(choice) for number, choice in zip(numbers, best, strict=True)}
 
 
 def min_plus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -144,8 +111,3 @@ def min_plus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         np.add(column, row, out=total)
         np.minimum(smallest, total, out=smallest)
     return smallest
-
-
-def _total(nodes: Sequence[np.ndarray], edges: Sequence[tuple[int, int, np.ndarray]], choices: dict[int, int]) -> float:
-    own = sum(float(costs[choices[number]]) for number, costs in enumerate(nodes))
-    return own + sum(float(table[choices[u], choices[v]]) for u, v, table in edges)

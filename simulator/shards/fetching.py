@@ -8,8 +8,7 @@ from simulator.bodies.opcall import OpCall
 from simulator.collectives.sending import COMPUTE, Sender, means
 from simulator.plan.task import ACTIVATION, CARRIED_KINDS, FORWARD, INPUT, SCRATCH, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.shards.boxes import Box, NotABoxError, elements, overlap, shape_of, whole, within
-from simulator.shards.strides import cut, dense, with_views
+from simulator.shards.boxes import Box, NotABoxError, cut, dense, elements, overlap, shape_of, whole, with_views, within
 from simulator.shards.values import Distributed, Piece
 
 
@@ -89,7 +88,7 @@ class Fetcher:
                 value.complete.append(Piece(piece.device, box, operand))
             operand = self._brought(value, piece.device, device, operand, changed or bool(rest))
         for other, part in rest:
-            self._add(value, device, operand, box, other, part)
+            self._put(value, device, operand, box, other, part, add=True)
         return operand
 
     def _padded(self, value: Distributed, device: str, box: Box, inner: Box | None, fill: float, changed: bool) -> Operand:
@@ -113,29 +112,18 @@ class Fetcher:
         arguments = json.dumps([{"$": 0}, room, _number(fill)], separators=(",", ":"))
         self.call("aten.constant_pad_nd.default", arguments, (base,), (target,))
         for (piece, part), add in sources:
-            if add:
-                self._add(value, device, target, box, piece, part)
-            else:
-                self._copy(device, target, box, piece, part)
+            self._put(value, device, target, box, piece, part, add)
         return target
 
-    def _copy(self, device: str, target: Operand, box: Box, piece: Piece, part: Box) -> None:
-        """Put a part of a piece into its place in the tensor of `box`."""
-        place, source = cut(target, within(part, box)), _part(piece, part)
-        if piece.device == device:
-            self.call("aten.copy_.default", '[{"$":1},{"$":0}]', (source,), (), (place,))
-        else:
-            self._send(piece.device, device, source, (), (place,))
-
-    def _add(self, value: Distributed, device: str, target: Operand, box: Box, piece: Piece, part: Box) -> None:
-        """Add a part of a contribution to its place in the tensor of `box`."""
+    def _put(self, value: Distributed, device: str, target: Operand, box: Box, piece: Piece, part: Box, add: bool) -> None:
+        """Copy a part of a piece to its place in the tensor of `box`, or add that of a contribution to what is there."""
         place, source = cut(target, within(part, box)), _part(piece, part)
         if piece.device != device:
-            if means(self.sender.machine, piece.device, device, True) != LINK:
-                self._send(piece.device, device, source, (), (place,), add=True)
+            if not add or means(self.sender.machine, piece.device, device, True) != LINK:
+                self._send(piece.device, device, source, (), (place,), add=add)
                 return
             source = self._brought(value, piece.device, device, source, True)
-        self.call("aten.add_.Tensor", '[{"$":1},{"$":0}]', (source,), (), (place,))
+        self.call("aten.add_.Tensor" if add else "aten.copy_.default", '[{"$":1},{"$":0}]', (source,), (), (place,))
 
     def _brought(self, value: Distributed, source: str, device: str, operand: Operand, changed: bool) -> Operand:
         """A copy on `device` of an operand of another device."""

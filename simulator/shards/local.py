@@ -13,13 +13,11 @@ from math import prod
 from simulator.graph import Op
 from simulator.plan.task import Operand
 from simulator.shards.backward import Served
-from simulator.shards.backward_rules import BACKWARD, BackwardOp, rule_of_elements
-from simulator.shards.boxes import Box, NotABoxError, behind_views, shape_of, whole
+from simulator.shards.boxes import Box, NotABoxError, behind_views, cut, dense, shape_of, whole, with_views
 from simulator.shards.configuration import Configuration
-from simulator.shards.forward_rules import local_forward
 from simulator.shards.network import Network
 from simulator.shards.regions import arguments_of, name_of, output_of, rule_of
-from simulator.shards.strides import cut, dense, with_views
+from simulator.shards.rules import BACKWARD, BackwardOp, local_forward, rule_of_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +49,16 @@ def shard(network: Network, layer: int, configuration: Configuration, worker: in
     """
     key = (layer, configuration, worker)
     if key not in network.shards:
-        network.shards[key] = tuple(_made(network, layer, configuration, worker))
+        maker = _Maker(network, configuration, network.boxes(layer, configuration)[worker])
+        ops = [maker.forward(index) for index in network.layers[layer].ops]
+        for index in network.backward[layer]:
+            local = maker.backward(index, network.served[index])
+            if local is not None:
+                ops.append(local)
+            elif worker == 0:
+                ops.append(maker.undivided(index))
+        network.shards[key] = tuple(ops)
     return network.shards[key]
-
-
-def _made(network: Network, layer: int, configuration: Configuration, worker: int) -> list[LocalOp]:
-    box = network.boxes(layer, configuration)[worker]
-    maker = _Maker(network, configuration, box)
-    ops = [maker.forward(index) for index in network.layers[layer].ops]
-    for index in network.backward[layer]:
-        local = maker.backward(index, network.served[index])
-        if local is not None:
-            ops.append(local)
-        elif worker == 0:
-            ops.append(maker.undivided(index))
-    return ops
 
 
 class _Maker:
@@ -102,22 +95,19 @@ class _Maker:
     def backward(self, index: int, what: Served) -> LocalOp | None:
         """The worker's part of a backward op; None if it has no rule for a part, so that one worker runs the op as it is."""
         op, forward = self.graph.ops[index], self.graph.ops[what.forward]
-        rule = BACKWARD.get(name_of(op))
-        if self.configuration.workers == 1 or rule is None or not what.rule or rule_of(forward) is None:
+        if self.configuration.workers == 1 or not what.rule or rule_of(forward) is None or name_of(op) not in (*BACKWARD, "ones_like"):
             return None
+        if name_of(op) == "ones_like":
+            return self._share_of_mean(index)
         part = self.network.of_op(what.forward, self.box)
         try:
             if what.parameter:
                 position = next(p for p, o in enumerate(forward.inputs) if o.value == what.parameter)
-                held = self.network.needed(what.forward, self.box)[position]
-                boxes = rule_of_elements(op, held)
-                return self._op(index, *boxes, {}, held, op.writes[0], 0.0, sums=True)
-            if what.sums:
-                boxes = rule_of_elements(op, part)
-                return self._op(index, *boxes, {}, part, op.writes[0], 0.0)
-            reads, writes, arguments, fill = rule(BackwardOp(op, forward, part, local_forward(forward, part)))
-            if name_of(op) == "ones_like":
-                return self._share_of_mean(index)
+                part = self.network.needed(what.forward, self.box)[position]
+            if what.parameter or what.sums:
+                return self._op(index, *rule_of_elements(op, part), {}, part, op.writes[0], 0.0, sums=bool(what.parameter))
+            local = local_forward(forward, part)
+            reads, writes, arguments, fill = BACKWARD[name_of(op)](BackwardOp(op, forward, part, local))
             return self._op(index, reads, writes, arguments, part, output_of(forward), fill)
         except NotABoxError:
             return None

@@ -4,6 +4,7 @@ A layer here is one op with weights, a pooling, a sum, a concatenation, or the l
 that follow it on a tensor of the same shape: they are divided alike, so that nothing moves between them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,9 +42,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Edge:
-    """Op `reader` of layer `target` reads, at `position` of its inputs, what layer `source` makes. None: an input of the model."""
+    """Op `reader` of layer `target` reads, at `position` of its inputs, what layer `source` makes."""
 
-    source: int | None
+    source: int
     target: int
     reader: int
     position: int
@@ -71,12 +72,12 @@ class Network:
                 groups.append([])
             groups[number] += [*before, index]
             before = []
-            edges += [Edge(source, number, index, position) for position, source in sources.items() if source != number]
+            edges += [Edge(source, number, index, position) for position, source in sources.items() if source not in (number, None)]
             for operand in (*op.writes, *op.mutates):
                 if not self._is_carried(operand.value):
                     maker[graph.values[operand.value].storage] = number
         self.edges = tuple(edges)
-        self.layers = self._layers(groups)
+        self.layers = tuple(self._layers(groups))
         #: What `local.shard` has made, by layer, configuration and worker.
         self.shards: dict[tuple[int, Configuration, int], tuple] = {}
         #: The layer of each forward op.
@@ -89,8 +90,8 @@ class Network:
         dimensions = frozenset.intersection(*(divided_dimensions(op) for op in ops if not self.only_counts(op)))
         if len(own.shape) not in (1, 2, 4):
             dimensions &= {0}  # sequences: their other dimensions have no names here
-        if self._is_loss_of_others(own):
-            dimensions = frozenset()
+        if name_of(ops[-1]) == _LOSS and ops[-1].writes[0].value != self.graph.loss:
+            dimensions = frozenset()  # a loss that other ops read is not the mean of the step's losses, so that one worker must know it
         ranges = [_divisors(e, workers) if d in dimensions else [1] for d, e in enumerate(own.shape)]
         ranges = [
             [degree for degree in degrees if degree == 1 or self._has_boxes(layer, d, degree)] for d, degrees in enumerate(ranges[:4])
@@ -119,6 +120,15 @@ class Network:
         if any(degree > 1 for degree in degrees[len(shape) :]):
             raise ValueError(f"{shape} has no dimension for {configuration}")
         return parts(shape, (*degrees[: len(shape)], *(1,) * (len(shape) - 4)))
+
+    def parameters(self, layer: int) -> list[tuple[int, int, Operand]]:
+        """(op, position among its inputs, operand) of each trained parameter that a layer reads, once."""
+        graph, known = self.graph, {}
+        for op in self.layers[layer].ops:
+            for position, operand in enumerate(graph.ops[op].inputs):
+                if graph.values[operand.value].kind == PARAMETER and operand.value in graph.gradients:
+                    known.setdefault(operand.value, (op, position, operand))
+        return list(known.values())
 
     @cached_property
     def served(self) -> dict[int, Served]:
@@ -156,31 +166,20 @@ class Network:
     def _behind(self, operand: Operand, wanted: Box | None) -> Box | None:
         return None if wanted is None else behind_views(operand, self.graph.values[operand.value].shape, wanted)[0]
 
-    def _is_loss_of_others(self, layer: Layer) -> bool:
-        """Whether a layer makes a loss that other ops read: it is not the mean of the step's losses, so that one worker must know it."""
-        last = self.graph.ops[layer.ops[-1]]
-        return name_of(last) == _LOSS and last.writes[0].value != self.graph.loss
-
     def _has_boxes(self, layer: int, dimension: int, degree: int) -> bool:
         """Whether every worker's inputs are boxes, also behind views, if the layer is divided along one dimension.
 
         Then they are boxes in every combination of such divisions, since a range of an input depends on the position along one dimension.
         """
-        viewing = [index for index in self.layers[layer].ops if self._views(index)]
-        degrees = [1] * len(DIMENSIONS)
-        degrees[dimension] = degree
+        ops = {index: self.graph.ops[index] for index in self.layers[layer].ops}
+        viewing = [index for index, op in ops.items() if not self.only_counts(op) and any(operand.views for operand in op.inputs)]
         try:
-            for box in self.boxes(layer, Configuration(*degrees)) if viewing else ():
+            for box in self.boxes(layer, Configuration.along(dimension, degree)) if viewing else ():
                 for index in viewing:
                     self.needed(index, box)
         except NotABoxError:
             return False
         return True
-
-    def _views(self, index: int) -> bool:
-        """Whether an op reads a view of a value."""
-        op = self.graph.ops[index]
-        return not self.only_counts(op) and any(operand.views for operand in op.inputs)
 
     def _joined(self, op: Op, sources: dict[int, int | None], groups: list[list[int]]) -> int | None:
         """The layer whose output is the op's one input, if the op is divided like it; None if the op begins a layer."""
@@ -203,16 +202,14 @@ class Network:
     def _is_carried(self, value: str) -> bool:
         return self.graph.values[value].kind in _CARRIED
 
-    def _layers(self, groups: list[list[int]]) -> tuple[Layer, ...]:
-        layers: list[Layer] = []
-        seen: dict[str, int] = {}
+    def _layers(self, groups: list[list[int]]) -> Iterator[Layer]:
+        seen: Counter[str] = Counter()
         for group in groups:
             ops = [index for index in group if not self.only_counts(self.graph.ops[index])]
             path = self.graph.ops[ops[0]].layer or "model"
-            seen[path] = seen.get(path, 0) + 1
+            seen[path] += 1
             name = path if seen[path] == 1 else f"{path}#{seen[path]}"
-            layers.append(Layer(name, tuple(group), ops[0], divided_shape(self.graph.ops[ops[-1]])))
-        return tuple(layers)
+            yield Layer(name, tuple(group), ops[0], divided_shape(self.graph.ops[ops[-1]]))
 
 
 def _divisors(extent: int, most: int) -> list[int]:

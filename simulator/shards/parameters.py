@@ -1,7 +1,7 @@
 """The workers' pieces of parameters and buffers: who holds them, how replicas sum their gradients, and their updates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.bodies.update import STATE, Update, state_shape
 from simulator.collectives.rounds import ALGORITHM_OF
@@ -12,31 +12,18 @@ from simulator.job import Job
 from simulator.machine.machine import HOST, Machine
 from simulator.plan.task import OPTIMIZER_STATE, PARAMETER, SCRATCH, UPDATE, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.shards.boxes import Box, behind_views, overlap, shape_of, whole
+from simulator.shards.boxes import Box, behind_views, cut, dense, overlap, shape_of, whole, with_views
 from simulator.shards.fetching import Fetcher
-from simulator.shards.strides import cut, dense, with_views
 from simulator.shards.values import Distributed, Piece
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How the replicas of a parameter sum its gradients: the collective's algorithm, who serves, and in which lane."""
-
-    server: str
-    stream: int
-    priority: int
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm in the terms of `collectives.rounds`."""
-        return ALGORITHM_OF[self.server]
 
 
 class Pieces:
     """Pieces of the carried tensors of a job on its devices, with the gradients and the optimizer state of those of parameters."""
 
-    def __init__(self, job: Job, graph: TrainingGraph, machine: Machine, tensors: PlanTensors, first_device: str):
-        self.job, self.graph, self.machine, self.tensors, self.first_device = job, graph, machine, tensors, first_device
+    def __init__(self, job: Job, graph: TrainingGraph, machine: Machine, tensors: PlanTensors, first_device: str, server: str):
+        """`server`: who sums the gradients of replicas (`StepOptions`)."""
+        self.job, self.graph, self.machine, self.tensors = job, graph, machine, tensors
+        self.first_device, self.server = first_device, server
         #: By parameter, its pieces in the order of the workers.
         self.of: dict[str, list[Piece]] = {}
         #: By name of a piece, the operand with its complete gradient.
@@ -62,45 +49,32 @@ class Pieces:
 
     # --- gradients
 
-    def reduce(self, parameters: Sequence[str], values: dict[str, Distributed], fetcher: Fetcher, name: str, how: Reduction) -> list[Task]:
+    def reduce(
+        self, parameters: Sequence[str], values: dict[str, Distributed], fetcher: Fetcher, name: str, lane: tuple[int, int]
+    ) -> list[Task]:
         """Make the complete gradients of all pieces of some parameters. Returns the tasks that sum those of replicas.
 
-        Usually each replica has one contribution, and they are summed in place. Others are fetched, by tasks of `fetcher`.
+        `lane`: stream and priority of these. Usually each replica has one contribution of exactly its box, there are no others, and they
+        are summed in place. Else each holder fetches the gradient, by tasks of `fetcher`.
         """
         tasks: list[Task] = []
         together: dict[tuple[str, ...], list[tuple[Operand, ...]]] = {}
         for parameter in parameters:
             for box in dict.fromkeys(piece.box for piece in self.of[parameter]):
                 holders = [piece for piece in self.of[parameter] if piece.box == box]
-                own = self._contributions(parameter, box, holders, values)
-                if own is None:
-                    for piece in holders:
-                        self.gradients[piece.operand.value] = self._fetched(parameter, piece, values, fetcher)
-                    continue
-                self.gradients |= {piece.operand.value: gradient for piece, (_, gradient) in zip(holders, own, strict=True)}
-                if len(holders) > 1:
-                    together.setdefault(tuple(piece.device for piece in holders), []).append(tuple(operand for operand, _ in own))
+                value, inner, view = self._gradient(parameter, box, values)
+                own = [value.contribution(piece.device, inner) for piece in holders]
+                overlapping = sum(overlap(piece.box, inner) is not None for piece in value.contributions)
+                if value.complete or overlapping != len(own) or any(piece is None or piece.operand.views for piece in own):
+                    held = [fetcher.fetch(value, piece.device, inner, changed=True) for piece in holders]
+                else:
+                    held = [piece.operand for piece in own]
+                    if len(holders) > 1:
+                        together.setdefault(tuple(piece.device for piece in holders), []).append(tuple(held))
+                self.gradients |= {piece.operand.value: view(operand) for piece, operand in zip(holders, held, strict=True)}
         for number, (devices, operands) in enumerate(together.items()):
-            tasks += self._summed(f"{name}/{number}" if number else name, devices, list(zip(*operands, strict=True)), how)
+            tasks += self._summed(f"{name}/{number}" if number else name, devices, list(zip(*operands, strict=True)), lane)
         return tasks
-
-    def _contributions(
-        self, parameter: str, box: Box, holders: Sequence[Piece], values: dict[str, Distributed]
-    ) -> list[tuple[Operand, Operand]] | None:
-        """By holder of a box, what it has of the gradient: the value, and the operand that is the gradient of the piece.
-
-        None if the holders' contributions are not all there is, or not of exactly this box.
-        """
-        value, inner, view = self._gradient(parameter, box, values)
-        own = [value.contribution(piece.device, inner) for piece in holders]
-        overlapping = [piece for piece in value.contributions if overlap(piece.box, inner) is not None]
-        if value.complete or len(overlapping) != len(own) or any(piece is None or piece.operand.views for piece in own):
-            return None
-        return [(piece.operand, view(piece.operand)) for piece in own]
-
-    def _fetched(self, parameter: str, piece: Piece, values: dict[str, Distributed], fetcher: Fetcher) -> Operand:
-        value, inner, view = self._gradient(parameter, piece.box, values)
-        return view(fetcher.fetch(value, piece.device, inner, changed=True))
 
     def _gradient(self, parameter: str, box: Box, values: dict[str, Distributed]) -> tuple[Distributed, Box, Callable[[Operand], Operand]]:
         """The value with a parameter's gradient, the box of it that is the gradient of a box, and how to view an operand of that box.
@@ -120,9 +94,9 @@ class Pieces:
 
         return values[operand.value], whole(own.shape), viewed
 
-    def _summed(self, name: str, devices: tuple[str, ...], operands: list[tuple[Operand, ...]], how: Reduction) -> list[Task]:
-        root = HOST if how.server == "host" else ""
-        group = Group(self.machine, devices, how.algorithm, root, how.stream, how.priority)
+    def _summed(self, name: str, devices: tuple[str, ...], operands: list[tuple[Operand, ...]], lane: tuple[int, int]) -> list[Task]:
+        root = HOST if self.server == "host" else ""
+        group = Group(self.machine, devices, ALGORITHM_OF[self.server], root, *lane)
         at_host: tuple[Operand, ...] = ()
         if root and not self.machine.library:
             like = [replace(self.tensors.values[o.value], kind=SCRATCH, source=None) for o in operands[0]]

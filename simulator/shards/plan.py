@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.collectives.sending import COMPUTE, Sender, fetches
+from simulator.collectives.urgency import URGENCIES, priority_of, urgencies
 from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.options import option_values
@@ -13,16 +14,14 @@ from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.shards.boxes import Box, NotABoxError, overlap, shape_of, whole
+from simulator.shards.boxes import Box, NotABoxError, cut, dense, overlap, shape_of, whole
 from simulator.shards.configuration import Configuration
 from simulator.shards.fetching import Fetcher
-from simulator.shards.lanes import Lanes
 from simulator.shards.local import LocalOp, shard
 from simulator.shards.network import Network
 from simulator.shards.options import StepOptions
-from simulator.shards.parameters import Pieces, Reduction
+from simulator.shards.parameters import Pieces
 from simulator.shards.regions import name_of, rule_of
-from simulator.shards.strides import cut, dense
 from simulator.shards.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.shards.values import Distributed, Piece
 from traces.errors import StepcastError
@@ -54,15 +53,19 @@ class ShardedStep:
         self.tasks: list[Task] = []
         self.sender = Sender(machine, devices)
         self.fetcher = Fetcher(self.sender, self.tensors, self.tasks)
-        self.pieces = Pieces(job, self.graph, machine, self.tensors, devices[0])
+        self.pieces = Pieces(job, self.graph, machine, self.tensors, devices[0], options.server)
         self.values: dict[str, Distributed] = {}
         self._losses: list[str] = []
         #: By value: the last op that changes it in place.
         self._changed = {o.value: index for index, op in enumerate(self.graph.ops) for o in op.mutates}
         self._reduced: list[Task] = []
-        levels = min(device.priority_levels for device in machine.devices)
-        self._lanes = Lanes(options, self.sender.streams, levels)
-        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, *self._lanes.statistics)
+        self._levels = min(device.priority_levels for device in machine.devices)
+        #: The first stream that neither computes nor sends: for sums of gradients; then come sums of statistics, and early updates.
+        self._sums = self.sender.streams
+        after_sums = URGENCIES if options.priorities else options.lag
+        # the step waits for statistics, though gradients may still be under way
+        lane = (self._sums + after_sums, 1 - self._levels) if options.overlap else (COMPUTE, 0)
+        self._synchronized = Synchronized(machine, self.tensors, self.fetcher, *lane)
         self._check_memory()
 
     def plan(self) -> Plan:
@@ -86,6 +89,7 @@ class ShardedStep:
         if self.options.fetch:
             copies = [fetches(self.machine, self.tensors, device) for device in self.sender.devices]
             tasks = [task for at in range(max(map(len, copies), default=0)) for own in copies for task in own[at : at + 1]] + tasks
+        division = {layer.name: str(placed.configuration) for layer, placed in zip(self.network.layers, self.placed, strict=True)}
         return Plan(
             strategy=self.strategy,
             segments=(Segment(tuple(tasks)),),
@@ -98,10 +102,7 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": self.options.lag, "divided": self._division()}
-            | self._undivided()
-            | self._statistics()
-            | self.options.notes,
+            semantics={"staleness": self.options.lag, "divided": division} | self._undivided() | self._statistics() | self.options.notes,
         )
 
     def _with_updates(self) -> list[Task]:
@@ -109,7 +110,8 @@ class ShardedStep:
         if self.options.update == "forward-fusion":
             return delayed(self.tasks, self.pieces.updates_of_layers(lag=1), self.tensors)
         if self.options.update == "backward-fusion":
-            return fused(self.tasks, self.pieces.updates_of_layers(stream=self._lanes.updates), self.tensors)
+            stream = self._sums + URGENCIES + 1 if self.options.overlap else COMPUTE  # where backward does not wait for their sums
+            return fused(self.tasks, self.pieces.updates_of_layers(stream=stream), self.tensors)
         return self.tasks + self.pieces.updates(self.options.lag)
 
     def _check_memory(self) -> None:
@@ -121,10 +123,6 @@ class ShardedStep:
                 raise StepcastError(
                     f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
                 )
-
-    def _division(self) -> dict[str, str]:
-        """The configuration of each layer."""
-        return {layer.name: str(placed.configuration) for layer, placed in zip(self.network.layers, self.placed, strict=True)}
 
     def _undivided(self) -> dict[str, object]:
         """What to say of the kinds of ops that no rule divides: each runs on one device, on whole tensors."""
@@ -322,16 +320,30 @@ class ShardedStep:
         self.fetcher.phase = BACKWARD
         for layer, parameters in done.items():
             self.fetcher.layer = layer
-            how = Reduction(self.options.server, *self._sum_lanes[layer])
-            tasks = self.pieces.reduce(parameters, self.values, self.fetcher, f"reduce {layer}", how)
+            tasks = self.pieces.reduce(parameters, self.values, self.fetcher, f"reduce {layer}", self._sum_lanes[layer])
             (self.tasks if self.options.overlap else self._reduced).extend(tasks)
 
     @cached_property
     def _sum_lanes(self) -> dict[str, tuple[int, int]]:
-        """By layer, the stream and the priority of the sums of its gradients."""
-        replicated = {name for name, pieces in self.pieces.of.items() if len({piece.box for piece in pieces}) < len(pieces)}
-        others = {self.graph.layers[name]: (COMPUTE, 0) for name in self.graph.parameters}  # these have nothing to sum
-        return others | self._lanes.sums(self.graph, {self.graph.layers[name] for name in replicated & self.graph.layers.keys()})
+        """By layer, the stream and the priority of the sums of its gradients.
+
+        Sums that nothing in their step waits for hold up nothing else. With `priorities`, the layers that come first in the forward do.
+        """
+        layers, first_use = self.graph.layers, {}
+        lanes = {layers[name]: (COMPUTE, 0) for name in self.graph.parameters}  # also of those that have nothing to sum
+        replicated = {
+            layers[name] for name, own in self.pieces.of.items() if name in layers and len({piece.box for piece in own}) < len(own)
+        }
+        if not (self.options.overlap or self.options.lag):
+            return lanes
+        if not self.options.priorities:
+            return lanes | dict.fromkeys(replicated, (self._sums, 1 - self._levels))
+        for index, op in enumerate(self.graph.ops):
+            for layer in (layers.get(operand.value) for operand in op.inputs if op.phase == FORWARD):
+                if layer in replicated:
+                    first_use.setdefault(layer, index)
+        urgency = zip(first_use, urgencies(list(first_use.values()), self._levels), strict=True)
+        return lanes | {layer: (self._sums + own, priority_of(own, self._levels)) for layer, own in urgency}
 
     @cached_property
     def _completed_by(self) -> dict[int, dict[str, list[str]]]:

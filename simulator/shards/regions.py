@@ -90,21 +90,18 @@ class Window:
 def windows_of(op: Op) -> tuple[Window, Window] | None:
     """The windows along height and width of a convolution or pooling; None for any other op."""
     name, arguments = name_of(op), arguments_of(op)
-    if name == "convolution":
-        kernel = op.inputs[arguments[1]["$"]].shape[2:]
-        numbers = zip(kernel, _pair(arguments[3]), _pair(arguments[4]), _pair(arguments[5]), strict=True)
-    elif name == "max_pool2d_with_indices":
-        kernel, stride, padding, dilation, _ = (*arguments[1:], *([], 0, 1, False)[len(arguments) - 2 :])
-        numbers = zip(_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation), strict=True)
-    elif name == "avg_pool2d":
-        kernel, stride, padding = (*arguments[1:4], *([], 0)[len(arguments[1:4]) - 1 :])
-        numbers = zip(_pair(kernel), _pair(stride or kernel), _pair(padding), (1, 1), strict=True)
-    elif name == "_adaptive_avg_pool2d":
+    if name == "_adaptive_avg_pool2d":
         sides = [(extent // out, extent // out) for extent, out in zip(op.inputs[0].shape[-2:], op.writes[0].shape[-2:], strict=True)]
         return Window(*sides[0]), Window(*sides[1])
+    if name == "convolution":
+        kernel, numbers = list(op.inputs[arguments[1]["$"]].shape[2:]), arguments[3:6]
+    elif name in ("max_pool2d_with_indices", "avg_pool2d"):
+        kernel, given = arguments[1], arguments[2 : 5 if name.startswith("max") else 4]
+        numbers = [*given, *([], 0, 1)[len(given) :]]
     else:
         return None
-    height, width = (Window(*axis) for axis in numbers)
+    stride, padding, dilation = numbers
+    height, width = (Window(*axis) for axis in zip(*map(_pair, (kernel, stride or kernel, padding, dilation)), strict=True))
     return height, width
 
 

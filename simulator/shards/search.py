@@ -3,7 +3,6 @@
 Worker k of every layer runs on device k, so that a layer with fewer workers than devices uses the first ones.
 """
 
-from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from simulator.costs.cost import PlanCosts
@@ -35,9 +34,8 @@ def cost_tables(
 
     `costs`: as strategies get them; None: the cost model's estimates for the machine. `server`: who sums gradients, as in image-parallel.
     """
-    workers = len(machine.devices)
     with gc_paused():
-        configurations = [tuple(network.legal(layer, workers)) for layer in range(len(network.layers))]
+        configurations = [tuple(network.legal(layer, len(machine.devices))) for layer in range(len(network.layers))]
         prices = Prices(machine, costs)
         compute_s = compute_tables(network, configurations, prices)
         if cost == PAPER:
@@ -69,10 +67,5 @@ def candidates(tables: CostTables, count: int) -> list[list[Configuration]]:
 
     Each is the cheapest if only a share of the seconds of transfers and updates counts, because the rest is hidden.
     """
-    different = {tuple(chosen): None for chosen in _by_visible_share(tables)}
+    different = dict.fromkeys(tuple(cheapest_of(tables, update, transfer)) for transfer, update in _VISIBLE)
     return sorted(map(list, different), key=lambda chosen: tables.total(chosen).step_s)[:count]
-
-
-def _by_visible_share(tables: CostTables) -> Iterator[Sequence[Configuration]]:
-    for transfer, update in _VISIBLE:
-        yield cheapest_of(tables, update, transfer)

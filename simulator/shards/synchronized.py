@@ -17,9 +17,9 @@ from simulator.graph import Op
 from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, ViewStep
 from simulator.plan.tensors import PlanTensors
+from simulator.shards.boxes import with_views
 from simulator.shards.fetching import Fetcher
 from simulator.shards.regions import arguments_of
-from simulator.shards.strides import with_views
 
 NORMALIZE, DIFFERENTIATE = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from simulator.plan.pieces import Box, covers
 from simulator.plan.task import Operand, Value
-from simulator.shards.boxes import overlap, within, without
-from simulator.shards.strides import cut
+from simulator.shards.boxes import cut, overlap, within, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,6 @@ class Distributed:
             rest = uncovered
             if not rest:
                 break
-        added = [(piece, common) for each in rest for piece, common in self._contributing(each)]
+        contributing = ((piece, overlap(piece.box, each)) for each in rest for piece in self.contributions)
+        added = [(piece, common) for piece, common in contributing if common is not None]
         return taken, sorted(added, key=lambda each: each[0].device != device)
-
-    def _contributing(self, box: Box) -> Iterator[tuple[Piece, Box]]:
-        for piece in self.contributions:
-            common = overlap(piece.box, box)
-            if common is not None:
-                yield piece, common

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.shards.configuration import Configuration
-from simulator.shards.costs import paper
-from simulator.shards.costs.compute import Prices, compute_s
-from simulator.shards.costs.copies import Copies
+from simulator.shards.costs.compute import Prices
 from simulator.shards.costs.exact import ExactCosts
+from simulator.shards.costs.paper import paper_tables
 from simulator.shards.network import Network
 
 
@@ -52,34 +53,28 @@ def layer_costs(
     By default they divide their images among all devices, or as many of them as possible. Raises StepcastError, with the possible ones, for
     a configuration that a layer cannot have.
     """
-    edges = [edge for edge in network.edges if edge.target == layer and edge.source is not None]
-    chosen = [(layer, configuration) for configuration in configurations] + [(edge.source, given) for edge in edges if given]
-    for number, configuration in chosen:
+    sources = dict.fromkeys(edge.source for edge in network.edges if edge.target == layer)
+    for number, configuration in [(layer, own) for own in configurations] + [(source, given) for source in sources if given]:
         network.check(number, configuration, len(machine.devices))
-    inputs = {edge.source: given or most_images(network, machine, edge.source) for edge in edges}
     options = [(Configuration(),)] * len(network.layers)
-    for source, configuration in inputs.items():
-        options[source] = (configuration,)
+    for source in sources:
+        by_image = (own for own in network.legal(source, len(machine.devices)) if own.workers == own.n)
+        options[source] = (given or max(by_image, key=lambda own: own.n),)
     options[layer] = tuple(dict.fromkeys(configurations))
     prices = Prices(machine, costs)
-    exact, pipe = ExactCosts(network, machine, options, prices, server), Copies(machine).slowest_bytes_per_s
-    moved = [exact.transfer(edge)[1] for edge in edges]
-    seconds = compute_s(network, layer, options[layer], prices)
+    compute_s = [np.zeros(len(own)) for own in options]
+    compute_s[layer] = prices.compute_s(network, layer, options[layer])
+    exact = ExactCosts(network, machine, options, prices, server).tables(compute_s)
+    by_paper = paper_tables(network, machine, options, compute_s)
     return [
         LayerCost(
             configuration,
-            sum(paper.transfer_bytes(network, edge, inputs[edge.source], configuration) for edge in edges) / pipe,
-            float(seconds[place]),
-            paper.update_bytes(network, layer, configuration) / pipe,
-            float(sum(own[0, place] for own in moved)),
-            exact.update(layer, configuration)[1],
+            sum(float(edge.seconds[0, place]) for edge in by_paper.transfers if edge.target == layer),
+            float(compute_s[layer][place]),
+            float(by_paper.update_s[layer][place]),
+            sum(float(edge.bytes[0, place]) for edge in exact.transfers if edge.target == layer),
+            float(exact.update_bytes[layer][place]),
         )
         for configuration in configurations
-        for place in (options[layer].index(configuration),)
+        for place in (exact.place(layer, configuration),)
     ]
-
-
-def most_images(network: Network, machine: Machine, layer: int) -> Configuration:
-    """The configuration of a layer that divides images alone among the most devices."""
-    legal = network.legal(layer, len(machine.devices))
-    return max((c for c in legal if c.workers == c.n), key=lambda c: c.n)

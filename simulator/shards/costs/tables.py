@@ -1,14 +1,13 @@
 """What every choice of configurations costs: tables by layer and by edge, whose sum is the cost of a whole network (DeePa, equation 1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.shards.configuration import Configuration
-from simulator.shards.network import Network
+from simulator.shards.network import Edge, Network
 
 
 class Total(NamedTuple):
@@ -31,14 +30,24 @@ class Total(NamedTuple):
         return self.update_bytes + self.transfer_bytes
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     """Costs of the edge from layer `source` to layer `target`, forward and backward, [configurations of source, of target]."""
 
     source: int
     target: int
     seconds: np.ndarray
     bytes: np.ndarray
+
+
+def transfers(network: Network, cost: Callable[[Edge], tuple[np.ndarray, np.ndarray]]) -> tuple[Transfer, ...]:
+    """Costs of all edges, of which `cost` gives seconds and bytes; those of parallel edges are added."""
+    sums: dict[tuple[int, int], Transfer] = {}
+    for edge in network.edges:
+        ends, (seconds, moved) = (edge.source, edge.target), cost(edge)
+        if ends in sums:
+            seconds, moved = sums[ends].seconds + seconds, sums[ends].bytes + moved
+        sums[ends] = Transfer(*ends, seconds, moved)
+    return tuple(sums.values())
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,6 @@ class CostTables:
     update_bytes: tuple[np.ndarray, ...]
     transfers: tuple[Transfer, ...]
 
-    @cached_property
-    def _places(self) -> list[dict[Configuration, int]]:
-        return [{configuration: place for place, configuration in enumerate(own)} for own in self.configurations]
-
     def nodes(self, update: float = 1.0) -> list[np.ndarray]:
         """By layer, the seconds of each configuration. `update`: the share of the update's seconds that counts."""
         return [compute_s + update * update_s for compute_s, update_s in zip(self.compute_s, self.update_s, strict=True)]
@@ -69,18 +74,17 @@ class CostTables:
 
     def place(self, layer: int, configuration: Configuration) -> int:
         """The number of a configuration of a layer. Raises StepcastError, with those that are possible, for any other."""
-        place = self._places[layer].get(configuration)
-        if place is None:
+        if configuration not in self.configurations[layer]:
             raise self.network.refusal(layer, configuration, self.configurations[layer])
-        return place
+        return self.configurations[layer].index(configuration)
 
     def total(self, chosen: Sequence[Configuration]) -> Total:
         """What a choice of one configuration for each layer costs."""
         places = [self.place(layer, configuration) for layer, configuration in enumerate(chosen)]
-        ends = [(edge, (places[edge.source], places[edge.target])) for edge in self.transfers]
-        return Total(
-            *(float(sum(own[place] for own, place in zip(t, places, strict=True))) for t in (self.compute_s, self.update_s)),
-            float(sum(edge.seconds[pair] for edge, pair in ends)),
-            float(sum(own[place] for own, place in zip(self.update_bytes, places, strict=True))),
-            float(sum(edge.bytes[pair] for edge, pair in ends)),
+        compute_s, update_s, update_bytes = (
+            float(sum(own[place] for own, place in zip(table, places, strict=True)))
+            for table in (self.compute_s, self.update_s, self.update_bytes)
         )
+        ends = [(edge, (places[edge.source], places[edge.target])) for edge in self.transfers]
+        transfer_s = float(sum(edge.seconds[pair] for edge, pair in ends))
+        return Total(compute_s, update_s, transfer_s, update_bytes, float(sum(edge.bytes[pair] for edge, pair in ends)))

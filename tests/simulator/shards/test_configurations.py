@@ -6,7 +6,7 @@ import pytest
 
 from simulator.job import Job
 from simulator.shards.configuration import Configuration
-from simulator.shards.configurations import SCHEMA, dump, read_configurations
+from simulator.shards.configurations import SCHEMA, read_configurations
 from simulator.shards.network import Network
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
@@ -33,8 +33,6 @@ def test_layers_by_name_and_a_default_for_the_others(alexnet, tmp_path):
     assert by_name["features.0"].devices == ("cpu:3", "cpu:1")
     assert by_name["classifier.6"].configuration == Configuration(n=4)
     assert by_name["classifier.6"].devices == ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
-    again = read(alexnet, tmp_path, dump(by_name, MACHINE)["layers"])
-    assert again == placed
 
 
 def test_a_default_that_does_not_fit_a_layer_is_reduced(alexnet, tmp_path):

@@ -128,8 +128,6 @@ def _lacking_bytes(network, placed):
     """Bytes of activations that workers need and do not own, by the boxes alone."""
     graph, total = network.graph, 0
     for edge in network.edges:
-        if edge.source is None:
-            continue
         value = graph.values[graph.ops[edge.reader].inputs[edge.position].value]
         owner, reader = placed[edge.source], placed[edge.target]
         for device, box in zip(reader.devices, network.boxes(edge.target, reader.configuration), strict=True):

@@ -17,7 +17,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, Segment, Storage, Task, Value
 from simulator.shards.boxes import elements, overlap
 from simulator.shards.configuration import Configuration
-from simulator.shards.costs.compute import Prices, compute_s
+from simulator.shards.costs.compute import Prices
 from simulator.shards.costs.copies import Copies
 from simulator.shards.costs.exact import ExactCosts, holders
 from simulator.shards.costs.moved import Sides
@@ -49,7 +49,7 @@ def test_bytes_between_workers_are_those_of_their_boxes(model):
     network = network_of(model, 12, 64)
     options = [tuple(network.legal(layer, 6)) for layer in range(len(network.layers))]
     sides = Sides(network, options, 6)
-    for edge in draw.sample([edge for edge in network.edges if edge.source is not None], 6):
+    for edge in draw.sample(network.edges, 6):
         moved = matrix(sides.flows(edge))
         for _ in range(12):
             source, target = (draw.choice(options[layer]) for layer in (edge.source, edge.target))
@@ -60,11 +60,16 @@ def test_bytes_between_workers_are_those_of_their_boxes(model):
 def matrix(flows):
     """[configurations of source, of target, workers of source, of target]: all bytes at once."""
     workers = max(*flows.sources.workers, *flows.targets.workers)
-    result = np.zeros((*flows.shape, workers, workers))
-    for sources, targets, moved in flows.blocks():
-        some = np.ix_(sources.configurations, targets.configurations, range(sources.workers), range(targets.workers))
-        result[some] = moved.swapaxes(1, 2)
+    result = np.zeros((len(flows.sources.workers), len(flows.targets.workers), workers, workers))
+    for (sources, targets), moved in flows.blocks():
+        result[sources, targets, : moved.shape[1], : moved.shape[3]] = moved.swapaxes(1, 2)
     return result
+
+
+def seconds_of(copies, moved):
+    """Seconds of copies [..., source, target]."""
+    size = moved.shape[-1]
+    return copies.seconds(moved.reshape(-1, size, 1, size)).reshape(moved.shape[:-2])
 
 
 def exact(network, machine, options, server="all-reduce"):
@@ -99,7 +104,7 @@ def test_copies_that_start_together_take_at_least_what_the_engine_takes_for_the_
         matrix = np.zeros((len(devices), len(devices)))
         for i, j in draw.sample([(i, j) for i in range(len(devices)) for j in range(len(devices)) if i != j], 6):
             matrix[i, j] = 64e6
-        closed = float(Copies(machine).seconds(matrix))
+        closed = float(seconds_of(Copies(machine), matrix))
         simulated = simulate(copies_plan(devices, matrix), machine, costs_of(machine, devices, matrix), iterations=1).step_s
         assert closed <= simulated * 1.001
         assert simulated <= closed * 2.5, "a copy that uses two directions waits for both"
@@ -143,19 +148,19 @@ def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine):
     count = len(machine.devices)
     options = [tuple(network.legal(layer, count)) for layer in range(len(network.layers))]
     copies, sides = Copies(machine), Sides(network, options, count)
-    for edge in random.Random(1).sample([edge for edge in network.edges if edge.source is not None], 4):
+    for edge in random.Random(1).sample(network.edges, 4):
         moved = matrix(sides.flows(edge))
         seconds, total = copies.flow_s(sides.flows(edge), back=True)
         assert seconds == pytest.approx(by_parts(machine, moved) + by_parts(machine, moved.swapaxes(-2, -1)), rel=1e-12)
         assert (total == 2 * moved.sum(axis=(-2, -1))).all()
-        assert copies.seconds(moved) == pytest.approx(by_parts(machine, moved), rel=1e-12)
+        assert seconds_of(copies, moved) == pytest.approx(by_parts(machine, moved), rel=1e-12)
 
 
 def test_one_pipe_takes_all_bytes_one_after_another():
     machine = load_machine("k80x16")
     matrix = np.zeros((16, 16))
     matrix[0, 1:], matrix[3, 4] = 1e6, 5e6
-    assert Copies(machine).seconds(matrix) == pytest.approx(20e6 / 4.494e9, rel=1e-3)
+    assert seconds_of(Copies(machine), matrix) == pytest.approx(20e6 / 4.494e9, rel=1e-3)
 
 
 def test_holders_of_a_piece_are_the_workers_with_the_same_channels():
@@ -167,11 +172,9 @@ def test_holders_of_a_piece_are_the_workers_with_the_same_channels():
 def test_bytes_of_an_update_are_those_of_the_rounds(server, expected):
     """Four holders of all of the weights: three quarters pass through each twice, or all go to the host and back."""
     network, machine = network_of("alexnet", 8, 64), load_machine("p100x4")
-    costs = exact(network, machine, [(Configuration(n=4),)] * len(network.layers), server)
-    fc7 = layer_called(network, "fc7")
-    seconds, moved = costs.update(fc7, Configuration(n=4))
+    costs = exact(network, machine, [(Configuration(n=4), Configuration(c=4))] * len(network.layers), server)
+    (seconds, alone), (moved, nothing) = costs.update(layer_called(network, "fc7"))
     assert moved == expected * 4 * (4096 * 4096 + 4096)
-    alone, nothing = costs.update(fc7, Configuration(c=4))
     assert nothing == 0
     assert 0 < alone < seconds, "an update without a reduction"
 
@@ -180,6 +183,6 @@ def test_compute_is_priced_at_the_shape_of_the_part():
     network, machine = network_of("alexnet", 32, 224), load_machine("k80x16")
     conv2 = layer_called(network, "conv2")
     options = (Configuration(), Configuration(n=2), Configuration(n=16))
-    whole, half, little = compute_s(network, conv2, options, Prices(machine, None))
+    whole, half, little = Prices(machine, None).compute_s(network, conv2, options)
     assert half < whole
     assert little > whole / 16, "small kernels are less efficient"

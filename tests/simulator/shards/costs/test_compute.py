@@ -5,8 +5,7 @@ import pytest
 from simulator.costs.model import CostModel
 from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.shards.costs.compute import Prices, compute_s
-from simulator.shards.costs.work import works
+from simulator.shards.costs.compute import Prices, works
 from simulator.shards.local import local_ops
 from simulator.shards.network import Network
 from tests.support.shard_networks import random_job
@@ -29,8 +28,8 @@ def check(network, workers):
                 work = op.body.work(op)
                 assert (own.classes[own.op_class[at]], own.bytes[at]) == (work.op_class, work.bytes), f"{op.name} {configuration}"
                 assert own.flops[at] == pytest.approx(work.flops, rel=1e-12)
-        at_once = compute_s(network, layer, options, Prices(machine, None))
-        assert at_once == pytest.approx(compute_s(network, layer, options, Prices(machine, OneByOne(machine))), rel=1e-12)
+        one_by_one = Prices(machine, OneByOne(machine)).compute_s(network, layer, options)
+        assert Prices(machine, None).compute_s(network, layer, options) == pytest.approx(one_by_one, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,13 +1,67 @@
-"""Rules by name of a backward op: what it reads and makes if its forward op made a part of its output."""
+"""How a worker runs an op on a part: a forward op that makes a part of its output, and then, by rules, the backward ops that serve it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.graph import Op
 from simulator.plan.task import Operand
-from simulator.shards.boxes import Box, NotABoxError, broadcast, whole
-from simulator.shards.forward_rules import LocalForward
-from simulator.shards.regions import arguments_of, name_of, output_of
+from simulator.shards.boxes import Box, NotABoxError, broadcast, shape_of, whole
+from simulator.shards.regions import arguments_of, name_of, needed, output_of, windows_of
+
+
+@dataclass
+class LocalForward:
+    """How a forward op runs on a part: by input the box that it sees, the new arguments, and what lies beyond an input."""
+
+    boxes: list[Box | None]
+    arguments: dict[int, object]
+    fill: float = 0.0
+
+
+def local_forward(op: Op, part: Box) -> LocalForward:
+    """How a forward op makes `part` of its output."""
+    local = LocalForward(list(needed(op, part)), {})
+    name = name_of(op)
+    if name in ("convolution", "max_pool2d_with_indices", "avg_pool2d"):
+        _pad(op, part, local)
+    if name == "convolution":
+        arguments = arguments_of(op)
+        weight, groups = op.inputs[arguments[1]["$"]].shape, arguments[8]
+        (first, end), outs = part[1], weight[0] // groups
+        local.arguments[8] = max(1, (end - first) // outs)
+    elif name == "_adaptive_avg_pool2d":
+        source, out = op.inputs[0].shape, op.writes[0].shape
+        seen = list(local.boxes[0])
+        for dim in (2, 3):
+            if part[dim] == (0, out[dim]):
+                seen[dim] = (0, source[dim])
+        local.boxes[0] = tuple(seen)
+        local.arguments[1] = list(shape_of(part)[2:])
+    return local
+
+
+def _pad(op: Op, part: Box, local: LocalForward) -> None:
+    """Decide for each axis of a window whether the op pads by itself, or reads a copy that is padded already."""
+    name, arguments = name_of(op), arguments_of(op)
+    at = 0 if name != "convolution" else arguments[0]["$"]
+    source, out, seen = op.inputs[at].shape, output_of(op).shape, list(local.boxes[at])
+    paddings = []
+    for dim, window in zip((2, 3), windows_of(op), strict=True):
+        first, end = seen[dim]
+        below, above = max(0, -first), max(0, end - source[dim])
+        if part[dim] == (0, out[dim]):
+            below, seen[dim] = window.padding, (0, source[dim])
+        elif below == above:
+            seen[dim] = (first + below, end - above)
+        else:
+            below = 0
+        paddings.append(below)
+    local.boxes[at] = tuple(seen)
+    local.fill = float("-inf") if name.startswith("max") else 0.0
+    if name == "convolution":
+        local.arguments[4] = paddings
+    elif paddings != [window.padding for window in windows_of(op)]:
+        local.arguments[3] = paddings
 
 
 @dataclass(frozen=True)
@@ -123,11 +177,6 @@ def _loss(b: BackwardOp) -> _Boxes:
     return reads, [(images, *whole(b.op.writes[0].shape[1:]))], {}, 0.0
 
 
-def _first_gradient(b: BackwardOp) -> _Boxes:
-    """The gradient of the loss by itself."""
-    return [whole(operand.shape) for operand in b.op.inputs], [whole(operand.shape) for operand in b.op.writes], {}, 0.0
-
-
 _ELEMENTWISE = (
     "threshold_backward", "hardtanh_backward", "sigmoid_backward", "tanh_backward", "silu_backward", "gelu_backward", "leaky_relu_backward",
     "elu_backward", "hardswish_backward", "native_dropout_backward", "_log_softmax_backward_data", "add", "add_", "sub", "mul", "div",
@@ -135,7 +184,6 @@ _ELEMENTWISE = (
 )  # fmt: skip
 BACKWARD: dict[str, Callable[[BackwardOp], _Boxes]] = {
     **dict.fromkeys(_ELEMENTWISE, _elements),
-    "ones_like": _first_gradient,
     "nll_loss_backward": _loss,
     "sum": _sum,
     "mm": _matrix,
