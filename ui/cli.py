@@ -183,7 +183,7 @@ def predict(
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
-    scale: ScaleText = "",
+    scale: ScaleText = "",  # takes_job puts it into the placement
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -204,11 +204,6 @@ def predict(
 
       stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
-    from dataclasses import replace
-
-    from simulator.machine.scaled import scale_of
-
-    placement = replace(placement, scale=scale_of(scale))
     _commands("predicting").predict(
         jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration
     )
@@ -388,7 +383,7 @@ def search(
     ] = None,
     profile: ProfilePath = None,
     machine: MachineName = None,
-    scale: ScaleText = "",
+    scale: ScaleText = "",  # takes_job puts it into the placement
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
     ] = None,
@@ -410,11 +405,6 @@ def search(
 
       stepcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
     """
-    from dataclasses import replace
-
-    from simulator.machine.scaled import scale_of
-
-    placement = replace(placement, scale=scale_of(scale))
     _commands("searching").search_plans(
         job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
     )

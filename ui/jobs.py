@@ -1,22 +1,26 @@
-"""What the command line and the app have in common: warnings about costs, progress bars, and predictions."""
+"""What the command line and the app have in common: warnings about costs, progress bars, and predictions.
+
+Requests of the app name built-in models, or those named when it was started, so that no user of the app makes it run other code.
+"""
 
 import logging
 import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import warn_if_foreign
+from simulator.board.board import Board, Fault
 from simulator.board.order import Order
 from simulator.bodies.update import FORMS, STATE
 from simulator.costs.model import CostModel
-from simulator.job import LAYOUTS, PRECISIONS, Job
+from simulator.job import LAYOUTS, PRECISIONS
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
@@ -31,16 +35,19 @@ from simulator.search.setup import Setup
 from simulator.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from simulator.workloads import registry as workloads
-from traces.comparison import PYTORCH
+from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 from traces.profile import slug
-from ui.app.command_run import LINES, PROGRESS
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, OnBoard, Refusal, Request, Searched, start_models, stored_profiles
-from ui.kept import asked_of, board_of, job_of, kept_forecast, placement_of, predicted, reordered, stamp_now, target_of
+from traces.search_result import SearchResult
+from traces.timeline import Timeline
+from ui.kept import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
+from ui.request import JobRequest, start_models, stored_profiles
 from ui.text import machine_facts
 from ui.text.machines import precision_words, specification_words, unmeasured_words
 
+#: Variable of the environment, and its value, by which a command writes its progress as lines.
+PROGRESS, LINES = "STEPCAST_PROGRESS", "lines"
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 #: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
@@ -48,6 +55,87 @@ _ONE_AT_A_TIME = threading.Lock()
 #: Held while the app searches, in processes of its own, so that others can predict meanwhile.
 _ONE_SEARCH = threading.Lock()
 log = logging.getLogger("stepcast")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices that the app offers. Names are those of the command line, and the first is chosen at the start."""
+
+    models: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    forms: tuple[str, ...]
+    precisions: tuple[str, ...]
+    strategies: tuple[str, ...]
+    machines: tuple[str, ...]
+    layouts: tuple[str, ...] = LAYOUTS
+    modes: tuple[str, ...] = ("eager", "graph")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a machine, and its unit: 3350 GB/s."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What the controls show of a machine.
+
+    `devices`: most that a job can use; `is_cpu`: they are groups of a CPU's cores. `figures`: by the names of `machine.scaled.ABOUT`.
+    `about`: the specification in words. `cautions`: sentences on its profile, or that it has none.
+    """
+
+    devices: int
+    figures: Mapping[str, Figure]
+    is_cpu: bool = False
+    about: str = ""
+    cautions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
+
+    `text`: the strategy as it was asked for. `machine`: the name of the machine.
+    """
+
+    prediction: Prediction
+    timeline: Timeline
+    measured_here: bool = True
+    text: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer for a strategy that cannot be predicted, with the reason in one line."""
+
+    strategy: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The answer to a search: its document, and the timelines of the best plan and of the rival, if there are any."""
+
+    result: SearchResult
+    best: Timeline | None
+    rival: Timeline | None
+
+
+@dataclass(frozen=True)
+class OnBoard:
+    """A strategy's plan on the schedule board: its forecast in its own order, and the answer to another order of its tasks.
+
+    `faults`: why that order computes other numbers or cannot run; `edited`: its forecast, None if there are faults.
+    """
+
+    board: Board
+    own: Forecast
+    faults: tuple[Fault, ...] = ()
+    edited: Forecast | None = None
 
 
 def caution(model: CostModel, profile: Path | None) -> None:
@@ -124,7 +212,6 @@ def choices() -> Choices:
         precisions=PRECISIONS,
         strategies=tuple(strategies.names()),
         machines=_first(THIS_CPU, [*([THIS_GPU] if own_gpu_profile() else []), *stored_profiles(), *machine_names()]),
-        layouts=LAYOUTS,
     )
 
 
@@ -132,10 +219,10 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return (name, *(other for other in names if other != name))
 
 
-def facts(request: Request) -> MachineFacts:
-    """What the controls show of the request's machine. Raises StepcastError if there is no such machine."""
-    plain = replace(request, scale="", devices=None, partition=None, memory_limit_gb=None, mode="eager")
-    machine, model = target_of(plain.precision, plain.machine, placement_of(plain), stamp_now())
+def facts(request: JobRequest) -> MachineFacts:
+    """What the controls show of the request's machine as it is, not scaled. Raises StepcastError if there is no such machine."""
+    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
+    machine, model = target_of(plain.precision, plain.machine, plain.placement(), stamp_now())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
     precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
@@ -162,58 +249,56 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
     return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
 
 
-def predict_many(request: Request) -> list[Forecast | Refusal]:
-    """Predict plain PyTorch and every strategy of the request. Raises StepcastError if the job itself cannot be predicted.
+def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
+    """Predict plain PyTorch and every strategy of the request, in its order. Raises StepcastError if the job itself cannot be predicted.
 
     Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
     """
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
-        job, stamp = job_of(request), stamp_now()
-        strategies.check_shared(request.strategies, dict(request.settings))
-        placement = placement_of(request)
-        _, model = target_of(job.precision, request.machine, placement, stamp)
-        names = dict.fromkeys([*simulated.references(model.machine), *request.strategies])
-        forecasts = {text: kept_forecast(job, text, request, placement, stamp) for text in dict.fromkeys(["baseline", *names])}
+        asked = asked_of(request)
+        strategies.check_shared(request.strategies, request.shared)
+        names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
+        forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
         if isinstance(base, StepcastError):
             raise base
-        return [_answer(name, forecasts[name], base, _known(plain), job, model) for name in names]
+        return [_answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names]
 
 
-def largest_batch(request: Request, strategy: str) -> int | None:
+def largest_batch(request: JobRequest, strategy: str) -> int | None:
     """The largest batch of a strategy that fits in memory; None if none does."""
     with _ONE_AT_A_TIME:
-        job, placement, stamp = job_of(request), placement_of(request), stamp_now()
-        _, model = target_of(job.precision, request.machine, placement, stamp)
-        answer = kept_forecast(job, strategy, request, placement, stamp)
+        asked = asked_of(request, strategy)
+        answer = predicted(asked)
         if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
             raise answer
-        return largest(job, strategy, dict(request.settings), answer, model, placement.mode)
+        return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
 
 
-def on_board(request: Request, strategy: str, order: Order | None = None) -> OnBoard:
-    """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new."""
+def on_board(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
+    """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new.
+
+    Raises StepcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
+    """
     with _ONE_AT_A_TIME:
-        job, placement, stamp = job_of(request), placement_of(request), stamp_now()
-        _, model = target_of(job.precision, request.machine, placement, stamp)
-        base, plain = (_known(kept_forecast(job, name, request, placement, stamp)) for name in ("baseline", PYTORCH))
-        asked = asked_of(job, strategy, request, placement, stamp)
+        asked = asked_of(request, strategy)
+        base, plain = (_known(predicted(asked._replace(text=name))) for name in ("baseline", PYTORCH))
         board = board_of(asked)
         faults = board.faults(order) if order is not None else ()
         own, edited = predicted(asked), None if faults else reordered(asked, order or board.own)
-        answers = [forecast and _answer(strategy, forecast, base, plain, job, model) for forecast in (own, edited)]
+        answers = [forecast and _answer(asked, forecast, base, plain) for forecast in (own, edited)]
         return OnBoard(board, answers[0], faults, answers[1])
 
 
-def search(request: Request, progress: Progress) -> Searched:
-    """Rank everything that the request's strategies (none: all) offer. One search runs at a time."""
+def search(request: JobRequest, progress: Progress) -> Searched:
+    """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is told to `progress`."""
     with _ONE_AT_A_TIME:
-        job, placement = job_of(request), placement_of(request)
-        machine, model = target_of(job.precision, request.machine, placement, stamp_now())
-    shared = dict(request.settings)
-    strategies.check_shared(request.strategies or strategies.names(), shared)
+        asked = asked_of(request)
+        machine, model = asked.target
+    strategies.check_shared(request.strategies or strategies.names(), request.shared)
     with _ONE_SEARCH:
-        ranking = ranked(Setup(job, machine, model, placement.mode, shared), candidates(job, machine, request.strategies), progress)
+        setup = Setup(asked.job, machine, model, asked.placement.mode, request.shared)
+        ranking = ranked(setup, candidates(asked.job, machine, request.strategies), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
 
@@ -228,9 +313,10 @@ def _known(forecast: simulated.Forecast | StepcastError) -> simulated.Forecast |
     return None if isinstance(forecast, StepcastError) else forecast
 
 
-def _answer(name: str, forecast, base, plain, job: Job, model: CostModel) -> Forecast | Refusal:
+def _answer(asked: Asked, forecast, base, plain) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
     if isinstance(forecast, StepcastError):
-        return Refusal(name, str(forecast))
-    document = simulated.prediction(forecast, base, model.shown_precision(job.precision), plain)
-    return Forecast(document, forecast.timeline, measured_here(model), name, model.machine.name)
+        return Refusal(asked.text, str(forecast))
+    model = asked.target[1]
+    document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)
+    return Forecast(document, forecast.timeline, measured_here(model), asked.text, model.machine.name)

@@ -3,11 +3,12 @@
 Everything is kept under what it depends on, with the times when the files behind it were last changed.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.sources import costs_for
 from simulator.board.board import Board
 from simulator.board.order import Order
@@ -15,16 +16,18 @@ from simulator.costs.model import CostModel
 from simulator.costs.scaled import scaled_costs
 from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.machine.scaled import AS_IT_IS, scale_of
+from simulator.machine.scaled import AS_IT_IS
 from simulator.models.usual_batch import source_file
 from simulator.predict import forecast as simulated
 from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile_files import list_profiles
-from ui.app.model import Request, check_reads_no_file, start_models, stored_profiles
+from ui.request import JobRequest, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
+#: Options of strategies whose values are files, and the command that takes them.
+FILES = {"schedule": "stepcast predict --schedule FILE.csv", "config": "stepcast predict --set config=FILE.json"}
 
 
 def check_mode(machine: Machine, mode: str) -> None:
@@ -33,34 +36,31 @@ def check_mode(machine: Machine, mode: str) -> None:
         raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
 
 
-def job_of(request: Request) -> Job:
+def check_reads_no_file(options: Iterable[str]) -> None:
+    """Raise StepcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
+    named = next((name for name in options if name in FILES), None)
+    if named is not None:
+        raise StepcastError(f"the app reads no {named} files; use {FILES[named]}")
+
+
+def job_of(request: JobRequest) -> Job:
     """The job of a request. Raises StepcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
     if request.model not in (offered := [*start_models(), *workloads.names()]):  # the app runs no other code of its users
         raise UnknownNameError("model", request.model, offered)
     for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
         if not 1 <= number <= most:
             raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
-    options = [name for name, _ in request.settings]
+    options = list(request.shared)
     for text in request.strategies:
         options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
     check_reads_no_file(options)
-    names = ("model", "batch", "image_size", "optimizer", "form", "precision", "accumulate", "clip_norm", "layout")
-    return _same(Job(**{name: getattr(request, name) for name in names}), _stamp_of(request.model))
+    return _same(request.job(), _stamp_of(request.model))
 
 
 @lru_cache(maxsize=24)
 def _same(job: Job, stamp: int) -> Job:
     """The job that was asked for before and is equal, with the graphs that it has captured. `stamp`: of the file of a user's model."""
     return job
-
-
-def placement_of(request: Request) -> Placement:
-    placement = Placement(
-        devices=request.devices, mode=request.mode, link=request.link, partition=request.partition, scale=scale_of(request.scale),
-        memory_limit_gb=request.memory_limit_gb,
-    )  # fmt: skip
-    check_names(placement)
-    return placement
 
 
 def _stamp_of(model: str) -> int:
@@ -106,18 +106,15 @@ class Asked(NamedTuple):
         return target_of(self.job.precision, self.machine, self.placement, self.stamp)
 
 
-def asked_of(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> Asked:
-    return Asked(job, _stamp_of(job.model), text, request.settings, request.machine, placement, stamp)
-
-
-def kept_forecast(job: Job, text: str, request: Request, placement: Placement, stamp: tuple) -> simulated.Forecast | StepcastError:
-    """The forecast of one strategy, or why there is none, as it was predicted before if nothing has changed."""
-    return predicted(asked_of(job, text, request, placement, stamp))
+def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
+    """What the forecast of a strategy of a request depends on now. Raises StepcastError as `job_of` and `JobRequest.placement` do."""
+    job, shared = job_of(request), tuple(request.shared.items())
+    return Asked(job, _stamp_of(request.model), text, shared, request.machine, request.placement(), stamp_now())
 
 
 @lru_cache(maxsize=48)
 def predicted(asked: Asked) -> simulated.Forecast | StepcastError:
-    """The forecast of a strategy's own order, or why there is none."""
+    """The forecast of a strategy's own order, or why there is none, as it was predicted before if nothing has changed."""
     return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
 
 

@@ -7,7 +7,7 @@ from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import search_result
 from traces.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
+from ui.jobs import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
 
 TOO_LARGE = 4096
 

@@ -8,7 +8,7 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
 from traces.comparison import Comparison, Prediction
 from traces.timeline import CriticalSpan, Span, Timeline
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal
+from ui.jobs import Choices, Figure, Forecast, MachineFacts, Refusal
 from ui.reports import training as training_report
 from ui.reports.report import write_report
 

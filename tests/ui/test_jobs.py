@@ -6,7 +6,7 @@ import pytest
 
 from traces.errors import StepcastError
 from ui import jobs
-from ui.app.model import Request
+from ui.request import JobRequest
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from ui.app.model import Request
 )
 def test_a_request_beyond_the_bounds_is_refused(batch, size, expected):
     with pytest.raises(StepcastError, match=expected):
-        jobs.predict_many(Request("rnn_bitstream", batch, size, "sgd", "foreach", "fp32", "h100", ("bppsa",)))
+        jobs.predict_many(JobRequest("rnn_bitstream", batch, size, "sgd", precision="fp32", machine="h100", strategies=("bppsa",)))
 
 
 @pytest.mark.parametrize(("strategy", "option"), [("gpipe", "schedule"), ("deepa", "config")])
 def test_the_app_reads_no_files_that_an_option_names(strategy, option):
-    named = Request("lenet5", 8, machine="p100x4", strategies=(strategy,), settings=((option, "/etc/hostname"),))
+    named = JobRequest("lenet5", 8, machine="p100x4", strategies=(strategy,), settings=(f"{option}=/etc/hostname",))
     for request in (named, replace(named, strategies=(f"{strategy}: {option} =/etc/hostname",), settings=())):
         with pytest.raises(StepcastError, match=rf"the app reads no {option} files; use stepcast predict --"):
             jobs.predict_many(request)
@@ -34,4 +34,4 @@ def test_the_app_reads_no_files_that_an_option_names(strategy, option):
 def test_the_app_runs_no_model_that_was_not_named_at_start(tmp_path):
     (tmp_path / "own.py").write_text("raise SystemExit")
     with pytest.raises(StepcastError, match="unknown model"):
-        jobs.predict_many(Request(f"{tmp_path / 'own.py'}:make", 8, machine="h100", strategies=("baseline",)))
+        jobs.predict_many(JobRequest(f"{tmp_path / 'own.py'}:make", 8, machine="h100", strategies=("baseline",)))

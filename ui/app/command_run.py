@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Variable of the environment, and its value, by which a command writes its progress as lines.
-PROGRESS, LINES = "STEPCAST_PROGRESS", "lines"
 #: Lines that are kept.
 MOST_LINES = 200
 #: Seconds that a command has to end after Ctrl-C, and after SIGTERM, before the next stronger signal. A process that was started in the
@@ -28,6 +26,8 @@ class CommandRun:
     """`stepcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
+        from ui.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
+
         self.arguments = tuple(arguments)
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.title, self.done, self.total, self.text = "", 0, 0, ""

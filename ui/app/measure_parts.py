@@ -8,8 +8,9 @@ from traces.errors import StepcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui
 from ui.app.links import arguments
-from ui.app.model import Forecast, Request
 from ui.app.state import BUTTON
+from ui.jobs import Forecast
+from ui.request import JobRequest
 from ui.text.labels import markdown_escaped
 from ui.text.sentences import no_verdict_words
 
@@ -25,7 +26,7 @@ def measuring_ui() -> None:
             st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
 
 
-def unmeasured_ui(request: Request, forecasts: Sequence[Forecast]) -> None:
+def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
     words = no_verdict_words((answer.prediction.measured_share for answer in forecasts), here)

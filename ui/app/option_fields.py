@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from simulator.strategies import registry as strategies
-from ui.app.model import FILES
+from ui.kept import FILES
 from ui.text.labels import option_value
 
 

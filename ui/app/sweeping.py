@@ -10,10 +10,12 @@ from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
-from traces.profile_files import list_profiles
+from ui import jobs
 from ui.app.links import command
-from ui.app.model import Predictor, Refusal, Request
 from ui.app.option_fields import option_fields, option_values, strategy_text
+from ui.jobs import Refusal
+from ui.kept import stamp_now
+from ui.request import JobRequest
 
 #: Points of a sweep at most.
 MOST_POINTS = 144
@@ -34,12 +36,12 @@ class Parameter:
     """
 
     name: str
-    change: Callable[[Request, float], Request]
+    change: Callable[[JobRequest, float], JobRequest]
     usual: tuple[float, ...]
     whole: bool = True
 
 
-def parameters(request: Request) -> list[Parameter]:
+def parameters(request: JobRequest) -> list[Parameter]:
     """The parameters that a sweep of a request can have: of the job and the machine, and the strategies' options that are numbers."""
     batches = tuple(request.batch * factor / 4 for factor in (1, 2, 4, 8, 16) if request.batch * factor % 4 == 0)
     own = [
@@ -53,19 +55,19 @@ def parameters(request: Request) -> list[Parameter]:
     return own + [Parameter(name, partial(_option, name), usual, whole) for name, usual, whole in _numeric_options(request.strategies)]
 
 
-def _field(name: str, request: Request, value: float) -> Request:
+def _field(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, **{name: int(value)})
 
 
-def _link(request: Request, value: float) -> Request:
+def _link(request: JobRequest, value: float) -> JobRequest:
     return replace(request, link=f"copy:{value:g}")
 
 
-def _scale(name: str, request: Request, value: float) -> Request:
+def _scale(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, scale=replace(scale_of(request.scale), **{name: value}).text)
 
 
-def _option(name: str, request: Request, value: float) -> Request:
+def _option(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, strategies=tuple(_with_option(text, name, value) for text in request.strategies))
 
 
@@ -110,20 +112,20 @@ def check_points(axes: Sequence[Axis]) -> None:
         raise StepcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
 
 
-def at_point(request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> Request:
+def at_point(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> JobRequest:
     """A request with the parameters at the values `at`."""
     for parameter, value in zip(changed, at, strict=True):
         request = parameter.change(request, value)
     return request
 
 
-def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
+def outcomes_at(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
     """The outcomes of a request with the parameters at the values `at`: of plain PyTorch, and of each strategy under the request's name.
 
     A point that is refused says why for each.
     """
     there = at_point(request, changed, at)
-    answers = {each.strategy: each for each in _outcomes(predictor, there, costs_stamp())}
+    answers = {each.strategy: each for each in _outcomes(there, stamp_now())}
     plain = [answers[PYTORCH]] if PYTORCH in answers else []
     named = zip(request.strategies, there.strategies, strict=True)
     own = [replace(answers[text], strategy=name) for name, text in named if text in answers]
@@ -131,10 +133,10 @@ def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parame
 
 
 @lru_cache(maxsize=KEPT)
-def _outcomes(predictor: Predictor, request: Request, stamp: tuple) -> tuple[Outcome, ...]:
+def _outcomes(request: JobRequest, stamp: tuple) -> tuple[Outcome, ...]:
     """The outcomes of one request. They are kept by its content, as long as no profile changes, which `stamp` shows."""
     try:
-        answers = predictor.predict_many(request)
+        answers = jobs.predict_many(request)
     except StepcastError as error:
         return tuple(Outcome(name, why=str(error)) for name in request.strategies)
     return tuple(
@@ -143,13 +145,8 @@ def _outcomes(predictor: Predictor, request: Request, stamp: tuple) -> tuple[Out
     )
 
 
-def commands(request: Request, axes: Sequence[Axis], changed: Sequence[Parameter]) -> str:
+def commands(request: JobRequest, axes: Sequence[Axis], changed: Sequence[Parameter]) -> str:
     """The command lines that predict the points of a sweep. Several batches are one command."""
     if [axis.name for axis in axes] == [BATCH]:
         return command(request).replace(f"--batch {request.batch} ", f"--batch {','.join(f'{value:g}' for value in axes[0].values)} ", 1)
     return "\n".join(command(at_point(request, changed, at)) for at in points(axes))
-
-
-def costs_stamp() -> tuple[tuple[str, int, int], ...]:
-    """What changes whenever a profile in the data folder does: names, times and sizes of the files."""
-    return tuple((path.name, stat.st_mtime_ns, stat.st_size) for path in list_profiles() if (stat := path.stat()))

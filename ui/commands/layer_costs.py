@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.sources import costs_for
 from simulator.job import Job
 from simulator.machine.machine import Machine
@@ -33,7 +33,6 @@ def deepa_cost(
     as_json: bool,
 ) -> None:
     """Print the costs of a layer in each configuration."""
-    check_names(placement)
     if settings:
         raise StepcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
     configurations = [Configuration.parse(text) for text in configs]

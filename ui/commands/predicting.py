@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.sources import costs_for
 from simulator.costs.model import CostModel
 from simulator.job import DEFAULT, Job
@@ -104,7 +104,6 @@ def predict(
     Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
     whether missing costs are measured first (`at_once.measured_at_once`).
     """
-    check_names(placement)
     texts, shared = list(dict.fromkeys(texts)), requests.requested(texts, pairs)[1]
     names = listed_values(machines) or [None]
     one = len(jobs) == len(names) == len(texts) == 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.costs.model import CostModel
 from simulator.job import Job
@@ -45,7 +45,6 @@ def search_plans(
     wait_s: float = 0.0,
 ) -> None:
     """Rank everything that the strategies offer, and print it. Exit with 1 if nothing fits in memory, or if a plan's numbers are wrong."""
-    check_names(placement)
     for option, number in (("--verify", verify), ("--processes", processes)):
         if number is not None and number < 1:
             raise StepcastError(f"{option} is {number}; expected at least 1")

@@ -1,6 +1,5 @@
 """Validations and predictions as tables, with the same cells for the terminal, the report page and the app."""
 
-import shlex
 from collections.abc import Sequence
 
 from simulator.options import option_values
@@ -75,19 +74,6 @@ def _validation_row(validation: Validation, label: str, result: ValidationResult
         result.status,
     )
     return dict(zip(COLUMNS, cells, strict=True))
-
-
-def validation_command(validation: Validation) -> str:
-    """The command line that makes such a validation on this machine, whatever options are as usual left out."""
-    size = ["--image-size", str(validation.image_size)] if validation.image_size else []
-    mode = ["--mode", validation.mode] if validation.mode != "eager" else []
-    place = ["--device", "cuda"] if validation.device.get("kind") == "gpu" else []
-    for name, option in (("devices", "--devices"), ("partitions", "--partition")):
-        place += [option, str(count)] if (count := validation.device.get(name, 1)) != 1 else []
-    texts = [f"{row.strategy}:{options_text(row.options)}" if row.options else row.strategy for row in validation.results]
-    chosen = [word for text in texts for word in ("--strategy", text)]
-    job = ["--model", validation.model, "--batch", str(validation.batch_size), *size, "--optimizer", validation.optimizer]
-    return shlex.join(["stepcast", "validate", *job, "--precision", validation.precision, *mode, *place, *chosen])
 
 
 def numbers_cell(result: ValidationResult) -> str:

@@ -15,6 +15,7 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
+from tests.support.stand_in import answer_by
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.comparison import Comparison
 from traces.errors import StepcastError
@@ -32,9 +33,9 @@ def start(monkeypatch, tmp_path):
     streamlit.cache_data.clear()
     streamlit.cache_resource.clear()
 
-    def begin(*arguments, predictor=fake_jobs, at="validate"):
+    def begin(*arguments, answers=fake_jobs, at="validate"):
         monkeypatch.setattr(sys, "argv", ["app.py", *map(str, arguments)])
-        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        answer_by(answers, monkeypatch.setattr)
         return app_at(at).run()
 
     return begin
@@ -69,7 +70,7 @@ def test_without_reports_it_says_how_to_make_one(start):
 
 @pytest.mark.parametrize("at", ["", "validate", "board"])
 def test_a_page_that_names_schedules_says_what_one_is(start, at):
-    assert "A schedule says in which order the tasks of a step run" in text_of(start(predictor=jobs, at=at))
+    assert "A schedule says in which order the tasks of a step run" in text_of(start(answers=jobs, at=at))
 
 
 def test_report_shows_charts_table_and_words(start, report):
@@ -111,13 +112,6 @@ def test_a_missing_or_damaged_report_is_one_message(start, tmp_path):
     assert "no report at" in app.error[0].value
     (tmp_path / "validation.json").write_text("{")
     assert "not valid JSON" in start(tmp_path / "validation.json").error[0].value
-
-
-def test_what_if_without_a_predictor_says_so(start):
-    for predictor in (None, types.ModuleType("ui.jobs")):
-        app = start(at="what-if", predictor=predictor)
-        assert not app.exception
-        assert "stepcast predict" in app.info[0].value
 
 
 def what_if(start, **state):
@@ -356,7 +350,7 @@ def test_the_ranks_of_a_job_have_stragglers(start, tmp_path):
 
 
 def test_settings():
-    assert app_model.parse_settings(" microbatches=4, stages = 2,") == (("microbatches", "4"), ("stages", "2"))
+    assert app_model.parse_settings(" microbatches=4, stages = 2,") == ("microbatches=4", "stages=2")
     assert app_model.parse_settings("") == ()
     with pytest.raises(StepcastError):
         app_model.parse_settings("=4")

@@ -10,7 +10,7 @@ from traces import units
 from ui.app import runs, timeline_parts
 from ui.app.board_run import arguments
 from ui.app.command_run import CommandRun
-from ui.app.model import Request
+from ui.request import JobRequest
 
 #: A model that takes no time, on a machine with devices for every strategy, with an update for each parameter.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4", "optimizer": "momentum:for"}
@@ -131,7 +131,7 @@ def test_every_strategy_has_a_board_or_says_why_not(page, name):
 
 
 def test_the_command_that_runs_a_board(tmp_path):
-    request = Request("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=(("alpha", "2"),))
+    request = JobRequest("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=("alpha=2",))
     command = "validate --model lenet5 --batch 16 --optimizer adam:for --devices 2 --set alpha=2"
     command += " --strategy turbodl --quick --schedule b.csv --out d"
     assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command

@@ -14,7 +14,6 @@ from matplotlib import image
 from tests.support.app_pages import app_at
 from tests.support.html_pages import figures_of_page, written_words
 from traces.shipped import example_report, example_traces
-from ui import jobs
 from ui.text.labels import strategy_name
 
 
@@ -25,7 +24,6 @@ def files(monkeypatch, stepcast):
     def of(address, **query):
         made = {}
         monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
         monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
         monkeypatch.setenv("XDG_DATA_HOME", str(stepcast.folder / "home"))
         monkeypatch.setattr(streamlit, "download_button", lambda _, make, name, *rest, **how: made.update({name: make}))

@@ -9,14 +9,12 @@ from calibrate.identity import comparable_cpu
 from tests.support.app_pages import app_at, charts_of
 from traces.profile import KeyCost, Profile, Stats, Transfer
 from traces.profile_files import default_folder
-from ui import jobs
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
     streamlit.cache_resource.clear()
     return app_at("machine").run
 

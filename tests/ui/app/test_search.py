@@ -7,16 +7,18 @@ import pytest
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
+from tests.support.stand_in import answer_by
+from ui import jobs
 from ui.text import searches
 
 
 @pytest.fixture
 def page(monkeypatch):
-    """Opens the page, with a predictor of its own."""
+    """Opens the page, which the tests' answers are for."""
 
-    def opened(predictor=fake_jobs, **query):
+    def opened(answers=fake_jobs, **query):
         monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        answer_by(answers, monkeypatch.setattr)
         app = app_at("search")
         app.query_params.update(query)
         app.run()
@@ -104,8 +106,6 @@ def test_a_job_that_cannot_be_searched_and_one_that_does_not_fit(page):
 
 
 def test_the_real_search(page, stepcast, monkeypatch):
-    from ui import jobs
-
     monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
     app = page(jobs, model="lenet5", batch="8", machine="p100", strategy=["baseline", "backward-fusion"])
     button(app, "Search").click().run(timeout=100)

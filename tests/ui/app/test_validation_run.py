@@ -11,15 +11,21 @@ from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.stand_in import answer_by
 from traces.errors import StepcastError
 from ui import jobs
 from ui.app import command_run, runs
-from ui.app.command_run import LINES, PROGRESS, CommandRun
+from ui.app.command_run import CommandRun
+from ui.app.links import arguments
 from ui.app.model import reports_folder
-from ui.app.validation_form import ValidationRequest, free_folder
+from ui.app.validation_form import free_folder
+from ui.jobs import LINES, PROGRESS
 from ui.reports.report import write_report
+from ui.request import JobRequest
 
-REQUEST = ValidationRequest("lenet5", 64, 32, "sgd", "for", "fp32", ("baseline", "turbodl"), (("alpha", "2"),), 2)
+REQUEST = JobRequest(
+    "lenet5", 64, 32, "sgd", "for", precision="fp32", devices=2, settings=("alpha=2",), strategies=("baseline", "turbodl")
+)  # fmt: skip
 
 
 class FakeRun(CommandRun):
@@ -40,7 +46,7 @@ class FakeRun(CommandRun):
 def start(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setitem(sys.modules, "ui.jobs", fake_jobs)
+    answer_by(fake_jobs, monkeypatch.setattr)
     monkeypatch.setattr("ui.app.runs.CommandRun", FakeRun)
     streamlit.cache_resource.clear()
     return app_at("validate").run
@@ -59,12 +65,12 @@ def words_of(app):
 
 
 def test_the_command_is_what_a_user_types(tmp_path):
-    command = "validate --model lenet5 --batch 64 --image-size 32 --optimizer sgd:for --precision fp32 --devices 2 --strategy baseline"
-    command += " --strategy turbodl --set alpha=2 --quick --out DIR"
-    assert " ".join(REQUEST.arguments("DIR")) == command
-    assert REQUEST.label == "lenet5-32px-b64"
+    command = "validate --model lenet5 --batch 64 --image-size 32 --optimizer sgd:for --precision fp32 --devices 2 --set alpha=2"
+    command += " --strategy baseline --strategy turbodl --quick --out DIR"
+    assert " ".join(arguments(REQUEST, "--quick", "--out", "DIR", name="validate")) == command
+    assert REQUEST.job().label == "lenet5-32px-b64"
     (tmp_path / "lenet5-32px-b64").mkdir()
-    assert free_folder(tmp_path, REQUEST.label).name == "lenet5-32px-b64-2"
+    assert free_folder(tmp_path, REQUEST.job().label).name == "lenet5-32px-b64-2"
 
 
 def test_a_validation_runs_and_its_report_opens(start):

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.refusals import refused
 from traces.comparison import Prediction
-from ui.app.model import Forecast, Request
-from ui.jobs import predict_many
+from ui.jobs import Forecast, predict_many
+from ui.request import JobRequest
 
 GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--machine", "v100,p100")
 STRATEGIES = ("--strategy", "turbodl", "--strategy", "backward-fusion")
@@ -130,7 +130,7 @@ def test_outputs_do_not_overwrite_inputs(stepcast, tmp_path):
 
 
 def test_the_app_counts_real_devices_too():
-    request = Request("lenet5", 4, None, "momentum", "foreach", "fp32", "h100", ("baseline", "image-parallel"), partition=2)
+    request = JobRequest("lenet5", 4, precision="fp32", machine="h100", strategies=("baseline", "image-parallel"), partition=2)
     plain, _, baseline, parallel = predict_many(request)
     assert isinstance(parallel, Forecast)
     assert plain.prediction.strategy == "pytorch"

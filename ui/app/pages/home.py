@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_models, start_traces
+from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_traces
 from ui.app.navigation import link_ui
+from ui.request import start_models
 from ui.text.labels import SCHEDULE, markdown_escaped
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
@@ -23,7 +24,7 @@ class Door:
     page: str
     label: str
     command: str
-    example: Mapping[str, str | list[str]]
+    example: Mapping[str, list[str]]
     other: tuple[str, ...] = ()
 
 

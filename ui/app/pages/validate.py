@@ -9,6 +9,7 @@ from simulator.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnknownNameError
 from traces.shipped import example_report
+from ui.app.links import command, request_of
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
@@ -65,7 +66,7 @@ def page() -> None:
     validation_summary_ui(validation)
     if chosen is not None:
         comparison_details_ui(validation, comparisons[chosen], report.folders[number][chosen])
-    share_ui(tables.validation_command(validation), own, downloads(validation, comparisons))
+    share_ui(command(request_of(validation), name="validate"), own, downloads(validation, comparisons))
 
 
 def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list[Download]:
