@@ -4,8 +4,8 @@ import torch
 
 from executors.cpu.cores import available_cores
 from executors.tensors import module_tensors
-from simulator.job import Job
-from simulator.workloads.data import Batches
+from simulator.model.job import Job
+from simulator.model.workloads.data import Batches
 from traces.curves import Evaluation
 from traces.errors import StepcastError
 

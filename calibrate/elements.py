@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from executors.binding import op_tasks
-from simulator.ops.aten_json import resolve
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.task import Operand, Task
 
 #: The arguments of an op by the names of its schema, and its results by the name "". A tensor is its `Operand`.

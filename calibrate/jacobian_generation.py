@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from executors.kernels.csr.values import COMPILE
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
-from simulator.reproduce.bppsa_sparse import FIRST
+from simulator.papers.bppsa_sparse import FIRST
+from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from traces.reproduction import Figure, Row, Table
 
 #: The speed-ups in table 1.

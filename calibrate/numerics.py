@@ -14,13 +14,13 @@ from executors.reference import Reference
 from executors.run import WARM_UP, Backend
 from executors.stale_reference import StaleReference
 from executors.tensors import job_tensors
-from simulator.job import Job
-from simulator.models.built import Built
-from simulator.models.user_code import training_step
-from simulator.ops.autocast import GPU, autocast
+from simulator.model.built import Built
+from simulator.model.job import Job
+from simulator.model.ops.autocast import GPU, autocast
+from simulator.model.user_code import training_step
 from simulator.plan.pieces import Box, box_of, covered
 from simulator.plan.plan import Plan
-from simulator.stages.staleness import Staleness, staleness
+from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from calibrate.operands import geometries
 from calibrate.testbed import Progress, Testbed
-from simulator.costs.model import CostModel, measurable
+from simulator.engine.costs.model import CostModel, measurable
+from simulator.engine.memory.needs import excess_bytes, memory_needs
+from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
 from simulator.engine.simulation import GRAPH
-from simulator.job import Job
 from simulator.machine.machine import Machine, Memory
-from simulator.memory.needs import excess_bytes, memory_needs
-from simulator.memory.over_time import carried_bytes
-from simulator.memory.words import batch_words, holders_words, shortfall_words
-from simulator.options import option_values
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces import units
 from traces.comparison import ValidationResult
 from traces.errors import StepcastError, UnusableFileError

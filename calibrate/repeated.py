@@ -7,7 +7,7 @@ from calibrate.numerics import Numerics
 from calibrate.testbed import Progress, Testbed, no_progress
 from calibrate.training import Training
 from executors.run import Run
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces.curves import Curve
 

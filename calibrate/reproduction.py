@@ -11,7 +11,7 @@ from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
-from simulator.reproduce.registry import Measurement, Source
+from simulator.papers.registry import Measurement, Source
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.profile import Profile

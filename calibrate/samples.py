@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs.model import measurable
+from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import out_of_memory

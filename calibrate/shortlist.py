@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import Progress, Testbed
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, paired_interval
 from simulator.strategies.registry import family
 from traces.profile import Profile

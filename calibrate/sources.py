@@ -5,13 +5,13 @@ from pathlib import Path
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from calibrate.profiles import own_profile
-from simulator.costs.model import CostModel
-from simulator.costs.scaled import scaled_costs
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
 from simulator.machine.this_gpu import THIS_GPU, gpu_machine
+from simulator.model.job import DEFAULT, Job
 from simulator.predict.preset import dense_precision, preset_costs
 from traces.errors import StepcastError
 from traces.profile import Profile

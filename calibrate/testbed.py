@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 
 from executors.run import Backend
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.models.built import Built
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces.profile import Identity, Profile
 

@@ -14,7 +14,7 @@ import torch
 
 from executors.forms import PLAIN, Forms
 from executors.strides import fits, with_strides
-from simulator.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
 from traces.errors import StepcastError

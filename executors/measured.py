@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.engine.memory.kinds import with_memory
+from simulator.engine.memory.over_time import memory_over_time
 from simulator.engine.segments import one_after_another
-from simulator.memory.kinds import with_memory
-from simulator.memory.over_time import memory_over_time
 from simulator.plan.plan import Plan
 from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
 
@@ -151,7 +151,7 @@ def timeline_of(
     """The measured timeline of a plan. Its window is the last full period, or in graph mode all periods of the graph.
 
     `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the anchors are
-    removed and later spans move earlier. Memory over time follows from the rule in `simulator.memory`, applied to the measured times.
+    removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times.
     Of a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of
     the first of them.
     """

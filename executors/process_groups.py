@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from simulator.collectives.local import ProcessGroup
+from simulator.engine.collectives.local import ProcessGroup
 from traces.errors import StepcastError
 
 #: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.

@@ -10,7 +10,7 @@ from executors.binding import Binding
 from executors.errors import PeerLostError
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

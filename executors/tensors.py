@@ -3,10 +3,10 @@
 import torch
 
 from executors.kernels.update import initial_state
-from simulator.graph import TrainingGraph
-from simulator.job import Job
-from simulator.models.built import Built
-from simulator.ops.content import tensor_of
+from simulator.model.built import Built
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from simulator.model.ops.content import tensor_of
 from simulator.plan.task import BUFFER, PARAMETER
 from traces.errors import StepcastError
 

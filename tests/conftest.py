@@ -25,7 +25,8 @@ from simulator.machine.machine import Device, Machine, Memory
 #: The files that take longest, which run first: else one of them would occupy one core at the end.
 LONGEST = (
     "executors/distributed/test_distributed.py", "calibrate/cuda/test_report.py", "ui/test_cli_errors.py", "executors/test_numerics.py",
-    "simulator/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/cuda/first/test_run.py", "calibrate/cuda/test_validation.py",
+    "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/cuda/first/test_run.py",
+    "calibrate/cuda/test_validation.py",
     "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py", "calibrate/cuda/first/test_checks.py",
     "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py", "ui/commands/test_gpu_commands.py",
     "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py", "ui/app/test_hostile_names.py",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import logging
 
     from calibrate.placement import Placement
-    from simulator.job import Job
+    from simulator.model.job import Job
 
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130

@@ -16,25 +16,25 @@ from pathlib import Path
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import warn_if_foreign
-from simulator.board.board import Board, Fault
-from simulator.board.order import Order
-from simulator.bodies.update import FORMS, STATE
-from simulator.costs.model import CostModel
-from simulator.job import LAYOUTS, PRECISIONS
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.needs import TooLargeError
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
-from simulator.memory.needs import TooLargeError
+from simulator.model.job import LAYOUTS, PRECISIONS
+from simulator.model.workloads import registry as workloads
+from simulator.plan.board.board import Board, Fault
+from simulator.plan.board.order import Order
+from simulator.plan.bodies.update import FORMS, STATE
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
-from simulator.search.cache import Cache
-from simulator.search.ranking import Ranking, rank
-from simulator.search.search import Progress, candidates
-from simulator.search.search import search as searched
-from simulator.search.setup import Setup
-from simulator.search.workers import usual_processes, workers
+from simulator.predict.search.cache import Cache
+from simulator.predict.search.ranking import Ranking, rank
+from simulator.predict.search.search import Progress, candidates
+from simulator.predict.search.search import search as searched
+from simulator.predict.search.setup import Setup
+from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
-from simulator.workloads import registry as workloads
 from traces.comparison import PYTORCH, Prediction
 from traces.errors import StepcastError
 from traces.garbage import gc_paused

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.board.board import Board
-from simulator.board.order import Order
-from simulator.costs.model import CostModel
-from simulator.costs.scaled import scaled_costs
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine
 from simulator.machine.scaled import AS_IT_IS
-from simulator.models.usual_batch import source_file
+from simulator.model.job import Job
+from simulator.model.usual_batch import source_file
+from simulator.model.workloads import registry as workloads
+from simulator.plan.board.board import Board
+from simulator.plan.board.order import Order
 from simulator.predict import forecast as simulated
-from simulator.workloads import registry as workloads
 from traces.errors import StepcastError, UnknownNameError
 from traces.profile_files import list_profiles
 from ui.request import JobRequest, start_models, stored_profiles

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calibrate.placement import Placement
-    from simulator.job import Job
+    from simulator.model.job import Job
 
 #: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
 PROFILE = "profile "
@@ -152,8 +152,8 @@ class JobRequest:
 
     def job(self) -> "Job":
         """The job. Raises StepcastError for values that no job has."""
-        from simulator.job import Job
-        from simulator.models.usual_batch import usual_batch
+        from simulator.model.job import Job
+        from simulator.model.usual_batch import usual_batch
 
         values = {each.name: getattr(self, each.name) for each in fields(Job) if hasattr(self, each.name)}
         return Job(**values | {"batch": usual_batch(self.model) if self.batch is None else self.batch})

@@ -23,8 +23,8 @@ import torch
 
 from calibrate.samples import Samples
 from executors.cpu.wait_policy import user_environment
-from simulator.costs.model import measurable
-from simulator.job import Job
+from simulator.engine.costs.model import measurable
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError

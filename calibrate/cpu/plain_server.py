@@ -22,8 +22,8 @@ from executors.cpu.wait_policy import waiting
 from executors.forms import Forms
 from executors.reference import Reference
 from executors.tensors import module_tensors
-from simulator.job import Job
-from simulator.models.user_code import brief, training_step
+from simulator.model.job import Job
+from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError

@@ -11,7 +11,7 @@ import torch
 
 from executors.cpu.backend import CpuBackend
 from executors.run import Executable
-from simulator.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, PARAMETER, Operand, Segment, Storage, Task, Value
 from traces.profile import Stats

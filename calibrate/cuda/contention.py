@@ -8,9 +8,9 @@ from calibrate.cuda.co_runs import PairTimes, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
 from executors.cuda.driver import Driver
-from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
-from simulator.costs.cost import Cost
 from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
 from traces.profile import Contention, CoRun, Profile

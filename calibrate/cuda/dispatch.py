@@ -17,8 +17,8 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
-from simulator.job import Job
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan

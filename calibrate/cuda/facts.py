@@ -19,8 +19,8 @@ from calibrate.cuda.profiler_effect import before_profiler
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.kernels.update import apply_update
-from simulator.bodies.update import STATE, Update, forms
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
+from simulator.plan.bodies.update import STATE, Update, forms
 
 _SPLITS = (2, 4, 8)
 #: Tiny kernels in the graphs that price external events.

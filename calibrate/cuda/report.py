@@ -19,7 +19,7 @@ import torch
 from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.gpu_report import REPORT, GpuReport, PartRecord, Status, summarise

@@ -14,10 +14,10 @@ from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
 from calibrate.validation import BASELINE, validate
-from simulator.job import Job
-from simulator.models.user_code import brief
-from simulator.options import option_values
+from simulator.model.job import Job
+from simulator.model.user_code import brief
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json

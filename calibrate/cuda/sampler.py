@@ -21,9 +21,9 @@ from calibrate.samples import Samples, reason
 from executors.binding import op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
-from simulator.costs.model import measurable
+from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import StepcastError

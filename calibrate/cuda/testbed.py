@@ -26,13 +26,13 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.partitions import runnable_mode
 from executors.run import Backend
-from simulator.costs.contention import concurrent_pairs
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.contention import concurrent_pairs
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from simulator.models.built import Built
-from simulator.models.user_code import brief
+from simulator.model.built import Built
+from simulator.model.job import DEFAULT, Job
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 from traces.profile import Profile, Stats

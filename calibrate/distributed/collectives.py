@@ -13,8 +13,8 @@ from calibrate.cpu.session import ROUNDS
 from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
 from executors.run import Executable
-from simulator.bodies.copy import Copy
-from simulator.collectives.laws import SEND
+from simulator.engine.collectives.laws import SEND
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Resource, Segment, Storage, Task, Value

@@ -7,7 +7,7 @@ says what a cost is worth that the fits supply, as for another batch: half of th
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key

@@ -13,11 +13,11 @@ from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.refusals import check_kind, check_settings, check_shares
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts
-from simulator.costs.model import CostModel, measurable
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.machine import Machine
 from simulator.machine.presets import one_gpu
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.preset import dense_precision
 from simulator.strategies import registry as strategies

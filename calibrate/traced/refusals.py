@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from calibrate.traced.names import is_aten
 from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.steps import Steps
-from simulator.costs.model import CostModel
-from simulator.graph import TrainingGraph
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
 from traces.errors import StepcastError
 from traces.units import percent
 

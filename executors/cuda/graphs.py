@@ -21,7 +21,7 @@ from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
-from simulator.bodies.update import rate_at
+from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan
 from traces.errors import StepcastError
 

@@ -15,7 +15,7 @@ from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
 from executors.run import Executable
 from executors.segments import Start
-from simulator.collectives.local import LocalPlan, groups_of, local_plan
+from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
 

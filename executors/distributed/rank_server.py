@@ -12,7 +12,7 @@ from executors.distributed.control import ControlChannel, Named, join_channel
 from executors.distributed.loaded_plans import LoadedPlans, as_parameters, cpu_seconds
 from executors.distributed.ranks import Ranks
 from executors.errors import GRACE_S, PeerLostError
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.json import load
 from traces.errors import StepcastError
 from traces.interrupts import ignore_stopping, stopped_status, terminated

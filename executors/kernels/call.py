@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from executors.binding import Binding, Instance
-from simulator.ops.aten_json import resolve
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.task import Task
 
 

@@ -18,8 +18,8 @@ from executors.errors import PeerLostError, first_sentence
 from executors.kernels.collective import LIBRARIES, dense, flat_view
 from executors.process_groups import group_of
 from executors.strides import same_strides, with_strides
-from simulator.bodies.message import Message
-from simulator.collectives.local import ProcessGroup
+from simulator.engine.collectives.local import ProcessGroup
+from simulator.plan.bodies.message import Message
 from simulator.plan.task import Operand, Task
 from simulator.plan.views import contiguous
 from traces.errors import StepcastError

@@ -12,8 +12,8 @@ from torch import Tensor
 from executors.binding import Binding, Instance
 from executors.kernels.native import compile as native
 from executors.kernels.native import scan_level as native_level
-from simulator.bodies.scan_level import ScanLevel
-from simulator.ops.recurrent.scan_order import order, prefix_order
+from simulator.model.ops.recurrent.scan_order import order, prefix_order
+from simulator.plan.bodies.scan_level import ScanLevel
 from simulator.plan.task import Task
 
 KIND = "scan-level"

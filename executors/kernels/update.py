@@ -1,4 +1,4 @@
-"""The numeric kernels of `simulator.bodies.update`: those of torch.optim, called through its functional interface.
+"""The numeric kernels of `simulator.plan.bodies.update`: those of torch.optim, called through its functional interface.
 
 Every optimizer's state exists before the first step, and its step count is a float32 tensor on the parameter's device. On CUDA updates run
 in their capturable form, which a CUDA graph can replay.
@@ -19,7 +19,7 @@ from torch.optim.sgd import sgd
 
 from executors.binding import Binding, Instance
 from executors.strides import same_strides, with_strides
-from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
+from simulator.plan.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
 from traces.errors import StepcastError
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simpy import Event
 
-from simulator.bodies.collective import Collective
-from simulator.collectives.laws import measured_times, message_times
-from simulator.collectives.rounds import rounds
 from simulator.engine.clock import Allocator, Clock, Signal, Timer
+from simulator.engine.collectives.laws import measured_times, message_times
+from simulator.engine.collectives.rounds import rounds
 from simulator.machine.machine import HOST, Link, Machine
+from simulator.plan.bodies.collective import Collective
 from traces.errors import StepcastError
 
 if TYPE_CHECKING:

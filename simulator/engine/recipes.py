@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.costs.cost import Cost
 from simulator.engine.cache import resident_shares
+from simulator.engine.costs.cost import Cost
 from simulator.engine.kernels import Shape, shape_of
 from simulator.engine.links import ALIAS_ROUTE, Links, Route
 from simulator.machine.machine import HostLane, Machine

@@ -202,7 +202,7 @@ class Body:
             return handler(source)
         from pydantic import Discriminator
 
-        from simulator.plan.bodies import body_types
+        from simulator.plan.body_types import body_types
 
         return handler.generate_schema(Annotated[reduce(or_, body_types().values()), Discriminator("kind")])
 

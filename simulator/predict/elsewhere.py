@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies

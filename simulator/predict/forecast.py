@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.at_peak import at_peak
+from simulator.engine.memory.kinds import with_memory
+from simulator.engine.memory.needs import bytes_by_memory, excess_bytes, memory_needs
+from simulator.engine.memory.workspaces import workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
-from simulator.memory.at_peak import at_peak
-from simulator.memory.kinds import with_memory
-from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
-from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy

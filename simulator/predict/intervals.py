@@ -25,7 +25,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simulator.costs.cost import Z_90, Cost
+from simulator.engine.costs.cost import Z_90, Cost
 from traces.timeline import CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.

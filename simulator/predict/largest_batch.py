@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.memory.needs import TooLargeError, excess_bytes
-from simulator.memory.words import batch_words
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.needs import TooLargeError, excess_bytes
+from simulator.engine.memory.words import batch_words
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from traces.comparison import Prediction
 from traces.errors import StepcastError

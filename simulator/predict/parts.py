@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, TRANSFER, UPDATE

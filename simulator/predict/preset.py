@@ -1,10 +1,10 @@
 """Make the machine and the cost model of a preset. Its costs come from the shipped profile of its GPU, if there is one."""
 
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
+from simulator.model.job import DEFAULT, Job
 from traces.profile import Profile
 from traces.shipped import shipped_profile
 

@@ -25,8 +25,8 @@ from functools import cached_property
 
 from simpy import Environment
 
-from simulator.costs.cost import GUESSED, Cost
-from simulator.costs.model import linked
+from simulator.engine.costs.cost import GUESSED, Cost
+from simulator.engine.costs.model import linked
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links, Route
 from simulator.engine.simulation import GRAPH

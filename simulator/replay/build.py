@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.bodies.recorded import Recorded
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of

@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
+from simulator.engine.memory.needs import TooLargeError
 from simulator.machine.machine import Machine
-from simulator.memory.needs import TooLargeError
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.scan.layers import MOST_TERMS, LayerScan
-from simulator.scan.recurrent import RecurrentScan, is_recurrent
+from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
+from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
 from traces.errors import StepcastError
 from traces.timeline import Timeline
@@ -57,7 +57,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     Raises StepcastError if the model is not a chain, or if one of its ops has no Jacobian rule, and TooLargeError if its Jacobians exceed
     the device's memory.
     """
-    from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
+    from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
     if job.autocast_dtype is not None:
         raise StepcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")

@@ -7,16 +7,16 @@ gets what it lacks. Batch-norm uses separate statistics for every part.
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.shards import search
-from simulator.shards.configuration import Configuration
-from simulator.shards.configurations import place, read_configurations
-from simulator.shards.network import Network
-from simulator.shards.options import STEP_CANDIDATES, StepOptions, check_job
-from simulator.shards.plan import ShardedStep
+from simulator.strategies.sharding import search
+from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configurations import place, read_configurations
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import STEP_CANDIDATES, StepOptions, check_job
+from simulator.strategies.sharding.plan import ShardedStep
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 

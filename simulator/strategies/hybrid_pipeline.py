@@ -6,15 +6,15 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.options import option_values
+from simulator.model.job import Job
 from simulator.plan.join import in_turn
 from simulator.plan.plan import Plan
-from simulator.stages.orders import gpipe, one_f_one_b
-from simulator.stages.planning import cut, micro_batches_in, named, scheduled
 from simulator.strategies import stale_pipeline
+from simulator.strategies.options import option_values
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline.planning import cut, micro_batches_in, named, scheduled
 from traces.errors import StepcastError
 
 NAME = "hybrid-pipeline"

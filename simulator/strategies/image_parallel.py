@@ -11,17 +11,17 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal
 
-from simulator.build import PlanBuilder, Share
-from simulator.collectives.rounds import ALGORITHM_OF
-from simulator.collectives.tasks import Group
-from simulator.collectives.urgency import URGENCIES, priority_of, urgencies
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.collectives.rounds import ALGORITHM_OF
+from simulator.engine.collectives.tasks import Group
+from simulator.engine.collectives.urgency import URGENCIES, priority_of, urgencies
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import HOST, Machine
+from simulator.model.job import Job
 from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
+from simulator.strategies.builder import PlanBuilder, Share
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 

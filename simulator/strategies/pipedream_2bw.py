@@ -5,13 +5,13 @@
 
 from dataclasses import dataclass, replace
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.stages.pipeline import Pipeline
-from simulator.stages.planning import (
+from simulator.strategies.pipeline.pipeline import Pipeline
+from simulator.strategies.pipeline.planning import (
     StageOptions,
     cut,
     devices_of,
@@ -22,8 +22,8 @@ from simulator.stages.planning import (
     stage_notes,
     stages_in,
 )
-from simulator.stages.schedule import BACKWARD, FORWARD, Action
-from simulator.stages.staleness import stale_notes
+from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
+from simulator.strategies.pipeline.staleness import stale_notes
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from simulator.bodies.op_class import op_class
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
-from simulator.layers.joint_backward import joined
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.model.layers.joint_backward import joined
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
+from simulator.strategies.builder import PlanBuilder
 from traces.comparison import PYTORCH
 from traces.errors import StepcastError
 

@@ -1,8 +1,8 @@
 """Plain PyTorch with each step captured in one CUDA graph, as a user may run it on a GPU without any other schedule. Predicted only."""
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pytorch import Options, own_step
 from traces.comparison import PYTORCH_GRAPH

@@ -23,13 +23,13 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.board import order_csv
-from simulator.costs.cost import PlanCosts
-from simulator.discovery import modules
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.options import option_names, option_values
+from simulator.model.job import Job
+from simulator.plan.board import order_csv
+from simulator.plan.discovery import modules
 from simulator.plan.plan import Plan
+from simulator.strategies.options import option_names, option_values
 from traces.errors import StepcastError, UnknownNameError
 
 #: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many micro-batches on.

@@ -6,12 +6,12 @@ A mini-batch enters in every cycle. Stage i of K + 1 (from 1) runs its forward i
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.asynchronous import Cycle, asynchronous
-from simulator.stages.planning import StageOptions, devices_of, stages_in
+from simulator.strategies.pipeline.asynchronous import Cycle, asynchronous
+from simulator.strategies.pipeline.planning import StageOptions, devices_of, stages_in
 from traces.errors import StepcastError
 
 NAME = "stale-pipeline"

@@ -6,12 +6,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.orders import zero_bubble
-from simulator.stages.planning import (
+from simulator.strategies.pipeline.orders import zero_bubble
+from simulator.strategies.pipeline.planning import (
     FUSED,
     ScheduledOptions,
     combined,
@@ -26,7 +26,7 @@ from simulator.stages.planning import (
     scheduled_by_file,
     stages_in,
 )
-from simulator.stages.schedule import Action
+from simulator.strategies.pipeline.schedule import Action
 from traces.errors import StepcastError
 
 NAME = "zero-bubble"

@@ -15,11 +15,11 @@ import torch
 
 from executors.cpu import allocator
 from executors.kernels.csr.products import compile_product
-from simulator.bodies.csr.product import Recipe
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
-from simulator.bodies.jacobian_product import Gradient, JacobianProduct
-from simulator.job import Job
-from simulator.scan.jacobian_of import jacobian_of
+from simulator.model.job import Job
+from simulator.plan.bodies.csr.product import Recipe
+from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
+from simulator.plan.bodies.jacobian_product import Gradient, JacobianProduct
+from simulator.strategies.scan.jacobian_of import jacobian_of
 from traces.errors import StepcastError
 
 ROUNDS, WARM_UP = 3, 2

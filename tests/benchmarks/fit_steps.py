@@ -1,4 +1,4 @@
-"""Fits the GPU rows of convolutions in `simulator/costs/efficiencies.json` on published steps.
+"""Fits the GPU rows of convolutions in `simulator/engine/costs/efficiencies.json` on published steps.
 
     python -m tests.benchmarks.fit_steps [--write]
 
@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costs import efficiencies
-from simulator.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
 from simulator.engine.hosts import issue_seconds
 from simulator.predict.published import DATA
 from tests.benchmarks import fit_efficiencies

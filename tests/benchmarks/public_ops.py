@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from simulator.bodies.op_class import op_class
-from simulator.costs.efficiencies import Site
+from simulator.engine.costs.efficiencies import Site
+from simulator.plan.bodies.op_class import op_class
 from traces.recording.json_stream import items
 
 TERA, GIGA, MIB = 1e12, 1e9, 2**20

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy

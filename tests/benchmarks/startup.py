@@ -52,9 +52,9 @@ def main() -> None:
         import torch  # noqa: F401
 
         print(f"import torch: {time.perf_counter() - begin_s:.2f} s")
-        from simulator.costs.model import CostModel
-        from simulator.job import Job
+        from simulator.engine.costs.model import CostModel
         from simulator.machine.presets import load_machine
+        from simulator.model.job import Job
         from simulator.predict.forecast import forecast
         from simulator.strategies import registry as strategies
 

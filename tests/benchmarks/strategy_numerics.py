@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import real_models
 from tests.support.applicable import core_groups, specs

@@ -27,7 +27,7 @@ WARM_UP, SECONDS, LEAST_STEPS = 3, 8.0, 5
 #: Prints the seconds of steps of a loop as users write it; argv: model, batch, image size.
 LOOP = f"""
 import json, sys, time, torch
-from simulator.job import Job
+from simulator.model.job import Job
 model, batch, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) or None
 built = Job(model, batch, size).build()
 module, loss = built.module, built.loss

@@ -5,7 +5,7 @@ import torch
 
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import indexing_models
 from tests.support.applicable import default_plans

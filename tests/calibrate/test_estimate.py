@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from calibrate.estimate import CPU_SAMPLE_S, GPU_KEY_S, validation_seconds
-from simulator.costs.cost import GUESSED, MEASURED, Cost
+from simulator.engine.costs.cost import GUESSED, MEASURED, Cost
 from simulator.predict.forecast import Forecast
 from tests.support import tiny
 from traces.comparison import Shares

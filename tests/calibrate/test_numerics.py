@@ -8,8 +8,8 @@ import torch
 
 from calibrate.numerics import Expected, Numerics, References, compare, reference
 from executors.tensors import job_tensors
-from simulator.capture.capture import capture
-from simulator.job import Job
+from simulator.model.capture.capture import capture
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import stateful_models
 from traces.errors import StepcastError
@@ -118,7 +118,7 @@ def test_a_changed_copy_of_a_job_has_graphs_of_its_own():
 
 
 def test_a_batch_may_be_flattened_but_must_heed_its_size():
-    from simulator.models.factory import Factory, call_factory
+    from simulator.model.factory import Factory, call_factory
 
     def flattened(batch: int):
         return torch.nn.Linear(3, 2), torch.randn(8 * batch, 3), torch.zeros(8 * batch, dtype=torch.int64)

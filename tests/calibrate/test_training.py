@@ -13,9 +13,9 @@ from calibrate.numerics import reference
 from calibrate.repeated import Repeated
 from calibrate.training import Training
 from executors.kernels.update import torch_optimizer
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.model.workloads.data import Batches
 from simulator.strategies import registry as strategies
-from simulator.workloads.data import Batches
 from tests.support import mlp
 from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
 from traces.errors import StepcastError, UnusableFileError

@@ -6,9 +6,9 @@ from calibrate.numerics import Expected, References, compare, reference
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
 from executors.cuda.graphs import GraphProgram
-from simulator.bodies.update import STATE, rate_at
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, rate_at
 from simulator.plan.json import dump, load
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu

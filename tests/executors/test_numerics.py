@@ -7,8 +7,8 @@ import pytest
 
 from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, forms
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups, default_plans, plan_unless_refused, specs
 from tests.support.places import USER_MODELS

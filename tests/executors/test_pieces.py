@@ -18,9 +18,9 @@ from executors.kernels.update import torch_optimizer
 from executors.run import execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.json import dump, load
 from tests.fake_gpu import FakeGpu
 from tests.support import square_models

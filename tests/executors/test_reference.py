@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from executors.reference import Reference, split
-from simulator.bodies.update import hyper_parameters
+from simulator.plan.bodies.update import hyper_parameters
 from tests.support.places import SUPPORT, USER_MODELS
 from traces.errors import StepcastError
 

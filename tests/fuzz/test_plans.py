@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from simulator.board import order_csv
-from simulator.board.board import Board
-from simulator.board.order import Order
-from simulator.capture import cache
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.capture import cache
+from simulator.model.job import Job
 from simulator.plan import json as plan_json
+from simulator.plan.board import order_csv
+from simulator.plan.board.board import Board
+from simulator.plan.board.order import Order
 from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from calibrate.identity import comparable_cpu
 from calibrate.placement import Placement
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
 from traces.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.profiles import open_profile
-from simulator.whatif.replayed import replayed
+from simulator.replay.whatif.replayed import replayed
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, sound
 from traces.profile import Profile
 from traces.timeline import Timeline

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from simulator.whatif import registry as whatif
-from simulator.whatif.replayed import ask, one_step, replayed
+from simulator.replay.whatif import registry as whatif
+from simulator.replay.whatif.replayed import ask, one_step, replayed
 from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, sound
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace

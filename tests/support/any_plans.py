@@ -2,11 +2,11 @@
 
 from hypothesis import strategies as st
 
-from simulator.bodies.copy import Copy
-from simulator.bodies.host import Host
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.oplist import OpList, Step
-from simulator.bodies.update import Update
+from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value, ViewStep
 

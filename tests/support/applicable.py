@@ -1,7 +1,7 @@
 """Strategies as the registry knows them, and their plans for the jobs that they accept. New strategies are included by themselves."""
 
-from simulator.job import Job
 from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError

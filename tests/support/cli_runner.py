@@ -16,7 +16,7 @@ def main() -> None:
     """Serve requests until standard input ends."""
     import torch
 
-    from simulator.job import Job
+    from simulator.model.job import Job
     from tests.support.busy_machine import accept_other_work
     from ui import cli
     from ui.commands import listing, measuring, predicting, training  # noqa: F401

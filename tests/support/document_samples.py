@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from calibrate.identity import same_device
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.machine.this_gpu import gpu_machine

@@ -11,7 +11,7 @@ from pathlib import Path
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.first.check import CheckContext, Scale
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in
 from tests.support import mlp

@@ -25,7 +25,7 @@ IMPORTS = (
     "torch", "torch._dynamo", "torch.distributed", "rich.console", "rich.table", "typer.main",
     "calibrate.accuracy", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
     "executors.distributed.backend",
-    "executors.trainer", "simulator.reproduce", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
+    "executors.trainer", "simulator.papers", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
     "ui.reports.report",
 )  # fmt: skip
 #: How often to look for ended programs, in seconds.

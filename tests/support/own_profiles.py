@@ -2,7 +2,7 @@
 
 from calibrate.identity import this_cpu
 from calibrate.sources import costs_for
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.predict.forecast import forecast_many
 from traces.profile import Dispatch, KeyCost, LoopCosts, Profile, Stats

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.bodies.opcall import OpCall
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Task
 from simulator.strategies import registry as strategies

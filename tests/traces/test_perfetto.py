@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 
-from simulator.stages.orders import gpipe
+from simulator.strategies.pipeline.orders import gpipe
 from tests.support.page_samples import two_lanes
 from tests.support.small_pipelines import pipeline_timeline
 from traces.critical import critical_spans

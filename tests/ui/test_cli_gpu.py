@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from calibrate import gpu_profiles
-from simulator.costs.model import CostModel, measurable
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.refusals import refused
 from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats

@@ -72,7 +72,7 @@ def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SI
 
 CASES = {
     "predict while capturing": (
-        "simulator.capture.recorder",
+        "simulator.model.capture.recorder",
         "Recorder._op",
         ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"],
         5,

@@ -3,8 +3,8 @@
 import pytest
 
 from calibrate.placement import Placement
-from simulator.job import Job
 from simulator.machine.scaled import scale_of
+from simulator.model.job import Job
 from traces.errors import StepcastError
 from ui.request import DECLARED, JobRequest
 

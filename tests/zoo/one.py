@@ -9,9 +9,9 @@ from pathlib import Path
 
 from calibrate.numerics import Expected, compare
 from executors.cpu.backend import CpuBackend
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast, plan_strategy
 from tests.zoo.models import ENTRIES, Entry
 from traces.errors import StepcastError

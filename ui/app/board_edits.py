@@ -5,9 +5,9 @@ from itertools import count
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.board import Board, Move
-from simulator.board.order import Entry, Order, OrderError
+from simulator.plan.board import order_csv
+from simulator.plan.board.board import Board, Move
+from simulator.plan.board.order import Entry, Order, OrderError
 from simulator.plan.task import Task
 from ui.app.board_history import History
 from ui.app.state import BUTTON, segments, select

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.order import Order
 from simulator.machine.presets import THIS_CPU
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.files import write_atomic

@@ -3,9 +3,9 @@
 import streamlit as st
 
 from simulator.replay.replay import Replay
-from simulator.whatif.edit import device_work
-from simulator.whatif.kernel_classes import kernel_classes
-from simulator.whatif.search import kernel_matches
+from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.kernel_classes import kernel_classes
+from simulator.replay.whatif.search import kernel_matches
 from traces.errors import StepcastError
 from ui.app.state import select, text
 from ui.text.labels import markdown_escaped

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from calibrate.placement import Placement
 from calibrate.profiles import open_profile
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, least_measured
 from traces.comparison import BASELINE, PYTORCH
 from traces.errors import StepcastError

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from simulator.diff.traces import compare_timelines, compare_traces
-from simulator.diff.validated import compare_validated
+from simulator.replay.diff.traces import compare_timelines, compare_traces
+from simulator.replay.diff.validated import compare_validated
 from traces.comparison import ValidationResult
 from traces.diff_result import Diff
 from traces.errors import StepcastError, UnknownNameError

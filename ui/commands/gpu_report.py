@@ -15,7 +15,7 @@ from calibrate.cuda.report_context import ReportContext, Thoroughness
 from calibrate.cuda.report_parts import TARGETS, Target, parts
 from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
-from simulator.job import Job
+from simulator.model.job import Job
 from traces.archives import archive_path, write_archive
 from traces.errors import StepcastError
 from traces.files import write_atomic

@@ -14,7 +14,7 @@ from ui.commands import completion
 from ui.request import DECLARED, JobRequest, Option, optimizer_and_form
 
 if TYPE_CHECKING:
-    from simulator.job import Job
+    from simulator.model.job import Job
 
 #: Parameters that `takes_job` passes in place of the options.
 _PASSED = ("job", "jobs", "placement", "settings")
@@ -55,7 +55,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
 
         @functools.wraps(command)
         def with_job(**values: Any) -> None:
-            from simulator.models.find import check_built_in
+            from simulator.model.find import check_built_in
 
             given = {option.name: values.pop(option.name) for option in shared}
             given |= {"settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}

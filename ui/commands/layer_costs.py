@@ -5,12 +5,12 @@ from pathlib import Path
 
 from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.shards.configuration import DIMENSIONS, Configuration
-from simulator.shards.costs.one_layer import LayerCost, layer_costs
-from simulator.shards.naming import layer_called
-from simulator.shards.network import Network
+from simulator.model.job import Job
+from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
+from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
+from simulator.strategies.sharding.naming import layer_called
+from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import StepcastError
 from ui import jobs

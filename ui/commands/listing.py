@@ -10,7 +10,7 @@ from ui.text.terminal import Grid, console
 
 def models(as_json: bool) -> None:
     """List the built-in models with their published parameter counts."""
-    from simulator.workloads import registry as workloads
+    from simulator.model.workloads import registry as workloads
 
     built_in = [workloads.get(name) for name in workloads.names()]
     if as_json:

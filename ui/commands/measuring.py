@@ -18,11 +18,11 @@ from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.models.usual_batch import source_file
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
+from simulator.model.usual_batch import source_file
 from simulator.plan.json import dump
-from simulator.search.setup import measured_job
+from simulator.predict.search.setup import measured_job
 from simulator.strategies import registry as strategies
 from traces.comparison import PYTORCH, Validation
 from traces.errors import StepcastError

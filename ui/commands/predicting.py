@@ -10,9 +10,9 @@ from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.model.job import DEFAULT, Job
 from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch

@@ -6,8 +6,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from simulator.diff.stragglers import stragglers
-from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
+from simulator.replay.diff.stragglers import stragglers
+from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.outputs import check_outputs
 from traces.perfetto import export
 from traces.replay_result import ReplayResult

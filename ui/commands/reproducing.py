@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from simulator.reproduce import registry as reproduce
-from simulator.reproduce.predicting import Steps
+from simulator.papers import registry as reproduce
+from simulator.papers.predicting import Steps
 from traces.errors import StepcastError
 from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulator.models.usual_batch import source_file
+from simulator.model.usual_batch import source_file
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
 from traces.profile_files import list_profiles

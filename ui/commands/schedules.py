@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.board import order_csv
-from simulator.board.order import Order
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order
 from simulator.predict.forecast import Forecast
-from simulator.stages import grid_csv
-from simulator.stages.of_plan import schedule_of
-from simulator.stages.schedule import Schedule
 from simulator.strategies import registry as strategies
+from simulator.strategies.pipeline import grid_csv
+from simulator.strategies.pipeline.of_plan import schedule_of
+from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
 from traces.errors import StepcastError
 from traces.files import write_atomic

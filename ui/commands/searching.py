@@ -6,13 +6,13 @@ import typer
 
 from calibrate.placement import Placement
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_gpu import THIS_GPU
-from simulator.search.ranking import Ranking
-from simulator.search.search import candidates
-from simulator.search.setup import Setup
+from simulator.model.job import Job
+from simulator.predict.search.ranking import Ranking
+from simulator.predict.search.search import candidates
+from simulator.predict.search.setup import Setup
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
 from traces.outputs import check_outputs

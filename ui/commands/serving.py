@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from simulator.models.usual_batch import source_file
+from simulator.model.usual_batch import source_file
 from traces.errors import StepcastError
 from ui.app.model import start_command
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from calibrate.traced.from_trace import profile_from_trace
-from simulator.job import Job
-from simulator.models.usual_batch import source_file
+from simulator.model.job import Job
+from simulator.model.usual_batch import source_file
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.outputs import check_outputs

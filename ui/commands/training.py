@@ -19,8 +19,8 @@ from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.training import finite
 from executors.run import WARM_UP
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from calibrate.accuracy import check_evaluable
-from simulator.job import Job
+from simulator.model.job import Job
 from traces.errors import StepcastError
 
 #: By default accuracy is measured about this many times, at least so many iterations apart; not at all in trainings shorter than SHORT.

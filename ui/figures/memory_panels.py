@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from simulator.engine.memory.kinds import STACKED
 from simulator.machine.machine import HOST
-from simulator.memory.kinds import STACKED
 from traces import units
 from traces.memory_use import HeldByKind
 from traces.timeline import Timeline

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simulator.memory.words import KIND_NAMES
+from simulator.engine.memory.words import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save

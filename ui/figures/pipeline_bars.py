@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.stages.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
+from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
 from traces.actions import LEAST_GAP, TRANSFER, is_pipeline, stretches
 from traces.timeline import Span
 

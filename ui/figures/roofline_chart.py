@@ -5,7 +5,7 @@ from math import log10
 
 import plotly.graph_objects as go
 
-from simulator.costs.op_points import OpPoint, Roof
+from simulator.engine.costs.op_points import OpPoint, Roof
 from traces import units
 from ui.figures import palette
 from ui.figures.charts import finished

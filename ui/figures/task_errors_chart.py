@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from simulator.diff.task_errors import GroupError
+from simulator.replay.diff.task_errors import GroupError
 from traces import units
 from ui.figures import palette
 from ui.figures.charts import finished

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from simulator.diff.task_errors import TaskError, grouped, task_errors
+from simulator.replay.diff.task_errors import TaskError, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from ui.figures import charts
 from ui.figures.charts_page.page import chart_html

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simulator.board.board import Fault, Move
+from simulator.plan.board.board import Fault, Move
 from traces import units
 
 #: Reasons that are listed before the rest is counted.

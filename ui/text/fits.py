@@ -1,6 +1,6 @@
 """A prediction that does not fit in memory, in sentences."""
 
-from simulator.memory.words import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
 from traces.comparison import Prediction
 
 

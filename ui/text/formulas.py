@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from simulator.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
 from simulator.engine.long_run import CLOSE
 from simulator.predict.intervals import DRAWS
+from simulator.replay.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
 from traces.comparison import SIGN_MARGIN
 from traces.verdict import BUSY, LEAST_MEASURED, SAME
 from ui.text.trainings import LAST, PARTS

@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from simulator.costs.op_points import OpPoint, Roof
+from simulator.engine.costs.op_points import OpPoint, Roof
 from simulator.machine.machine import HostLane, Machine
 from traces import units
 from traces.profile import Identity, Profile

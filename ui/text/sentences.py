@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from statistics import median
 
-from simulator.memory.words import peak_words
+from simulator.engine.memory.words import peak_words
 from traces import units
 from traces.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult
 from traces.timeline import Cause, CriticalSpan

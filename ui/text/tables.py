@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from simulator.options import option_values
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces import units
 from traces.comparison import PYTORCH, Prediction, Validation, ValidationResult
 from ui.text.labels import labelled_rows, model_name, options_text, plain_label, source_words, strategy_name

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from simulator.diff.task_errors import Cause, GroupError, TaskError
+from simulator.replay.diff.task_errors import Cause, GroupError, TaskError
 from traces import units
 from traces.comparison import Validation
 from ui.text.labels import differing, labelled_rows

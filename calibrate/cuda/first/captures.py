@@ -5,7 +5,7 @@ import torch
 from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.cuda.issue import fork
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 
 
 def _run(context: CheckContext) -> Finding:

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from executors.cuda.driver import Driver
-from simulator.job import Job
-from simulator.models.user_code import brief
+from simulator.model.job import Job
+from simulator.model.user_code import brief
 from traces.files import write_json
 from traces.gpu_first import Mend, Verdict
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from calibrate.cuda.first.check import CheckContext
 from calibrate.cuda.first.registry import CHECKS
 from executors.cuda.torch_driver import gpu
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from traces.errors import StepcastError
 from traces.files import write_json
 from traces.parents import end_with

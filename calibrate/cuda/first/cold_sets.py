@@ -18,8 +18,8 @@ from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.batch_norm import BACKWARD
-from simulator.job import Job
-from simulator.models.factory import Factory
+from simulator.model.factory import Factory
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
 #: A calibrated time may differ from the op's by this share.

@@ -11,10 +11,10 @@ from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import TOLERANCE, Expected, steps_to_compare
 from executors.binding import apply_views
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.models.built import Built
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError

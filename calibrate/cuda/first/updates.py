@@ -7,8 +7,8 @@ import torch
 from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
-from simulator.bodies.update import STATE, Update, forms
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
+from simulator.plan.bodies.update import STATE, Update, forms
 
 _SHAPES, _STEPS = [(7, 5), (3,), (), (2, 3, 3, 3), (8, 4, 1, 1)], 5
 #: Relative differences up to this are another order of two roundings.

@@ -10,7 +10,7 @@ from calibrate.cuda.first.check import SUBSTITUTE, UNCERTAIN, Check, CheckContex
 from calibrate.device_record import DeviceRecord
 from calibrate.identity import describe_gpu, this_gpu
 from executors.cuda.driver import Driver
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 
 #: Distributions whose versions decide what the probes below find.
 _DISTRIBUTIONS = (

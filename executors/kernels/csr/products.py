@@ -1,6 +1,6 @@
 """The product left · right for every pair of formats. Each function compiles one pair and returns a function of the two tensors.
 
-Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.bodies.csr`.
+Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.plan.bodies.csr`.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from torch import Tensor
 from executors.kernels.csr.full import to_full
 from executors.kernels.csr.indices import on_device
 from executors.kernels.csr.sums import sum_products, weighted_sums
-from simulator.bodies.csr.pattern import Pattern, pointers
-from simulator.bodies.csr.product import ProductPattern, Recipe
-from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct
+from simulator.plan.bodies.csr.pattern import Pattern, pointers
+from simulator.plan.bodies.csr.product import ProductPattern, Recipe
+from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 

@@ -12,7 +12,7 @@ import torch
 from executors.binding import Binding, Instance
 from executors.dropout import drop, key, mask
 from executors.kernels.call import compile_call
-from simulator.bodies.drawn_part import DrawnPart, drawn_part
+from simulator.plan.bodies.drawn_part import DrawnPart, drawn_part
 from simulator.plan.task import Task
 from traces.errors import StepcastError
 

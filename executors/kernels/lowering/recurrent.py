@@ -12,7 +12,7 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels.call import compile_call
-from simulator.ops.recurrent.steps import gru_gates_from_states
+from simulator.model.ops.recurrent.steps import gru_gates_from_states
 from simulator.plan.task import Task
 
 RNN, GRU = "stepcast.rnn.default", "stepcast.gru.default"

@@ -1,7 +1,7 @@
 """Compiles the hand-written CUDA kernels of scans, each for one width and dtype, when a task that uses them is compiled.
 
-They are used on CUDA for float32 and float64 up to `simulator.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched products
-compute the same results; tests compare the two.
+They are used on CUDA for float32 and float64 up to `simulator.plan.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched
+products compute the same results; tests compare the two.
 """
 
 import logging
@@ -13,7 +13,7 @@ import torch
 
 from executors.binding import Binding
 from executors.kernels.native import nvrtc
-from simulator.bodies.scan_level import FUSED_WIDTH
+from simulator.plan.bodies.scan_level import FUSED_WIDTH
 from simulator.plan.task import Task
 from traces.errors import StepcastError
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from executors.kernels.native.compile import kernel, source
-from simulator.bodies.jacobian_rules import RnnSteps, Rule
+from simulator.plan.bodies.jacobian_rules import RnnSteps, Rule
 
 _THREADS, _MATRICES = 128, 8
 

@@ -15,9 +15,9 @@ from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import plan_all, refusal, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, INPUT
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies

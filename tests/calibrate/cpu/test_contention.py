@@ -2,8 +2,8 @@
 
 from calibrate.cpu.contention import CoRuns
 from calibrate.identity import this_cpu
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from traces.profile import Profile

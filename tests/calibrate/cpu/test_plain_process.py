@@ -16,9 +16,9 @@ from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSample
 from calibrate.numerics import reference
 from executors.cpu import allocator
 from executors.cpu.wait_policy import user_environment, wait_passively, waiting
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support import mlp
 from tests.support.places import ROOT

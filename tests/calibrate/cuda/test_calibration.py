@@ -18,10 +18,10 @@ from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import mlp

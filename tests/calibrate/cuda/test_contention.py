@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.contention import learn_contention
-from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp

@@ -7,8 +7,8 @@ from calibrate.cuda.sampler import CudaSampler
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering import recurrent
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import norm_models

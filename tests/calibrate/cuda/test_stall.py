@@ -9,9 +9,9 @@ import torch
 from calibrate.cuda.report import usable
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.stall import STALLED, GpuStalledError, wait
-from simulator.bodies.opcall import OpCall
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu

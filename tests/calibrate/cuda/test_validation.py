@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from calibrate.validation import validate
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed

@@ -3,7 +3,7 @@
 import pytest
 
 from calibrate.traced.from_trace import profile_from_trace
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support.plan_traces import Recorder
 from traces.errors import StepcastError
 

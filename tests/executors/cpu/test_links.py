@@ -5,9 +5,9 @@ import torch
 
 from executors.cpu.backend import CpuBackend
 from executors.cpu.links import EmulatedLinks, transfer_of
-from simulator.bodies.copy import Copy
 from simulator.machine.machine import Link, Machine
 from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
 from traces.errors import StepcastError

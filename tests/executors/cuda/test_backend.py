@@ -19,10 +19,10 @@ from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.bodies.host import Host
-from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.strategies import registry as strategies

@@ -14,10 +14,10 @@ from calibrate.cuda.session import calibrate_gpu
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies

@@ -8,10 +8,10 @@ import pytest
 from calibrate.numerics import References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.fake_gpu import FakeGpu
 from tests.support import staged_models

@@ -21,11 +21,11 @@ from executors.distributed.ranks import Ranks
 from executors.kernels.collective import dense
 from executors.replicas import gradient_difference, parameter_difference
 from executors.tensors import job_tensors
-from simulator.bodies.collective import Collective
-from simulator.collectives.local import ProcessGroup
-from simulator.job import Job
+from simulator.engine.collectives.local import ProcessGroup
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
+from simulator.plan.bodies.collective import Collective
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import COMMAND_LINE, environment, start_warm

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from executors.binding import Binding, Instance
 from executors.kernels.registry import handlers
 from executors.kernels.update import apply_update, initial_state, state_dict, torch_optimizer
-from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
+from simulator.plan.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
 from simulator.plan.task import INPUT, PARAMETER, Operand, Task
 from tests.support import small_plans
 from traces.errors import StepcastError, UnknownNameError

@@ -2,12 +2,12 @@
 
 import pytest
 
-from simulator.costs.cost import MEASURED, Cost
+from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.segments import SimulatedSegment, shown_iterations, switching
 from simulator.engine.simulation import simulate
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
-from simulator.reproduce import pipeline_model
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, planned
 

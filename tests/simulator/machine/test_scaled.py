@@ -4,11 +4,11 @@ import pytest
 
 from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.costs.model import CostModel
-from simulator.costs.scaled import scaled_costs
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.presets import load_machine
 from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
+from simulator.model.job import Job
 from simulator.plan.task import Resource
 from simulator.predict.forecast import forecast, plan_strategy
 from traces.collectives import CollectiveLaw, LawPiece

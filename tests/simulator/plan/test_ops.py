@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from simulator.capture import cache
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.ops.aten_json import resolve
+from simulator.model.capture import cache
+from simulator.model.job import Job
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.json import dump, load
 from simulator.plan.ops import allowed
 from simulator.strategies import registry as strategies

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.options import option_names
 from simulator.predict.discrepancy import (
     LEAST,
     PIPELINES,
@@ -16,6 +15,7 @@ from simulator.predict.discrepancy import (
     speedup_discrepancy,
 )
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_names
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.shipped import shipped_validations
 

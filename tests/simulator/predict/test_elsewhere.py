@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies

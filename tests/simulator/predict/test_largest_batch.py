@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.job import Job
-from simulator.memory.needs import TooLargeError
+from simulator.engine.memory.needs import TooLargeError
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
 from simulator.predict.preset import preset_costs

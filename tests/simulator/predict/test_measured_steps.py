@@ -79,7 +79,7 @@ def test_scores_by_group(table):
 
 
 def test_every_name_of_the_table_leads_to_a_preset_and_a_workload():
-    from simulator.workloads import registry as workloads
+    from simulator.model.workloads import registry as workloads
 
     assert set(MODELS.values()) <= set(workloads.names())
     assert all(load_machine(name) for name in PRESETS.values())

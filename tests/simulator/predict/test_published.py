@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
-from simulator.costs.cost import Z_90
-from simulator.job import Job
+from simulator.engine.costs.cost import Z_90
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import published, speedup_accuracy, step_accuracy

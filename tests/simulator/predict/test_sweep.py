@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.job import Job
 from simulator.machine.machine import HOST, Link
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.forecast import Forecast, forecast_many, prediction

@@ -9,13 +9,13 @@ from torch import nn
 
 from calibrate.numerics import Expected, compare
 from executors.kernels.step_jacobians import gru_steps, rnn_steps
-from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.ops.recurrent.steps import gru, rnn
+from simulator.model.job import Job
+from simulator.model.ops.recurrent.steps import gru, rnn
+from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from calibrate.numerics import STEPS, Expected, compare
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.plan.json import dump, load
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies

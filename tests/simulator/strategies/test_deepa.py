@@ -2,16 +2,16 @@
 
 import pytest
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from simulator.shards.configurations import place
-from simulator.shards.network import Network
-from simulator.shards.options import StepOptions
-from simulator.shards.plan import ShardedStep
-from simulator.shards.search import candidates, cost_tables
+from simulator.strategies.sharding.configurations import place
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import StepOptions
+from simulator.strategies.sharding.plan import ShardedStep
+from simulator.strategies.sharding.search import candidates, cost_tables
 from traces.errors import StepcastError
 
 JOB, MACHINE = Job("vgg11", 64, 64), load_machine("p100x4")

@@ -8,11 +8,11 @@ import pytest
 
 from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
+from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import load_machine
-from simulator.memory.over_time import carried_bytes
+from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
@@ -213,7 +213,7 @@ class FixedCosts:
     """Every backward product takes a second; other ops take no time, and copies only their time on the link."""
 
     def resolve(self, plan):
-        from simulator.costs.cost import Cost
+        from simulator.engine.costs.cost import Cost
 
         seconds = [1.0 if task.phase == "backward" and "mm" in task.name else 0.0 for task in plan.tasks]
         return [Cost("stated", s, s) for s in seconds]
@@ -235,7 +235,7 @@ def test_overlap_hides_all_but_the_last_reduction():
 
 def test_a_forecast_of_four_p100():
     """By data sheets, four GPUs are faster than one, but less than four times as fast."""
-    from simulator.costs.model import CostModel
+    from simulator.engine.costs.model import CostModel
 
     machine = load_machine("p100x4")
     job = Job("resnet18", 128)

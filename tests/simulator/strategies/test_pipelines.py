@@ -5,15 +5,15 @@ import torch
 
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
-from simulator.stages.orders import gpipe, one_f_one_b
-from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, planned
 from traces.errors import StepcastError

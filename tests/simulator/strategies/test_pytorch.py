@@ -7,13 +7,13 @@ from torch.utils._pytree import tree_leaves
 
 from calibrate.numerics import reference
 from executors.kernels.update import torch_optimizer
-from simulator.bodies.update import STATE, Update, forms
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.partitions import split
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from traces.errors import StepcastError
 

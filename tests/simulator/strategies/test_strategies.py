@@ -7,10 +7,10 @@ import pytest
 
 import simulator.strategies
 from calibrate.numerics import Expected, compare
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.ops.aten_json import resolve
+from simulator.model.job import Job
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.plan.text import outline
@@ -150,9 +150,9 @@ NEWCOMER = '''
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.strategies.builder import PlanBuilder
+from simulator.engine.costs.cost import PlanCosts
+from simulator.model.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from calibrate.numerics import Expected, compare
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
-from simulator.layers.graph import LayerGraph
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.model.layers.graph import LayerGraph
 from simulator.plan.task import UPDATE
 from simulator.strategies import registry as strategies
 from tests.support import layered, tiny

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.board import order_csv
+from simulator.plan.board import order_csv
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app

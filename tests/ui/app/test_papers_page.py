@@ -5,7 +5,7 @@ import sys
 import pytest
 import streamlit
 
-from simulator.reproduce import registry as reproduce
+from simulator.papers import registry as reproduce
 from tests.support.app_pages import app_at
 from traces.comparison import Shares
 from traces.reproduction import Check, Figure, Paper, Reproduction, Row, Table

@@ -5,7 +5,7 @@ import sys
 import pytest
 import streamlit
 
-from simulator.whatif.registry import parse
+from simulator.replay.whatif.registry import parse
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.loader_traces import LOADER, write_loader_trace

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from calibrate.identity import comparable_cpu, this_cpu
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app

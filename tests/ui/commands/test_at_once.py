@@ -8,7 +8,7 @@ from calibrate.estimate import calibration_seconds
 from calibrate.identity import this_cpu
 from calibrate.placement import DEFAULT_PLACEMENT
 from calibrate.sources import costs_for
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from tests.support.own_profiles import profile_with
 from tests.support.refusals import refused

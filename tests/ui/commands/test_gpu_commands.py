@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
 from traces.comparison import Validation

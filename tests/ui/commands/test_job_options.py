@@ -4,7 +4,7 @@ import typer
 from typer.testing import CliRunner
 
 from calibrate.placement import Placement
-from simulator.job import Job
+from simulator.model.job import Job
 from ui.cli import app
 from ui.commands.job_options import takes_job
 

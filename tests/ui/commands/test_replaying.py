@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.whatif.registry import rules
+from simulator.replay.whatif.registry import rules
 from tests.support.cli_process import start
 from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks

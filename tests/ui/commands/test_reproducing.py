@@ -9,12 +9,12 @@ import pytest
 from calibrate import reproduction as measuring
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
-from simulator.job import Job
 from simulator.machine.presets import machine_names
-from simulator.reproduce import claims, fusion, turbodl
-from simulator.reproduce import registry as reproduce
-from simulator.reproduce.predicting import BASELINE, Missing, Step, Steps
-from simulator.reproduce.turbodl import ASYNC, CUDNN, TURBODL
+from simulator.model.job import Job
+from simulator.papers import claims, fusion, turbodl
+from simulator.papers import registry as reproduce
+from simulator.papers.predicting import BASELINE, Missing, Step, Steps
+from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.errors import StepcastError, UnknownNameError, UnusableFileError
 from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches

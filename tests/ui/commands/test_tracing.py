@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support.plan_traces import Recorder
 from traces.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.profile import Profile

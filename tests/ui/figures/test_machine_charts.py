@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.costs.op_points import OpPoint, Roof
-from simulator.diff.task_errors import GroupError
+from simulator.engine.costs.op_points import OpPoint, Roof
+from simulator.replay.diff.task_errors import GroupError
 from tests.support import hostile
 from traces.collectives import CollectiveLaw, LawPiece
 from traces.profile import Identity, Profile, Transfer

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.stages.orders import gpipe, interleaved, one_f_one_b
-from simulator.stages.schedule import Action, Schedule
+from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b
+from simulator.strategies.pipeline.schedule import Action, Schedule
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
 from tests.support.small_pipelines import pipeline_timeline

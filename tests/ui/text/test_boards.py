@@ -1,6 +1,6 @@
 """Words of the schedule board."""
 
-from simulator.board.board import Fault, Move
+from simulator.plan.board.board import Fault, Move
 from ui.text.boards import MOST_FAULTS, best_words, cost_words, fault_lines, move_words
 
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.order import Order, OrderError
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order, OrderError
 from traces import units
 from traces.errors import StepcastError, UnknownNameError
 from ui import jobs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.diff.traces import Compared, compare_traces
+from simulator.replay.diff.traces import Compared, compare_traces
 from traces.errors import StepcastError, UnknownNameError
 from traces.shipped import example_traces
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui

@@ -7,8 +7,8 @@ import streamlit as st
 
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import own_profile
-from simulator.costs.model import CostModel
-from simulator.costs.op_points import OpPoint, key_points, op_points, roof
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
 from traces.errors import StepcastError
 from traces.profile import Identity, Profile

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.reproduce import registry as reproduce
+from simulator.papers import registry as reproduce
 from traces.comparison import Validation
 from traces.errors import StepcastError, UnknownNameError
 from traces.reproduction import Paper, Reproduction

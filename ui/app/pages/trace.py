@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from simulator.diff.stragglers import stragglers
-from simulator.whatif import registry as whatif
-from simulator.whatif.marked import changes, marked
-from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
+from simulator.replay.diff.stragglers import stragglers
+from simulator.replay.whatif import registry as whatif
+from simulator.replay.whatif.marked import changes, marked
+from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
 from traces import units
 from traces.errors import StepcastError, UnknownNameError
 from traces.replay_result import ReplayResult, StragglerCost

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.diff.task_errors import GROUPS, grouped, task_errors
+from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
 from traces.comparison import Comparison, Validation
 from traces.errors import StepcastError, UnknownNameError
 from traces.shipped import example_report

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.memory.words import KIND_NAMES
+from simulator.engine.memory.words import KIND_NAMES
 from traces.timeline import Timeline
 from ui.figures import palette
 from ui.figures.memory_panels import Panel, Row, peak_words, rows
