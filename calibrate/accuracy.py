@@ -6,7 +6,7 @@ from executors.cpu.cores import available_cores
 from executors.tensors import module_tensors
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
-from traces.curves import Evaluation
+from traces.documents.curves import Evaluation
 from traces.errors import StepcastError
 
 #: Samples that are evaluated at once, unless the job's batch is larger.

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from traces.collectives import CollectiveLaw, LawPiece, law_name
+from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
-from traces.profile import Profile
 
 #: The most pieces that are tried, and the fewest points of a piece.
 MOST_PIECES, LEAST_POINTS = 8, 4

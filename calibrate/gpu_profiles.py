@@ -2,9 +2,9 @@
 
 import logging
 
+from traces.documents.profile import Profile, slug
+from traces.documents.profile_files import list_profiles
 from traces.errors import StepcastError
-from traces.profile import Profile, slug
-from traces.profile_files import list_profiles
 
 log = logging.getLogger("stepcast")
 

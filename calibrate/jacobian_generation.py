@@ -15,7 +15,7 @@ from torch.nn import functional
 from executors.kernels.csr.values import COMPILE
 from simulator.papers.bppsa_sparse import FIRST
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
-from traces.reproduction import Figure, Row, Table
+from traces.documents.reproduction import Figure, Row, Table
 
 #: The speed-ups in table 1.
 FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}

@@ -20,8 +20,8 @@ from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, FORWARD
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
-from traces.profile import LoopCosts
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import LoopCosts
 
 #: Steps that are timed by default, and those before them that are not.
 _STEPS, _WARM_UP = 40, 10

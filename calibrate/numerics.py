@@ -21,7 +21,7 @@ from simulator.model.user_code import training_step
 from simulator.plan.pieces import Box, box_of, covered
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline.staleness import Staleness, staleness
-from traces.comparison import ValidationResult
+from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]

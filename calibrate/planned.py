@@ -18,9 +18,9 @@ from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces import units
-from traces.comparison import ValidationResult
+from traces.documents.comparison import ValidationResult
+from traces.documents.profile import Profile
 from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Profile
 
 #: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 from calibrate.identity import comparable_cpu, this_cpu
-from traces.profile import Identity, Profile
-from traces.profile_files import default_path
+from traces.documents.profile import Identity, Profile
+from traces.documents.profile_files import default_path
 
 log = logging.getLogger("stepcast")
 

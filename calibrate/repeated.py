@@ -9,7 +9,7 @@ from calibrate.training import Training
 from executors.run import Run
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from traces.curves import Curve
+from traces.documents.curves import Curve
 
 
 @dataclass

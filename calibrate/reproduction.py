@@ -12,10 +12,10 @@ from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
 from simulator.papers.registry import Measurement, Source
+from traces.documents.profile import Profile
+from traces.documents.reproduction import Paper, Table
 from traces.errors import StepcastError
 from traces.files import check_writable
-from traces.profile import Profile
-from traces.reproduction import Paper, Table
 
 #: Tables that are measured in addition to jobs, by paper.
 _TABLES: MappingProxyType[str, Callable[[], Table]] = MappingProxyType({"bppsa": generation_table})

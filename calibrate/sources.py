@@ -13,9 +13,9 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.machine.this_gpu import THIS_GPU, gpu_machine
 from simulator.model.job import DEFAULT, Job
 from simulator.predict.preset import dense_precision, preset_costs
+from traces.documents.profile import Profile
+from traces.documents.profile_files import default_folder
 from traces.errors import StepcastError
-from traces.profile import Profile
-from traces.profile_files import default_folder
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:

@@ -21,7 +21,7 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from simulator.plan.plan import Plan
-from traces.curves import AUTOGRAD, Curve, Evaluation
+from traces.documents.curves import AUTOGRAD, Curve, Evaluation
 
 #: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
 CHECKED_STEPS = 2

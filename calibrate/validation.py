@@ -21,9 +21,9 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.waterfall import measured_waterfall
-from traces.comparison import BASELINE, PYTORCH, Comparison, Validation, ValidationResult
-from traces.profile import Profile, Stats
-from traces.verdict import is_busy
+from traces.documents.comparison import BASELINE, PYTORCH, Comparison, Validation, ValidationResult
+from traces.documents.profile import Profile, Stats
+from traces.documents.verdict import is_busy
 
 
 @dataclass

@@ -10,7 +10,7 @@ from simulator.engine.memory.kinds import with_memory
 from simulator.engine.memory.over_time import memory_over_time
 from simulator.engine.segments import one_after_another
 from simulator.plan.plan import Plan
-from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
+from traces.documents.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 
 @dataclass(frozen=True)

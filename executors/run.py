@@ -14,8 +14,8 @@ from simulator.model.user_code import brief
 from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError, out_of_memory
-from traces.timeline import Timeline
 
 
 @dataclass

@@ -186,6 +186,6 @@ def start_models() -> list[str]:
 
 def stored_profiles() -> dict[str, Path]:
     """The profiles of the data folder, by their names among the machines."""
-    from traces.profile_files import list_profiles
+    from traces.documents.profile_files import list_profiles
 
     return {f"{PROFILE}{path.name}": path for path in list_profiles()}

@@ -17,7 +17,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, CoRun, Profile
 
 #: Keys per group that are fitted; as many others are held out.
 KEYS = 4

@@ -12,7 +12,7 @@ from executors.cpu.backend import CpuBackend
 from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
-from traces.profile import Dispatch, Profile
+from traces.documents.profile import Dispatch, Profile
 
 _TASKS = 2000
 #: Seconds after which no run is repeated.

@@ -26,8 +26,8 @@ from simulator.model.job import Job
 from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from traces.documents.profile import LoopCosts
 from traces.errors import StepcastError
-from traces.profile import LoopCosts
 
 #: Dropout draws its masks as PyTorch does.
 _OWN_DRAWS = Forms(draws="stream")

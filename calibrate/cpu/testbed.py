@@ -24,8 +24,8 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces import units
-from traces.comparison import PYTORCH
-from traces.profile import Profile
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import Profile
 
 #: Samples per key of a preview: the first is discarded.
 PREVIEW_ROUNDS = 3

@@ -13,7 +13,7 @@ from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_s
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from traces.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, CoRun, Profile
 
 #: Saturation shares that are tried, in addition to the machine's own.
 _SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)

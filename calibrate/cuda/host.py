@@ -7,8 +7,8 @@ from collections.abc import Callable
 from calibrate.cuda.bench import Bench, Issue, repeated
 from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.queue import queue_depth
+from traces.documents.profile import Dispatch, Profile
 from traces.errors import StepcastError
-from traces.profile import Dispatch, Profile
 
 #: Calls per sample: far below the queue's depth of about a thousand.
 _CALLS = 200

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from calibrate.cuda.bench import Bench
 from calibrate.cuda.cadence import tiny_kernel
 from executors.cuda.driver import Driver
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Names of the two times among the extras of a profile's identity.
 BEFORE, AFTER = "launch_before_profiler_s", "launch_after_profiler_s"

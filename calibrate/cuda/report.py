@@ -20,9 +20,9 @@ from calibrate.cuda.report_context import CutShortError, ReportContext, Unsuited
 from calibrate.cuda.stall import wait
 from executors.cuda.driver import Driver
 from simulator.model.user_code import brief
-from traces.comparison import Validation
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import REPORT, GpuReport, PartRecord, Status, summarise
 from traces.errors import StepcastError, UnusableFileError
-from traces.gpu_report import REPORT, GpuReport, PartRecord, Status, summarise
 
 #: A part is begun only if at least this share of its expected time is left.
 SURE = 0.5

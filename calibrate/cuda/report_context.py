@@ -16,11 +16,11 @@ from calibrate.testbed import Progress, no_progress
 from executors.cuda.driver import Driver
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from traces.documents.gpu_report import FACTS, REPORT, VALIDATIONS
+from traces.documents.profile import Profile
+from traces.documents.profile_files import samples_path
+from traces.documents.shipped import FILES
 from traces.errors import StepcastError, UnusableFileError
-from traces.gpu_report import FACTS, REPORT, VALIDATIONS
-from traces.profile import Profile
-from traces.profile_files import samples_path
-from traces.shipped import FILES
 
 #: A part that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0

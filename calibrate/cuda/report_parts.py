@@ -18,11 +18,11 @@ from simulator.model.job import Job
 from simulator.model.user_code import brief
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
-from traces.comparison import Validation
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import FACTS, VALIDATIONS
+from traces.documents.shipped import FILES
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_document, write_json
-from traces.gpu_report import FACTS, VALIDATIONS
-from traces.shipped import FILES
 
 FACTS_SCHEMA = "stepcast.gpu-facts/1"
 MODES = ("eager", "graph")

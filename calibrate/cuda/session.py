@@ -12,8 +12,8 @@ from calibrate.testbed import Progress
 from executors.cuda.driver import Driver, Partition
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
-from traces.profile import Profile
 
 #: The most keys between two saves, which share one profiler session. A group is large, since each session takes about a second and a used
 #: profiler may slow the launches that follow. A group ends early when its operands, which the profiler needs all at once, fill the memory.

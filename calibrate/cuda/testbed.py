@@ -34,8 +34,8 @@ from simulator.model.built import Built
 from simulator.model.job import DEFAULT, Job
 from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
+from traces.documents.profile import Profile, Stats
 from traces.errors import StepcastError
-from traces.profile import Profile, Stats
 
 #: The entry of a device's description that says why the mode is not the one asked for.
 MODE_REASON = "mode_reason"

@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 from calibrate.cuda.bench import Bench, Effort, repeated
 from calibrate.cuda.cold import flusher
 from executors.cuda.driver import Driver, Graph
+from traces.documents.profile import Profile, Transfer
 from traces.errors import StepcastError
-from traces.profile import Profile, Transfer
 
 #: 4 KB to 256 MB.
 SIZES = tuple(4096 * 4**i for i in range(9))

@@ -18,8 +18,8 @@ from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Resource, Segment, Storage, Task, Value
-from traces.collectives import law_name
-from traces.profile import Profile, Stats
+from traces.documents.collectives import law_name
+from traces.documents.profile import Profile, Stats
 
 #: Calls per sample. The first is discarded: it follows a barrier, which the processes do not leave at the same moment.
 CALLS = 3

@@ -22,7 +22,7 @@ from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 GLOO = "gloo"
 log = logging.getLogger("stepcast")

@@ -12,8 +12,8 @@ from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
-from traces.profile import Profile
 
 NCCL = "nccl"
 

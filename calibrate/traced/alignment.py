@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.errors import StepcastError
-from traces.recording.operators import Shape
+from traces.formats.operators import Shape
 
 #: Pairs of a plan's op and a recorded one at most; more take half a gigabyte.
 MOST_PAIRS = 100_000_000

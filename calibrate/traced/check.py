@@ -12,7 +12,7 @@ from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 @dataclass(frozen=True)

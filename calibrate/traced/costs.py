@@ -14,8 +14,8 @@ from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.profile import KeyCost, Stats
-from traces.recording.recording import Recording, by_lane
+from traces.documents.profile import KeyCost, Stats
+from traces.formats.recording import Recording, by_lane
 
 #: Half the distance of the quartiles of a time that was divided without a sign of where, as a share of it.
 _UNCERTAIN = 0.35

@@ -21,12 +21,12 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.preset import dense_precision
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import Dispatch, Identity, Profile
 from traces.errors import StepcastError
-from traces.profile import Dispatch, Identity, Profile
-from traces.recording import iterations
-from traces.recording.kineto import load_trace
-from traces.recording.recording import Recording
+from traces.formats import iterations
+from traces.formats.kineto import load_trace
+from traces.formats.recording import Recording
 
 #: Blocks that an SM holds at most, by compute capability (CUDA C++ Programming Guide, technical specifications); 32 for others.
 _BLOCKS_PER_SM = {(3, 7): 16, (7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}

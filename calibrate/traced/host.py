@@ -12,7 +12,7 @@ from typing import NamedTuple
 from calibrate.traced.names import UPDATE, VIEWS, ZEROING, common_name, phase_within
 from calibrate.traced.steps import Step, Steps
 from simulator.plan.task import BACKWARD, FORWARD
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 #: With at least this many steps the time between two ops is the median over steps; with fewer, long ones are clipped.
 _SEVERAL = 3

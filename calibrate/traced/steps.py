@@ -10,7 +10,7 @@ from calibrate.traced.names import UPDATE, common_name
 from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.recording.operators import Shape
+from traces.formats.operators import Shape
 
 #: A step counts if it has at least this share of the matched ops of the step with the most: the first and the last may be incomplete.
 _COMPLETE = 0.98

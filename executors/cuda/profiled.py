@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 
 from executors.cuda.driver import Kernel
 from traces.errors import UnusableFileError
-from traces.recording.kineto import load_trace
-from traces.recording.recording import COLLECTIVE, KERNEL, Recording
+from traces.formats.kineto import load_trace
+from traces.formats.recording import COLLECTIVE, KERNEL, Recording
 
 #: The prefix of the ranges that the trace reader keeps.
 _RANGE = "ProfilerStep#"

@@ -31,8 +31,8 @@ from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
+from traces.documents.timeline import Span, Timeline
 from traces.garbage import gc_paused
-from traces.timeline import Span, Timeline
 
 EAGER, GRAPH = "eager", "graph"
 #: A long run has so many times the launches that the queue of a stream holds.

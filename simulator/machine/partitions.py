@@ -7,7 +7,7 @@ from simulator.machine.machine import Link, Machine
 from traces.errors import StepcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 #: The SM count of a partition is a multiple of this (green contexts on Hopper).
 SMS_PER_STEP = 8

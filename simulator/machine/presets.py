@@ -28,8 +28,8 @@ from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Lin
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.partitions import split
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
+from traces.documents.profile import Profile, slug
 from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Profile, slug
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import psutil
 
 from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory
-from traces.collectives import SCALED
+from traces.documents.collectives import SCALED
 from traces.errors import StepcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 #: fp32 FLOPs per cycle and core (units · lanes · 2 for multiply and add) by the first of these flags that the CPU has.
 FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})

@@ -10,7 +10,7 @@ from simulator.machine.presets import host_figures, one_gpu
 from traces.errors import StepcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 THIS_GPU = "this-gpu"
 DEVICE = "cuda:0"

@@ -12,8 +12,8 @@ from simulator.papers.bppsa_model import GRU, RNN, SCAN, Case, Constants, Epoch,
 from simulator.papers.claims import EQUAL, span
 from simulator.papers.predicting import Steps
 from simulator.papers.registry import Measurement, line
-from traces.documents import Data
-from traces.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, RnnEpoch, Row
+from traces.documents.base import Data
+from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, RnnEpoch, Row
 
 PAPER = registry.get("bppsa")
 #: Mini-batch of table 4.

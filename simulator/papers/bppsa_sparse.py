@@ -17,7 +17,7 @@ from simulator.plan.bodies.csr.product import ProductPattern, Recipe
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule, Rule
 from simulator.strategies.scan.algorithm import exclusive_scan
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.reproduction import Chart, Check, Panel, Table
+from traces.documents.reproduction import Chart, Check, Panel, Table
 
 PAPER = registry.get("bppsa")
 #: The first convolution, ReLU and max-pooling of VGG-11; table 1.

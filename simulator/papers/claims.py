@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from traces.documents import Data
-from traces.reproduction import Check
+from traces.documents.base import Data
+from traces.documents.reproduction import Check
 
 #: A rank correlation of at least this much, with the claim's sign, is a trend.
 LEAST_CORRELATION = 0.5

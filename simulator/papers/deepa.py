@@ -16,8 +16,8 @@ from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
 from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network as LayerNetwork
-from traces.documents import Data
-from traces.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper
+from traces.documents.base import Data
+from traces.documents.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper
 
 PAPER = registry.get("deepa")
 #: Who sums gradients.

@@ -8,7 +8,7 @@ from simulator.papers.deepa_networks import Divided, Found
 from simulator.papers.predicting import StepsByStrategy, ratio, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.one_layer import LayerCost
-from traces.reproduction import Check
+from traces.documents.reproduction import Check
 
 #: The paper's systems as strategies. The frameworks are TensorFlow and PyTorch.
 FRAMEWORKS = "image-parallel:server=host"

@@ -14,9 +14,9 @@ from simulator.papers import registry
 from simulator.papers.claims import EQUAL
 from simulator.papers.predicting import BASELINE, Missing, Step, Steps, StepsByStrategy, first_missing, speedup
 from simulator.papers.registry import Measurement, line
-from traces.documents import Data
+from traces.documents.base import Data
+from traces.documents.reproduction import Chart, Check, Panel, Paper
 from traces.errors import StepcastError
-from traces.reproduction import Chart, Check, Panel, Paper
 
 PAPER = registry.get("fusion")
 FF, BF, BF2 = "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"

@@ -14,8 +14,8 @@ from simulator.papers.claims import span
 from simulator.papers.pipeline_model import NumberedLayer
 from simulator.papers.predicting import BASELINE, Missing, Steps, first_missing
 from simulator.papers.registry import line
-from traces.documents import Data
-from traces.reproduction import OK, Chart, Check, Panel, Paper
+from traces.documents.base import Data
+from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 
 PAPER = registry.get("pipeline")
 STRATEGY = "stale-pipeline"

@@ -10,10 +10,10 @@ from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
 from traces import units
-from traces.comparison import Shares
+from traces.documents.comparison import Shares
+from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
+from traces.documents.reproduction import OK
 from traces.errors import StepcastError, UnknownNameError
-from traces.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
-from traces.reproduction import OK
 
 BASELINE = "baseline"
 T = TypeVar("T")

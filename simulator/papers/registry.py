@@ -22,10 +22,10 @@ from pydantic import BaseModel, Field, ValidationError
 from simulator.model.job import Job
 from simulator.papers.claims import Claim
 from simulator.papers.predicting import Steps
-from traces.documents import Data
+from traces.documents.base import Data
+from traces.documents.reproduction import OK, Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table, Unit
 from traces.errors import UnknownNameError, UnusableFileError
 from traces.files import first_fault, read_document
-from traces.reproduction import OK, Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table, Unit
 
 #: Stands for every paper, instead of a name.
 ALL = "all"

@@ -11,8 +11,8 @@ from simulator.papers import registry
 from simulator.papers.predicting import BASELINE, Missing, Steps, StepsByStrategy, ratio, speedup
 from simulator.papers.registry import Measurement, line
 from simulator.strategies import registry as strategies
-from traces.documents import Data
-from traces.reproduction import OK, Chart, Check, Panel, Paper
+from traces.documents.base import Data
+from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 
 PAPER = registry.get("turbodl")
 #: The paper's configurations as strategies; each adds one method to the one before.

@@ -25,12 +25,12 @@ from simulator.predict.segments import WeightedSensitivity, highest, most, weigh
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from traces.documents.memory_use import AtPeak
+from traces.documents.timeline import Timeline
+from traces.documents.verdict import is_judged
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
-from traces.memory_use import AtPeak
-from traces.timeline import Timeline
-from traces.verdict import is_judged
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from simulator.engine.memory.needs import TooLargeError, excess_bytes
 from simulator.engine.memory.words import batch_words
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
-from traces.comparison import Prediction
+from traces.documents.comparison import Prediction
 from traces.errors import StepcastError
 
 #: Other batch sizes that are planned at most.

@@ -5,8 +5,8 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job
-from traces.profile import Profile
-from traces.shipped import shipped_profile
+from traces.documents.profile import Profile
+from traces.documents.shipped import shipped_profile
 
 
 def dense_precision(job: Job, profile: Profile | None) -> str | None:

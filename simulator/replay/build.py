@@ -1,7 +1,7 @@
 """Build a replay from recordings: the plan, the machine and the iterations.
 
 Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
-kernel follows from the launches, streams and waits that `traces.recording.synchronisation` recovers.
+kernel follows from the launches, streams and waits that `traces.formats.synchronisation` recovers.
 """
 
 from bisect import bisect_right
@@ -19,14 +19,14 @@ from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, rank
 from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import Replay, Step, lane_name, span_phase
 from traces import units
+from traces.documents.timeline import Span, Timeline
 from traces.errors import StepcastError
-from traces.recording import iterations as iterations_of
-from traces.recording.iterations import Iterations
-from traces.recording.kineto import load_trace
-from traces.recording.recording import COLLECTIVE as COLLECTIVE_WORK
-from traces.recording.recording import MEMCPY, Recording
-from traces.recording.synchronisation import UNEXPLAINED_S, Order, recover
-from traces.timeline import Span, Timeline
+from traces.formats import iterations as iterations_of
+from traces.formats.iterations import Iterations
+from traces.formats.kineto import load_trace
+from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
+from traces.formats.recording import MEMCPY, Recording
+from traces.formats.synchronisation import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4

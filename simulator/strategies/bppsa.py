@@ -17,8 +17,8 @@ from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
 from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
-from traces.timeline import Timeline
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"

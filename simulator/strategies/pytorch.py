@@ -10,7 +10,7 @@ from simulator.plan.bodies.op_class import op_class
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 from traces.errors import StepcastError
 
 NAME = PYTORCH

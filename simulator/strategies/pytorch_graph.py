@@ -5,7 +5,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pytorch import Options, own_step
-from traces.comparison import PYTORCH_GRAPH
+from traces.documents.comparison import PYTORCH_GRAPH
 from traces.errors import StepcastError
 
 NAME = PYTORCH_GRAPH

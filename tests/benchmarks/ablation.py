@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simulator.strategies import registry as strategies
 from tests.benchmarks.accuracy import print_header, print_row, validated
-from traces.comparison import ValidationResult
+from traces.documents.comparison import ValidationResult
 
 MODELS = (("resnet50", 16, 64), ("googlenet", 16, 64), ("vgg16", 16, 32), ("densenet201", 4, 32))
 LEVELS = ("turbodl:streams=off", *strategies.get("turbodl").steps)

@@ -19,8 +19,8 @@ from scipy.special import ndtri
 
 from simulator.predict.discrepancy import discrepancy
 from simulator.strategies import registry as strategies
-from traces.comparison import Validation, ValidationResult
-from ui.text.labels import row_labels
+from traces.documents.comparison import Validation, ValidationResult
+from ui.present.text.labels import row_labels
 
 MODELS = (
     ("lenet5", 256, None),

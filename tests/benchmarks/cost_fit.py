@@ -15,7 +15,7 @@ from simulator.engine.costs.fits import ProfileFits
 from simulator.engine.costs.left_out import LIMITS, SHIPPED, LeftOut
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.sites import Sites
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 def errors_of(profile: Profile) -> LeftOut:

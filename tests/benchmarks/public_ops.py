@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from simulator.engine.costs.efficiencies import Site
 from simulator.plan.bodies.op_class import op_class
-from traces.recording.json_stream import items
+from traces.formats.json_stream import items
 
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 

@@ -19,7 +19,7 @@ from simulator.replay.build import build_replay
 from simulator.replay.compare import ReplayComparison, compare
 from simulator.replay.replay import simulate_replay
 from tests.support.shared_data import shared_folder
-from traces.recording.kineto import load_trace
+from traces.formats.kineto import load_trace
 
 ROUNDS = 3
 

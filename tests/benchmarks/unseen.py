@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from traces import units
-from traces.predictions import PlacedPrediction, Predictions
+from traces.documents.predictions import PlacedPrediction, Predictions
 
 OWN = Path(__file__).with_name("own_models.py")
 #: (model, batch, image size; 0: the model's own).

@@ -11,7 +11,7 @@ from calibrate.testbed import no_progress
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from simulator.strategies import registry as strategies
 from tests.support import mlp
-from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.documents.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.documents.training import TrainingRun
 from traces.errors import StepcastError, UnusableFileError
-from traces.training import TrainingRun
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn

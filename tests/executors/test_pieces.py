@@ -26,8 +26,8 @@ from tests.fake_gpu import FakeGpu
 from tests.support import square_models
 from tests.support.applicable import core_groups
 from tests.support.shard_plans import Shard, by_channels, by_images, shard_plan
+from traces.documents.profile import Identity, Profile
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile
 
 CPUS = ("cpu:0", "cpu:1")
 LIMIT = 1e-10

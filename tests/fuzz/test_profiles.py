@@ -17,8 +17,8 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
-from traces.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
-from traces.profile_files import default_path
+from traces.documents.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
+from traces.documents.profile_files import default_path
 from ui.commands import listing, predicting
 
 STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"])

@@ -14,8 +14,8 @@ from simulator.replay.whatif.replayed import ask, one_step, replayed
 from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, sound
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace
-from traces.perfetto import trace_document
-from ui.text import replays as words
+from traces.formats.perfetto import trace_document
+from ui.present.text import replays as words
 
 
 @pytest.fixture(scope="module")

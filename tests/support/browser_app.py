@@ -1,4 +1,4 @@
-"""The app with the tests' predictor instead of `ui.jobs`. Streamlit starts this file."""
+"""The app with the tests' predictor instead of `ui.service.jobs`. Streamlit starts this file."""
 
 from tests.support import fake_jobs
 from tests.support.stand_in import answer_by

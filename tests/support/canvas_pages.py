@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.timeline import Timeline
-from ui.figures.timeline_canvas.page import head, timelines_html
+from traces.documents.timeline import Timeline
+from ui.present.figures.timeline_canvas.page import head, timelines_html
 
 #: The object that draws the first timeline of a page.
 TIMELINE = "document.querySelector('.stepcast-timeline').timeline"

@@ -19,33 +19,33 @@ from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
 from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
-from traces.comparison import Change, Comparison, Prediction, Validation, phase_seconds
-from traces.diff_result import Contribution, Diff, DiffTerm
-from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
-from traces.gpu_report import GpuReport, PartRecord, summarise
-from traces.overlap import overlapped_kernel_seconds, phase_stretches
-from traces.perfetto import trace_document
-from traces.predictions import Predictions
-from traces.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.replay_result import ReplayResult, ReplayStep
-from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
-from traces.search_result import SearchResult
-from traces.timeline import Timeline
-from traces.training import TrainingRun
-from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
-from ui.figures.timeline_canvas.payload import timelines_payload
-from ui.figures.training_chart import training_figure
-from ui.figures.training_curves import measures
-from ui.reports import gpu_first as gpu_firsts
-from ui.reports import gpu_report as gpu_reports
-from ui.reports import predictions as prediction_pages
-from ui.reports import reproduction as reproductions
-from ui.reports import training as trainings
-from ui.reports.search import search_section
-from ui.text import reproductions as reproduction_words
-from ui.text import sentences, tables, waterfalls
-from ui.text import trainings as training_words
-from ui.text.predictions import place, predictions_document
+from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
+from traces.documents.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
+from traces.documents.gpu_report import GpuReport, PartRecord, summarise
+from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches
+from traces.documents.predictions import Predictions
+from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.documents.replay_result import ReplayResult, ReplayStep
+from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
+from traces.documents.search_result import SearchResult
+from traces.documents.timeline import Timeline
+from traces.documents.training import TrainingRun
+from traces.formats.perfetto import trace_document
+from ui.present.figures.charts import phases_figure, predictions_figure, speedups_figure
+from ui.present.figures.timeline_canvas.payload import timelines_payload
+from ui.present.figures.training_chart import training_figure
+from ui.present.figures.training_curves import measures
+from ui.present.reports import gpu_first as gpu_firsts
+from ui.present.reports import gpu_report as gpu_reports
+from ui.present.reports import predictions as prediction_pages
+from ui.present.reports import reproduction as reproductions
+from ui.present.reports import training as trainings
+from ui.present.reports.search import search_section
+from ui.present.text import reproductions as reproduction_words
+from ui.present.text import sentences, tables, waterfalls
+from ui.present.text import trainings as training_words
+from ui.present.text.predictions import place, predictions_document
 
 GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
 
@@ -138,7 +138,7 @@ def use_reproduction(path: Path) -> None:
 
 def use_diff(path: Path) -> None:
     """Load a difference and print it."""
-    from ui.text import diffs
+    from ui.present.text import diffs
 
     document = Diff.load(path)
     printed(diffs.headline(document), *diffs.words(document), diffs.cells(document))
@@ -146,7 +146,7 @@ def use_diff(path: Path) -> None:
 
 def use_replay(path: Path) -> None:
     """Load the result of a replay and print it."""
-    from ui.text import replays
+    from ui.present.text import replays
 
     document = ReplayResult.load(path)
     printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
@@ -155,7 +155,7 @@ def use_replay(path: Path) -> None:
 
 def use_search(path: Path) -> None:
     """Load the result of a search and print it."""
-    from ui.text import searches
+    from ui.present.text import searches
 
     document = SearchResult.load(path)
     printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))
@@ -229,7 +229,7 @@ def use_gpu_first(path: Path) -> None:
 
 
 def _timeline() -> dict[str, Any]:
-    from traces.timeline import _ADAPTER
+    from traces.documents.timeline import _ADAPTER
 
     timeline = comparisons()[-1].predicted
     small = Timeline(**{name: getattr(timeline, name) for name in timeline.__dataclass_fields__} | {"spans": timeline.spans[:12]})
@@ -249,7 +249,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
     )  # fmt: skip
     explained = prediction(waterfall=(Change(part="overlap of backward", seconds=-0.02), Change(part="contention", seconds=0.01)))
     placed = place("resnet50", 8, "h100")
-    from traces.timeline import _ADAPTER
+    from traces.documents.timeline import _ADAPTER
 
     return {
         "timeline": (_timeline(), use_timeline),

@@ -5,9 +5,9 @@ Batches of TOO_LARGE or more do not fit.
 
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import search_result
-from traces.comparison import Change, MemoryNeed, Prediction, Shares
+from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.errors import StepcastError
-from ui.jobs import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
+from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
 
 TOO_LARGE = 4096
 

@@ -1,7 +1,7 @@
 """Small sample documents and timelines for the tests of comparisons, exports, figures and pages."""
 
-from traces.comparison import Prediction, Shares, Validation, ValidationResult
-from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
+from traces.documents.comparison import Prediction, Shares, Validation, ValidationResult
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 

@@ -15,7 +15,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Task
 from simulator.strategies import registry as strategies
 from tests.support.kineto_traces import Trace
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 
 MAIN, AUTOGRAD, PAUSE_US = 1, 2, 500.0
 GPU = {

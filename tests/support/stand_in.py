@@ -1,12 +1,12 @@
-"""Answers of tests in place of those of `ui.jobs`."""
+"""Answers of tests in place of those of `ui.service.jobs`."""
 
 from collections.abc import Callable
 from typing import Any
 
-from ui import jobs
 from ui.app import sweeping
+from ui.service import jobs
 
-#: What the app asks of `ui.jobs`.
+#: What the app asks of `ui.service.jobs`.
 ASKED = ("choices", "facts", "predict_many", "largest_batch", "on_board", "search")
 
 

@@ -12,7 +12,7 @@ from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Operand, Segment, Storage, Task, Value, ViewStep
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 #: Elements of every value; bytes are 4 times as many.
 LENGTH = 100

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
-from traces.comparison import Prediction, Validation
-from traces.profile import Profile
-from traces.timeline import Timeline
-from traces.training import TrainingRun
+from traces.documents.comparison import Prediction, Validation
+from traces.documents.profile import Profile
+from traces.documents.timeline import Timeline
+from traces.documents.training import TrainingRun
 
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
 from tests.support.refusals import failed_after_answer, refused, refused_after_estimate
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 BROKEN = SUPPORT / "broken_models.py"
 BASE = {"--model": "lenet5", "--batch": 4, "--strategy": "baseline", "--machine": "this-cpu"}

@@ -10,9 +10,9 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.refusals import refused
-from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats
-from traces.profile_files import default_path
-from ui import jobs
+from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats
+from traces.documents.profile_files import default_path
+from ui.service import jobs
 
 JOB = ("--model", "lenet5", "--batch", 4, "--strategy", "baseline")
 BUSY_S, ISSUE_S, OWN_S = 1e-5, 2e-5, 3e-6

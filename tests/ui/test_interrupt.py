@@ -9,8 +9,8 @@ import pytest
 from calibrate.cpu import session
 from tests.support.cli_process import start, start_warm
 from tests.support.samples import read_samples
-from traces.profile import Profile
-from traces.training import TrainingRun
+from traces.documents.profile import Profile
+from traces.documents.training import TrainingRun
 
 #: Runs before the command line: writes a file when FUNCTION of MODULE is called for the nth time, and then waits.
 MARK = """
@@ -138,7 +138,9 @@ def test_a_job_scheduler_stops_a_command_as_ctrl_c_does(case, tmp_path):
 
 
 def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
-    code = MARK.format(module="ui.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S)
+    code = MARK.format(
+        module="ui.present.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S
+    )
     validate = ["validate", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--quick", "--out", "rep"]
     status, out, err = interrupted(tmp_path, code, *validate, by=signal.SIGTERM)
     assert (status, err.endswith(TERMINATED[2])) == (143, True)
@@ -166,7 +168,9 @@ def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"
     # profile.save is called once per group; the third group is being measured when the signal arrives
-    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0)
+    mark = MARK.format(
+        module="traces.documents.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0
+    )
     assert interrupted(tmp_path, small + mark, *job) == STOPPED
     stopped = Profile.load(profile).costs
     assert len(stopped) >= 8

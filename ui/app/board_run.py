@@ -9,7 +9,7 @@ import streamlit as st
 from simulator.machine.presets import THIS_CPU
 from simulator.plan.board import order_csv
 from simulator.plan.board.order import Order
-from traces.comparison import Comparison, Validation
+from traces.documents.comparison import Comparison, Validation
 from traces.errors import StepcastError
 from traces.files import write_atomic
 from ui.app import links, runs
@@ -19,10 +19,10 @@ from ui.app.state import BUTTON
 from ui.app.timeline_parts import timelines_ui
 from ui.app.validation_form import free_folder
 from ui.app.validation_run import ended_ui
-from ui.reports.report import read_report
+from ui.present.reports.report import read_report
+from ui.present.text import sentences, verdicts
+from ui.present.text.labels import markdown_escaped
 from ui.request import JobRequest
-from ui.text import sentences, verdicts
-from ui.text.labels import markdown_escaped
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "board"

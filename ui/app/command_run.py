@@ -26,7 +26,7 @@ class CommandRun:
     """`stepcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
-        from ui.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
+        from ui.service.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
 
         self.arguments = tuple(arguments)
         self.lines: deque[str] = deque(maxlen=MOST_LINES)

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from traces.comparison import Validation
+from traces.documents.comparison import Validation
+from ui.present.text.labels import options_text
 from ui.request import LINKED, JobRequest, optimizer_and_form, stored_profiles
-from ui.text.labels import options_text
 
 #: The names of all options.
 OPTIONS = tuple(option.key for option in LINKED)

@@ -9,10 +9,10 @@ from ui.app import runs
 from ui.app.command_parts import command_ui
 from ui.app.links import arguments
 from ui.app.state import BUTTON
-from ui.jobs import Forecast
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.sentences import no_verdict_words
 from ui.request import JobRequest
-from ui.text.labels import markdown_escaped
-from ui.text.sentences import no_verdict_words
+from ui.service.jobs import Forecast
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "what_if"

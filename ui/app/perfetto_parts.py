@@ -8,8 +8,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from traces.perfetto import trace_document
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.formats.perfetto import trace_document
 from ui.app.state import COMPONENT
 
 _button = st.components.v2.component(

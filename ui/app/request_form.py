@@ -10,15 +10,15 @@ from streamlit.delta_generator import DeltaGenerator
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
 from traces.errors import StepcastError, UnknownNameError
-from ui import jobs
 from ui.app.links import OPTIONS, request_fields
 from ui.app.model import EXAMPLE, first_query
 from ui.app.option_form import options_ui, put_options
 from ui.app.share_parts import check_link, opened_by_link, refuse_link
 from ui.app.state import factor, number, quantity, select, several, text
-from ui.jobs import Choices, MachineFacts
+from ui.present.text.labels import markdown_escaped, model_name
 from ui.request import DECLARED, DEVICES, JOB, JobRequest, Option, start_models
-from ui.text.labels import markdown_escaped, model_name
+from ui.service import jobs
+from ui.service.jobs import Choices, MachineFacts
 
 #: The steps of the sliders of a machine's figures, and the batches of the batch slider.
 FACTORS = (0.05, 0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0, 20.0)

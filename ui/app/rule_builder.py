@@ -8,8 +8,8 @@ from simulator.replay.whatif.kernel_classes import kernel_classes
 from simulator.replay.whatif.search import kernel_matches
 from traces.errors import StepcastError
 from ui.app.state import select, text
-from ui.text.labels import markdown_escaped
-from ui.text.rules import OF_KERNELS, RULES, SPEEDS, match_cells, match_words, rule_text
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, match_cells, match_words, rule_text
 
 #: The key of the text of the rules that are asked.
 RULES_KEY = "rules text"

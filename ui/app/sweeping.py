@@ -8,14 +8,14 @@ from functools import lru_cache, partial
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 from traces.errors import StepcastError
-from ui import jobs
 from ui.app.links import command
 from ui.app.option_fields import option_fields, option_values, strategy_text
-from ui.jobs import Refusal
-from ui.kept import stamp_now
 from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import Refusal
+from ui.service.kept import stamp_now
 
 #: Points of a sweep at most.
 MOST_POINTS = 144

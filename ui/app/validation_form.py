@@ -8,9 +8,9 @@ import streamlit as st
 from traces.errors import StepcastError
 from ui.app.model import parse_settings
 from ui.app.state import number, select, several, text
-from ui.jobs import Choices
-from ui.kept import check_reads_no_file
 from ui.request import JobRequest
+from ui.service.jobs import Choices
+from ui.service.kept import check_reads_no_file
 
 #: Seconds that a validation waits for a quiet machine at most, if the user wants it to.
 LONGEST_WAIT_S = 600

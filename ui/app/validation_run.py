@@ -3,14 +3,14 @@
 import streamlit as st
 
 from traces.errors import StepcastError
-from ui import jobs
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.links import arguments
 from ui.app.model import reports_folder
 from ui.app.runs import Run
 from ui.app.validation_form import free_folder, validation_form_ui
-from ui.text.labels import markdown_escaped
+from ui.present.text.labels import markdown_escaped
+from ui.service import jobs
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "validate"

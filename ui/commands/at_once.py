@@ -13,12 +13,12 @@ from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, least_measured
-from traces.comparison import BASELINE, PYTORCH
+from traces.documents.comparison import BASELINE, PYTORCH
+from traces.documents.verdict import is_judged
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.units import rough_time
-from traces.verdict import is_judged
-from ui import jobs as shared_jobs
+from ui.service import jobs as shared_jobs
 
 if TYPE_CHECKING:
     from calibrate.testbed import Progress, Testbed

@@ -7,21 +7,21 @@ from pathlib import Path
 
 from simulator.replay.diff.traces import compare_timelines, compare_traces
 from simulator.replay.diff.validated import compare_validated
-from traces.comparison import ValidationResult
-from traces.diff_result import Diff
+from traces.documents.comparison import ValidationResult
+from traces.documents.diff_result import Diff
+from traces.documents.timeline import SCHEMA, Timeline
 from traces.errors import StepcastError, UnknownNameError
 from traces.files import starts_with_schema
+from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
-from traces.perfetto import export
-from traces.timeline import SCHEMA, Timeline
 from ui.commands.output import print_document, print_then_write
 from ui.commands.replaying import table
-from ui.jobs import stages
-from ui.reports.folders import DIFF
-from ui.text import diffs as diff_words
-from ui.text.labels import labelled_rows
-from ui.text.terminal import console as terminal
-from ui.text.waterfalls import terminal_table
+from ui.present.reports.folders import DIFF
+from ui.present.text import diffs as diff_words
+from ui.present.text.labels import labelled_rows
+from ui.present.text.terminal import console as terminal
+from ui.present.text.waterfalls import terminal_table
+from ui.service.jobs import stages
 
 
 def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json: bool) -> None:
@@ -64,7 +64,7 @@ def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[s
 
 def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY. Returns what `_files` does."""
-    from ui.reports.report import read_report  # here, because it loads matplotlib and torch
+    from ui.present.reports.report import read_report  # here, because it loads matplotlib and torch
 
     place, strategy = _place(name)
     report = read_report(place)
@@ -106,6 +106,6 @@ def _print(document: Diff) -> None:
 
 
 def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:
-    from ui.reports import diff as diff_report  # here, because it loads matplotlib
+    from ui.present.reports import diff as diff_report  # here, because it loads matplotlib
 
     print(f"report: {diff_report.write(out, document, timelines, steps)}", file=sys.stderr)

@@ -15,16 +15,16 @@ from calibrate.cuda.first.child import REAL
 from calibrate.cuda.first.run import FirstLook, child_environment, named
 from calibrate.placement import Placement, check_names
 from traces.archives import archive_path, write_archive
+from traces.documents.gpu_first import PAGE, REPORT_FOLDER, CheckRecord, GpuFirst
+from traces.documents.gpu_report import REPORT, GpuReport
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import write_atomic
-from traces.gpu_first import PAGE, REPORT_FOLDER, CheckRecord, GpuFirst
-from traces.gpu_report import REPORT, GpuReport
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands.gpu_report import clock_words
 from ui.commands.output import print_document
-from ui.reports import gpu_first as gpu_first_page
-from ui.reports.folders import GPU_FIRST
-from ui.reports.gpu_report import summary_words
+from ui.present.reports import gpu_first as gpu_first_page
+from ui.present.reports.folders import GPU_FIRST
+from ui.present.reports.gpu_report import summary_words
 
 #: The least seconds for which a GPU report is begun, and those after which one that does not end is stopped.
 LEAST_REPORT_S, GRACE_S = 45.0, 45.0

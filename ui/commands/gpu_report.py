@@ -17,16 +17,16 @@ from calibrate.placement import Placement, check_names
 from executors.cuda.driver import Driver
 from simulator.model.job import Job
 from traces.archives import archive_path, write_archive
+from traces.documents.gpu_report import README, GpuReport, PartRecord
+from traces.documents.profile import slug
 from traces.errors import StepcastError
 from traces.files import write_atomic
-from traces.gpu_report import README, GpuReport, PartRecord
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import slug
-from ui import jobs
 from ui.commands.output import print_document
 from ui.commands.quiet import wait_for_quiet
-from ui.reports import gpu_report as gpu_report_page
-from ui.reports.folders import GPU_REPORT
+from ui.present.reports import gpu_report as gpu_report_page
+from ui.present.reports.folders import GPU_REPORT
+from ui.service import jobs
 
 
 def gpu_report(

@@ -13,10 +13,10 @@ from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import StepcastError
-from ui import jobs
 from ui.commands.output import print_document
-from ui.text.terminal import Grid
-from ui.text.terminal import console as terminal
+from ui.present.text.terminal import Grid
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
 SCHEMA = "stepcast.deepa-cost/1"
 

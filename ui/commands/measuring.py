@@ -24,22 +24,22 @@ from simulator.model.usual_batch import source_file
 from simulator.plan.json import dump
 from simulator.predict.search.setup import measured_job
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, Validation
+from traces.documents.comparison import PYTORCH, Validation
+from traces.documents.measured_step import steps_of
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
 from traces.files import check_writable
-from traces.measured_step import steps_of
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import Profile
 from traces.units import rough_time
-from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.commands.quiet import note_others, wait_for_quiet
-from ui.reports import report
-from ui.reports.folders import REPORT
-from ui.text import sentences, tables, verdicts, waterfalls
-from ui.text.machines import partition_words
-from ui.text.terminal import console as terminal
+from ui.present.reports import report
+from ui.present.reports.folders import REPORT
+from ui.present.text import sentences, tables, verdicts, waterfalls
+from ui.present.text.machines import partition_words
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))

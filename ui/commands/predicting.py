@@ -17,19 +17,19 @@ from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
-from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
-from ui.kept import check_mode
-from ui.text import fits, labels, sentences, tables, waterfalls
-from ui.text.machines import partition_words, unmeasured_words
-from ui.text.predictions import place, predictions_document, predictions_table
-from ui.text.terminal import console as terminal
+from ui.present.text import fits, labels, sentences, tables, waterfalls
+from ui.present.text.machines import partition_words, unmeasured_words
+from ui.present.text.predictions import place, predictions_document, predictions_table
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs as shared_jobs
+from ui.service.kept import check_mode
 
 
 @dataclass(frozen=True)

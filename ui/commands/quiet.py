@@ -4,10 +4,10 @@ import sys
 
 from calibrate.quiet import monitor_of, wait_until_quiet
 from calibrate.testbed import Monitor, Testbed
-from traces.profile import Profile
-from traces.verdict import is_busy
-from ui import jobs
-from ui.text import verdicts
+from traces.documents.profile import Profile
+from traces.documents.verdict import is_busy
+from ui.present.text import verdicts
+from ui.service import jobs
 
 
 def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:

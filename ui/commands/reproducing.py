@@ -9,16 +9,16 @@ import typer
 
 from simulator.papers import registry as reproduce
 from simulator.papers.predicting import Steps
+from traces.documents.reproduction import Paper, Reproduction
 from traces.errors import StepcastError
 from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs
-from traces.reproduction import Paper, Reproduction
-from ui import jobs
 from ui.commands import listing
 from ui.commands.output import print_document, print_json, print_then_write
-from ui.reports.folders import REPRODUCTION
-from ui.text import reproductions as reproduction_tables
-from ui.text.terminal import console as terminal
+from ui.present.reports.folders import REPRODUCTION
+from ui.present.text import reproductions as reproduction_tables
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
 
 def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
@@ -57,7 +57,7 @@ def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> Non
 
 
 def _write(document: Reproduction, out: Path) -> None:
-    from ui.reports import reproduction as reproduction_report  # here, because it loads matplotlib
+    from ui.present.reports import reproduction as reproduction_report  # here, because it loads matplotlib
 
     print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
 

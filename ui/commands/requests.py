@@ -5,8 +5,8 @@ from pathlib import Path
 
 from simulator.model.usual_batch import source_file
 from simulator.strategies import registry as strategies
+from traces.documents.profile_files import list_profiles
 from traces.errors import StepcastError
-from traces.profile_files import list_profiles
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:

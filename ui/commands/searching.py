@@ -14,15 +14,15 @@ from simulator.predict.search.ranking import Ranking
 from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
 from simulator.strategies import registry as strategies
+from traces.documents.search_result import SearchResult
 from traces.errors import StepcastError
 from traces.outputs import check_outputs
-from traces.search_result import SearchResult
-from ui import jobs as shared_jobs
 from ui.commands import predicting, requests
 from ui.commands.output import print_document, print_then_write
-from ui.text import searches
-from ui.text.machines import partition_words, unmeasured_words
-from ui.text.terminal import console as terminal
+from ui.present.text import searches
+from ui.present.text.machines import partition_words, unmeasured_words
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs as shared_jobs
 
 #: Rows of the terminal's table.
 SHOWN = 15

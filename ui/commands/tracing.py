@@ -6,12 +6,12 @@ from pathlib import Path
 from calibrate.traced.from_trace import profile_from_trace
 from simulator.model.job import Job
 from simulator.model.usual_batch import source_file
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
 from traces.files import check_writable
 from traces.outputs import check_outputs
-from traces.profile import Profile
 from ui.commands.output import print_document
-from ui.text.traced import summary
+from ui.present.text.traced import summary
 
 SCHEMA = "stepcast.traced/1"
 

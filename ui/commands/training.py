@@ -24,23 +24,23 @@ from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
-from traces.curves import AUTOGRAD, largest_difference
+from traces.documents.comparison import PYTORCH
+from traces.documents.curves import AUTOGRAD, largest_difference
+from traces.documents.profile import Profile
+from traces.documents.targets import reached, wins
+from traces.documents.training import ONE_BATCH, TrainingRun
 from traces.errors import StepcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import Profile
-from traces.targets import reached, wins
-from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
-from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.commands.quiet import wait_for_quiet
 from ui.commands.training_goals import PLAIN_GOALS, Goals
-from ui.reports.folders import TRAINING
-from ui.text import trainings as training_words
-from ui.text.terminal import console as terminal
-from ui.text.verdicts import busy_line
+from ui.present.reports.folders import TRAINING
+from ui.present.text import trainings as training_words
+from ui.present.text.terminal import console as terminal
+from ui.present.text.verdicts import busy_line
+from ui.service import jobs
 
 #: Steps of a run at most; each takes some hundred bytes of the metrics file.
 MOST_STEPS = 200_000
@@ -239,7 +239,7 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
     """Functions that write the metrics and the page's folder."""
 
     def page() -> None:
-        from ui.reports import training as training_report  # draws pictures: its imports take a second
+        from ui.present.reports import training as training_report  # draws pictures: its imports take a second
 
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 

@@ -12,10 +12,10 @@ from calibrate.cuda.co_runs import Sizes
 from executors.cuda.driver import Driver
 from simulator.model.job import Job
 from simulator.model.user_code import brief
+from traces.documents.gpu_first import Mend, Verdict
 from traces.files import write_json
-from traces.gpu_first import Mend, Verdict
 
-#: The worth of what to mend: see `traces.gpu_first.Mend`.
+#: The worth of what to mend: see `traces.documents.gpu_first.Mend`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
 
 

@@ -18,10 +18,10 @@ import calibrate
 from calibrate.cuda.first.check import BLOCKS, Check
 from calibrate.cuda.first.registry import CHECKS
 from calibrate.identity import same_device
+from traces.documents.gpu_first import CHECKS as OUTPUTS
+from traces.documents.gpu_first import FIRST, CheckRecord, GpuFirst, Mend, fix_first
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_json
-from traces.gpu_first import CHECKS as OUTPUTS
-from traces.gpu_first import FIRST, CheckRecord, GpuFirst, Mend, fix_first
 
 #: The least seconds for which a check is begun, and the characters of a process's last words that are shown.
 LEAST_S, _LAST_WORDS = 10.0, 300

@@ -5,7 +5,7 @@ from math import log
 from simulator.engine.collectives.rounds import RING, TREE, rounds
 from simulator.machine.machine import Machine
 from simulator.plan.bodies.collective import Collective
-from traces.collectives import CollectiveLaw
+from traces.documents.collectives import CollectiveLaw
 
 #: Algorithms of a single library call, which scale to other numbers of ranks. A parameter server takes two calls and does not.
 SCALABLE = frozenset({RING, TREE})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import HostLane
 from simulator.plan.task import BACKWARD, Task
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 
 def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.profile import Contention, CoRun
+from traces.documents.profile import Contention, CoRun
 
 COMPUTE, MEMORY, UPDATE, SMALL = "compute", "memory", "update", "small"
 #: Below this many seconds, tasks on a CPU contend for the interpreter's lock rather than for the hardware.

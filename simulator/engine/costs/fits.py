@@ -16,7 +16,7 @@ from simulator.engine.costs.roofline import Estimate, Fit, Point, fit, fit_scale
 from simulator.engine.costs.sites import Sites
 from simulator.machine.machine import Machine
 from simulator.plan.task import Task
-from traces.profile import KeyCost, Profile
+from traces.documents.profile import KeyCost, Profile
 
 #: Most keys in a fit; more of them only take time.
 _MOST_POINTS = 400

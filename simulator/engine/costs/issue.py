@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.engine.costs.relatives import family
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Op classes whose tasks are issued by one call, however many launches they have.
 SINGLE_CALL = frozenset({"scan.linear"})

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from simulator.engine.costs.cost import Z_90
 from simulator.engine.costs.roofline import Estimate
-from traces.profile import KeyCost, Profile
+from traces.documents.profile import KeyCost, Profile
 
 #: With fewer models than these a profile says too little about the next one, and with fewer in a bin that bin does.
 LEAST_MODELS, LEAST_IN_BIN = 4, 3

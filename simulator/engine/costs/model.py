@@ -34,7 +34,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
-from traces.profile import KeyCost, Profile
+from traces.documents.profile import KeyCost, Profile
 
 
 def linked(task: Task) -> bool:

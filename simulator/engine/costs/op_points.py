@@ -8,7 +8,7 @@ from simulator.engine.costs.cost import MEASURED
 from simulator.engine.costs.efficiencies import Site, precision_of
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from simulator.engine.costs.cost import Z_90
 from simulator.engine.costs.roofline import LEAST_KEYS
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Ops of about the same time whose ratio counts.
 _NEIGHBORS = 9

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from simulator.engine.memory.over_time import Steps, summed_over_devices
 from simulator.machine.machine import Machine
-from traces.comparison import MemoryNeed
+from traces.documents.comparison import MemoryNeed
 from traces.errors import StepcastError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT
-from traces.timeline import Span
+from traces.documents.timeline import Span
 
 #: (time in s, bytes held from that time on) pairs in order of time.
 Steps = tuple[tuple[float, int], ...]

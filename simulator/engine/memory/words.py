@@ -5,8 +5,8 @@ from types import MappingProxyType
 
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
 from traces import units
-from traces.comparison import MemoryNeed
-from traces.memory_use import AtPeak
+from traces.documents.comparison import MemoryNeed
+from traces.documents.memory_use import AtPeak
 
 #: The kinds of values, in words.
 KIND_NAMES = MappingProxyType({

@@ -17,8 +17,8 @@ from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
 from simulator.predict.segments import WeightedSensitivity
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
-from traces.comparison import MemoryNeed
-from traces.documents import Data
+from traces.documents.base import Data
+from traces.documents.comparison import MemoryNeed
 from traces.errors import StepcastError
 
 #: Share of a bound that counts: the rest is rounding.

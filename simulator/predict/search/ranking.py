@@ -17,9 +17,9 @@ from simulator.predict.search.search import FAR, MARGIN, Search
 from simulator.predict.search.setup import Setup
 from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
+from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
 from traces.errors import StepcastError
-from traces.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
 
 
 @dataclass(frozen=True)

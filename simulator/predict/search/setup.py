@@ -15,7 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
-from traces.measured_step import MeasuredStep, step_name
+from traces.documents.measured_step import MeasuredStep, step_name
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
 _CODE = Path(__file__).parents[2]

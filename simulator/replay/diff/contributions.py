@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from simulator.replay.diff.hybrid import Hybrid
-from traces.diff_result import Contribution
+from traces.documents.diff_result import Contribution
 
 #: Where between the two runs the critical path is looked at.
 PLACES = (0.1, 0.3, 0.5, 0.7, 0.9)

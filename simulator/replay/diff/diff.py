@@ -14,7 +14,7 @@ from simulator.replay.diff.pairs import pair
 from simulator.replay.diff.run import Run
 from simulator.replay.diff.shares import fair_shares
 from traces import units
-from traces.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.diff_result import Contribution, Diff, DiffTerm
 from traces.errors import StepcastError
 
 #: Runs whose aligned share is below this are of different models.

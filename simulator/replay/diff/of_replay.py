@@ -11,9 +11,9 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, launches, waits_for_device
 from simulator.replay.whatif.kernel_classes import class_of
 from simulator.replay.whatif.replayed import Replayed
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
-from traces.recording.iterations import WHOLE
-from traces.timeline import Timeline
+from traces.formats.iterations import WHOLE
 
 #: Tasks of a run at most: later steps of a long recording are left out, so that a comparison takes seconds.
 MOST_TASKS = 60_000

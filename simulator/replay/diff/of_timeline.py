@@ -12,8 +12,8 @@ from simulator.predict.waterfall import WAITING
 from simulator.replay.diff.run import PYTHON, Node, Run
 from simulator.replay.replay import LAUNCHING
 from simulator.replay.replay import PYTHON as PYTHON_PHASE
-from traces.critical import TOLERANCE_S
-from traces.timeline import Span, Timeline
+from traces.documents.critical import TOLERANCE_S
+from traces.documents.timeline import Span, Timeline
 
 #: Terms of host threads' spans, which the timeline of a replay has.
 _HOST_TERMS = {PYTHON_PHASE: PYTHON, LAUNCHING: LAUNCHES}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 #: Terms of a difference besides those of `simulator.predict.parts`; a node's own time belongs to one of them.
 KERNELS, COPIES, PYTHON = "kernels", "copies", "Python between launches"

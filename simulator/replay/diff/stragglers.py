@@ -18,7 +18,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, with_durations
 from simulator.replay.whatif.ladder import changed_step_s
 from simulator.replay.whatif.replayed import Replayed
-from traces.replay_result import StragglerCost
+from traces.documents.replay_result import StragglerCost
 
 #: The kind of the time before a thread's first call.
 START = "a later start"

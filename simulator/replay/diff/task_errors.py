@@ -16,8 +16,8 @@ from statistics import fmean, median
 from simulator.engine.costs.contention import SMALL_S
 from simulator.plan.task import COLLECTIVE, TRANSFER
 from simulator.predict.waterfall import mean_durations
-from traces.comparison import Comparison
-from traces.timeline import Span, Timeline
+from traces.documents.comparison import Comparison
+from traces.documents.timeline import Span, Timeline
 
 #: A mean is disturbed if it is this many times the median of all recorded executions of the task.
 DISTURBED = 1.5

@@ -10,10 +10,10 @@ from simulator.replay.diff.of_replay import check_steps, comparable_steps, run_o
 from simulator.replay.diff.of_timeline import run_of_timeline
 from simulator.replay.diff.run import Run
 from simulator.replay.whatif.replayed import replayed, window_of
-from traces.diff_result import Diff
+from traces.documents.diff_result import Diff
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
-from traces.timeline import Timeline
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from simulator.predict.parts import part_of
 from simulator.predict.waterfall import UNEXPLAINED, mean_durations
 from simulator.replay.diff.diff import difference, largest
 from simulator.replay.diff.of_timeline import run_of_timeline
-from traces.comparison import Comparison, ValidationResult
-from traces.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.comparison import Comparison, ValidationResult
+from traces.documents.diff_result import Contribution, Diff, DiffTerm
 from traces.errors import StepcastError
 
 

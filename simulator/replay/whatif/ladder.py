@@ -13,9 +13,9 @@ from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.kernel_classes import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, rules
 from traces import units
+from traces.documents.replay_result import RuleAnswer
 from traces.errors import StepcastError
 from traces.garbage import gc_paused
-from traces.replay_result import RuleAnswer
 
 
 class LadderRule(NamedTuple):

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 #: The phases under which changed tasks are drawn.
 SHORTER, LONGER, REMOVED, NEW = "shorter", "longer", "removed", "new"

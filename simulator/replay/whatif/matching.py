@@ -17,7 +17,7 @@ from simulator.replay.whatif.kernel_classes import NAMES, class_of
 from simulator.replay.whatif.parsing import MalformedError
 from traces import units
 from traces.errors import StepcastError
-from traces.recording.recording import KERNEL
+from traces.formats.recording import KERNEL
 
 #: Largest number of characters of a regular expression.
 LONGEST = 300

@@ -15,8 +15,8 @@ from simulator.replay.whatif.edit import Lane, device_work, with_duration, with_
 from simulator.replay.whatif.matching import matching
 from simulator.replay.whatif.parsing import MalformedError, pattern_and
 from traces import units
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
-from traces.timeline import Timeline
 
 NAME = "priority"
 FORM = "priority:/REGEX/=-1"

@@ -17,12 +17,12 @@ from simulator.replay.whatif.edit import with_tasks
 from simulator.replay.whatif.ladder import LADDER_S, answer_rule, changed_step_s, ladder
 from simulator.replay.whatif.phases import backward_names
 from simulator.replay.whatif.registry import apply_rules, parse
+from traces.documents.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
+from traces.formats.kineto import load_trace
+from traces.formats.recording import Recording
 from traces.garbage import gc_paused
-from traces.recording.kineto import load_trace
-from traces.recording.recording import Recording
-from traces.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
-from traces.timeline import Timeline
 
 #: The largest number of rules in one question, and of host threads in a picture.
 MOST_RULES, SHOWN_THREADS = 16, 4

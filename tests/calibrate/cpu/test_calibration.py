@@ -26,9 +26,9 @@ from tests.support.applicable import default_plans
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
+from traces.documents.profile import Identity, Profile, Stats
+from traces.documents.profile_files import default_path
 from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Identity, Profile, Stats
-from traces.profile_files import default_path
 
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 

@@ -14,7 +14,7 @@ from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 
 def two_threads() -> Machine:

@@ -29,8 +29,8 @@ from tests.support.applicable import default_plans
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import machine, mm, plan_of, value
+from traces.documents.profile import Identity, Profile
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile
 
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]

@@ -16,7 +16,7 @@ from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
-from traces.profile import Contention, CoRun, Dispatch, Identity, Profile
+from traces.documents.profile import Contention, CoRun, Dispatch, Identity, Profile
 
 PAIRS = {(a, b) for a in (COMPUTE, MEMORY) for b in (COMPUTE, MEMORY)}
 FIGURES = {

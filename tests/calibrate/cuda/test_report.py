@@ -23,15 +23,15 @@ from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.refusals import refused
-from traces import gpu_report as documents
 from traces.archives import archive_path
-from traces.comparison import Validation
+from traces.documents.base import gpu_report as documents
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import GpuReport
+from traces.documents.profile import Identity, Profile
+from traces.documents.shipped import shipped_profile
 from traces.errors import StepcastError
-from traces.gpu_report import GpuReport
-from traces.profile import Identity, Profile
-from traces.shipped import shipped_profile
 from ui.commands import gpu_report as command
-from ui.reports import gpu_report as gpu_report_page
+from ui.present.reports import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)

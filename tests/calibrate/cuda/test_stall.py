@@ -18,8 +18,8 @@ from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, SMALL, open_testbed
 from tests.support.small_plans import plan_of, value
+from traces.documents.profile import Dispatch, Identity, Profile
 from traces.errors import StepcastError
-from traces.profile import Dispatch, Identity, Profile
 
 WHOLE = load_machine("h200")
 

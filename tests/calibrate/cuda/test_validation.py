@@ -10,8 +10,8 @@ from simulator.model.job import Job
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
+from traces.documents.profile import Profile
 from traces.errors import StepcastError
-from traces.profile import Profile
 
 measured = pytest.fixture(scope="module")(measured_profile)
 STRATEGIES = [

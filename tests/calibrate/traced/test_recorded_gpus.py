@@ -11,7 +11,7 @@ from simulator.machine.this_gpu import gpu_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many
 from tests.support.shared_data import shared_folder
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 from traces.errors import StepcastError
 
 KINETO = shared_folder("kineto")

@@ -24,8 +24,8 @@ from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import mlp
 from tests.support.places import SUPPORT
+from traces.documents.profile import Identity, Profile, Transfer
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile, Transfer
 
 US = 1e-6
 MLP = f"{mlp.__file__}:make"

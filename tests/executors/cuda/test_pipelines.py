@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.fake_gpu import FakeGpu
 from tests.support import staged_models
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline")
 UNFOLDED = "on=unfolded,stages=2,backward_weights=stashed"

@@ -18,7 +18,7 @@ from executors.cuda.probe import Probe
 from tests.support.fake_cuda import POOLED, Bindings, Torch
 from tests.support.kineto_traces import Trace
 from traces.errors import StepcastError
-from traces.recording.kineto import load_trace
+from traces.formats.kineto import load_trace
 
 
 @pytest.fixture

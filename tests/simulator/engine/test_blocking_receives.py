@@ -10,8 +10,8 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.check import PlanError
 from tests.support.tiny import build, copy, gpu, rows, task
+from traces.documents.timeline import Cause
 from traces.errors import StepcastError
-from traces.timeline import Cause
 
 
 def pair(receives: str) -> Machine:

@@ -10,7 +10,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.dependencies import Dependencies
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, cpu, gpu, host, task
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def path(plan, machine, costs, **options):

@@ -8,8 +8,8 @@ from simulator.engine.links import Route, max_min
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from tests.support.tiny import build, copy, cpu, gpu, host, rows, task
+from traces.documents.timeline import Cause
 from traces.errors import StepcastError
-from traces.timeline import Cause
 
 
 def link(source, target, bandwidth=400.0, latency=0.25, **more):

@@ -11,7 +11,7 @@ from simulator.engine.kernels import shape_of
 from simulator.engine.simulation import simulate
 from simulator.plan.bodies.host import Host
 from tests.support.tiny import build, cpu, gpu, rows, starts, task
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def run(*timed, machine=None, **options):

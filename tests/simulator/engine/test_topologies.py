@@ -11,7 +11,7 @@ from simulator.machine.machine import HOST, Machine
 from simulator.plan.bodies.collective import Collective
 from tests.support.linked_gpus import BYTES_PER_S, LATENCY_S, copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, rows, task
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 
 def tree(uplink: float = BYTES_PER_S) -> Machine:

@@ -7,8 +7,8 @@ import pytest
 from simulator.machine import this_cpu as cpu_module
 from simulator.machine.presets import data, load_machine, machine_names
 from simulator.machine.this_cpu import available_cores, this_cpu
+from traces.documents.profile import Dispatch, Identity, Profile
 from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Dispatch, Identity, Profile
 
 PRESETS = [
     "k20", "k80x16", "p100", "p100x4", "4xp100x4", "v100", "titan-xp", "2xgtx1060", "h100", "h200", "2xgpu-pcie", "dgx-h100", "t4",

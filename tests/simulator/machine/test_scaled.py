@@ -11,9 +11,9 @@ from simulator.machine.scaled import AS_IT_IS, Scale, scale_of, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource
 from simulator.predict.forecast import forecast, plan_strategy
-from traces.collectives import CollectiveLaw, LawPiece
+from traces.documents.collectives import CollectiveLaw, LawPiece
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Identity, KeyCost, Profile, Stats
 
 
 def test_each_factor_scales_its_figures_alone():

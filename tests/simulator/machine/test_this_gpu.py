@@ -10,9 +10,9 @@ from simulator.machine.machine import Link
 from simulator.machine.presets import data, load_machine, one_gpu, product_of
 from simulator.machine.this_gpu import gpu_machine
 from tests.support.tiny import build, copy, rows, task
+from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.documents.shipped import FILES, shipped_profile
 from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.shipped import FILES, shipped_profile
 
 KEY = KeyCost(Stats(1e-5, 1e-5, 1e-5, 1e-5, 9), op_class="matmul", issue_s=7e-6)
 

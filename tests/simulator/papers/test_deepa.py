@@ -9,8 +9,8 @@ from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE
 from simulator.papers.deepa_networks import Divided
 from simulator.papers.predicting import Missing, Steps, speedup
 from simulator.strategies.sharding.configuration import Configuration
-from traces.reproduction import OK
-from ui.text.reproductions import about_words
+from traces.documents.reproduction import OK
+from ui.present.text.reproductions import about_words
 
 SMALL = Scope(
     networks=(deepa.SCOPE.networks[0], Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False

@@ -19,7 +19,7 @@ from simulator.papers.pipeline_model import (
 )
 from simulator.papers.predicting import Missing, Steps
 from simulator.strategies.pipeline.units import units
-from traces.reproduction import OK
+from traces.documents.reproduction import OK
 from ui.commands import reproducing
 
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.

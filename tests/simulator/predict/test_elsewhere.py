@@ -8,7 +8,7 @@ from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
-from traces.curves import Curve
+from traces.documents.curves import Curve
 from traces.errors import StepcastError
 
 JOB = Job("lenet5", 8, 16)

@@ -13,7 +13,7 @@ from simulator.predict.preset import preset_costs
 from simulator.predict.published import published, speedup_accuracy, step_accuracy
 from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
-from traces.verdict import verdict
+from traces.documents.verdict import verdict
 
 STRATEGIES = ("forward-fusion", "backward-fusion", "turbodl")
 ROUNDING = 1e-9

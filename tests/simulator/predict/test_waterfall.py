@@ -19,8 +19,8 @@ from simulator.strategies import registry
 from tests.support.parts import parts_of
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, copy, cpu, gpu, host, task
-from traces.comparison import Change
-from traces.timeline import Span, Timeline
+from traces.documents.comparison import Change
+from traces.documents.timeline import Span, Timeline
 
 
 def nonzero(parts: StepParts) -> dict[str, float]:

@@ -17,8 +17,8 @@ from simulator.replay.replay import Replay, simulate_replay, span_phase
 from tests.support.kineto_traces import Trace
 from tests.support.small_traces import rank
 from tests.support.training_traces import LATENCY, TrainingJob, write_ranks
+from traces.documents.timeline import Timeline
 from traces.errors import StepcastError
-from traces.timeline import Timeline
 
 
 def replay_of(tmp_path, *traces: Trace) -> Replay:

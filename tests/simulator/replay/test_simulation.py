@@ -9,7 +9,7 @@ from simulator.replay.whatif.registry import apply_rules
 from simulator.replay.whatif.replayed import replayed
 from tests.support.small_replays import host, kernel, launched, random_recording, recording
 from tests.support.small_traces import write_trace
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def by_engine(replay: Replay) -> list[tuple[str, float, float]]:

@@ -18,8 +18,8 @@ from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry
 from tests.support import mlp
+from traces.documents.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
 from traces.errors import StepcastError
-from traces.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
 
 
 class Issued(TorchDispatchMode):

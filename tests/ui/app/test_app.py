@@ -17,13 +17,13 @@ from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from tests.support.stand_in import answer_by
 from tests.support.training_traces import TrainingJob, write_ranks
-from traces.comparison import Comparison
+from traces.documents.comparison import Comparison
 from traces.errors import StepcastError
-from ui import jobs
 from ui.app import links
 from ui.app import model as app_model
-from ui.reports import training as training_report
-from ui.reports.report import write_report
+from ui.present.reports import training as training_report
+from ui.present.reports.report import write_report
+from ui.service import jobs
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from matplotlib import image
 
 from tests.support.app_pages import app_at
 from tests.support.html_pages import figures_of_page, written_words
-from traces.shipped import example_report, example_traces
-from ui.text.labels import strategy_name
+from traces.documents.shipped import example_report, example_traces
+from ui.present.text.labels import strategy_name
 
 
 @pytest.fixture

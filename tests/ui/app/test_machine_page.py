@@ -7,8 +7,8 @@ import streamlit
 
 from calibrate.identity import comparable_cpu
 from tests.support.app_pages import app_at, charts_of
-from traces.profile import KeyCost, Profile, Stats, Transfer
-from traces.profile_files import default_folder
+from traces.documents.profile import KeyCost, Profile, Stats, Transfer
+from traces.documents.profile_files import default_folder
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.strategies import registry as strategies
 from ui.app.option_fields import option_fields, option_values, strategy_text
-from ui.kept import FILES
+from ui.service.kept import FILES
 
 #: Another value of a field than its default, by kind.
 OTHER = {

@@ -7,8 +7,8 @@ import streamlit
 
 from simulator.papers import registry as reproduce
 from tests.support.app_pages import app_at
-from traces.comparison import Shares
-from traces.reproduction import Check, Figure, Paper, Reproduction, Row, Table
+from traces.documents.comparison import Shares
+from traces.documents.reproduction import Check, Figure, Paper, Reproduction, Row, Table
 from ui.app import runs
 from ui.app.pages import papers as papers_page
 

@@ -13,15 +13,15 @@ from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.stand_in import answer_by
 from traces.errors import StepcastError
-from ui import jobs
 from ui.app import command_run, runs
 from ui.app.command_run import CommandRun
 from ui.app.links import arguments
 from ui.app.model import reports_folder
 from ui.app.validation_form import free_folder
-from ui.jobs import LINES, PROGRESS
-from ui.reports.report import write_report
+from ui.present.reports.report import write_report
 from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import LINES, PROGRESS
 
 REQUEST = JobRequest(
     "lenet5", 64, 32, "sgd", "for", precision="fp32", devices=2, settings=("alpha=2",), strategies=("baseline", "turbodl")

@@ -12,11 +12,11 @@ from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.own_profiles import profile_with
 from traces import units
-from traces.comparison import Prediction
-from traces.profile import Dispatch, Profile
-from traces.profile_files import default_path
+from traces.documents.comparison import Prediction
+from traces.documents.profile import Dispatch, Profile
+from traces.documents.profile_files import default_path
 from ui.app import runs
-from ui.text.tables import prediction_label
+from ui.present.text.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}

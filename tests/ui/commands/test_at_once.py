@@ -12,10 +12,10 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from tests.support.own_profiles import profile_with
 from tests.support.refusals import refused
-from traces.comparison import Prediction
+from traces.documents.comparison import Prediction
+from traces.documents.profile import KeyCost, Profile, Stats
+from traces.documents.profile_files import default_path
 from traces.errors import StepcastError
-from traces.profile import KeyCost, Profile, Stats
-from traces.profile_files import default_path
 from ui.commands import at_once
 
 JOB = Job("lenet5", 2)

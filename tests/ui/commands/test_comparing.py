@@ -11,10 +11,10 @@ from tests.support.cli_process import start
 from tests.support.page_samples import result
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.training_traces import TrainingJob
-from traces.comparison import Change
-from traces.diff_result import Diff
-from ui.reports.folders import DIFF
-from ui.reports.report import write_report
+from traces.documents.comparison import Change
+from traces.documents.diff_result import Diff
+from ui.present.reports.folders import DIFF
+from ui.present.reports.report import write_report
 
 JOB = TrainingJob()
 

@@ -12,10 +12,10 @@ from calibrate.placement import Placement
 from simulator.model.job import Job
 from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
-from traces.comparison import Validation
+from traces.documents.comparison import Validation
+from traces.documents.profile import Profile
+from traces.documents.profile_files import default_path
 from traces.errors import StepcastError
-from traces.profile import Profile
-from traces.profile_files import default_path
 from ui.commands import measuring, predicting, training
 
 CUDA, GRAPH = Placement("cuda"), Placement("cuda", mode="graph")

@@ -10,10 +10,10 @@ from calibrate.cuda.first import run
 from calibrate.cuda.first.registry import CHECKS
 from tests.support.places import ROOT
 from tests.support.refusals import refused
-from traces.gpu_first import CheckRecord, GpuFirst, Mend
-from traces.gpu_report import GpuReport
+from traces.documents.gpu_first import CheckRecord, GpuFirst, Mend
+from traces.documents.gpu_report import GpuReport
 from ui.commands import gpu_first as command
-from ui.reports import gpu_first as page
+from ui.present.reports import gpu_first as page
 
 WHOLE = "tests.support.first_gpus:whole"
 CHECK = CheckRecord(

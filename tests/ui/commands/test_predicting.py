@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.support.refusals import refused
-from traces.comparison import Prediction
-from ui.jobs import Forecast, predict_many
+from traces.documents.comparison import Prediction
 from ui.request import JobRequest
+from ui.service.jobs import Forecast, predict_many
 
 GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--machine", "v100,p100")
 STRATEGIES = ("--strategy", "turbodl", "--strategy", "backward-fusion")

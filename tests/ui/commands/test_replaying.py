@@ -10,8 +10,8 @@ from simulator.replay.whatif.registry import rules
 from tests.support.cli_process import start
 from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks
-from traces.replay_result import ReplayResult
-from traces.timeline import Timeline
+from traces.documents.replay_result import ReplayResult
+from traces.documents.timeline import Timeline
 from ui.app.model import start_command
 
 REPLAY = {

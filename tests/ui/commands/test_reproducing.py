@@ -16,15 +16,15 @@ from simulator.papers import registry as reproduce
 from simulator.papers.predicting import BASELINE, Missing, Step, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
+from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
+from traces.documents.reproduction import OK, Figure, Paper, Reproduction, Row, Table
+from traces.documents.timeline import Span, Timeline
 from traces.errors import StepcastError, UnknownNameError, UnusableFileError
-from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
-from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
-from traces.timeline import Span, Timeline
-from ui import jobs
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
-from ui.reports import reproduction as reproduction_report
-from ui.text import reproductions as reproduction_tables
+from ui.present.reports import reproduction as reproduction_report
+from ui.present.text import reproductions as reproduction_tables
+from ui.service import jobs
 
 SMALL = fusion.Scope(
     phases=("lenet5", 8),

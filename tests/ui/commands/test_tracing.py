@@ -4,8 +4,8 @@ import pytest
 
 from simulator.model.job import Job
 from tests.support.plan_traces import Recorder
-from traces.comparison import PYTORCH, PYTORCH_GRAPH
-from traces.profile import Profile
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
+from traces.documents.profile import Profile
 
 JOB = ("--model", "lenet5", "--batch", 4, "--optimizer", "sgd")
 

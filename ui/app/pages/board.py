@@ -9,7 +9,6 @@ from simulator.plan.board import order_csv
 from simulator.plan.board.order import Order, OrderError
 from traces import units
 from traces.errors import StepcastError, UnknownNameError
-from ui import jobs
 from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, text_ui
 from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
@@ -18,10 +17,11 @@ from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, check_link, keep_link, picture, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
-from ui.jobs import OnBoard
+from ui.present.text import boards
+from ui.present.text.labels import SCHEDULE, markdown_escaped
 from ui.request import JobRequest
-from ui.text import boards
-from ui.text.labels import SCHEDULE, markdown_escaped
+from ui.service import jobs
+from ui.service.jobs import OnBoard
 
 TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
 ABOUT = (

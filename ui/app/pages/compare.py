@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from simulator.predict.sweep import Axis, Outcome, points
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 from traces.errors import StepcastError
 from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
@@ -17,11 +17,11 @@ from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures import sweep_chart
+from ui.present.figures import sweep_chart
+from ui.present.text import sweeps as sweep_words
+from ui.present.text.formulas import formulas_of
+from ui.present.text.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
-from ui.text import sweeps as sweep_words
-from ui.text.formulas import formulas_of
-from ui.text.labels import markdown_escaped, strategy_name
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"

@@ -6,17 +6,17 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.replay.diff.traces import Compared, compare_traces
+from traces.documents.shipped import example_traces
 from traces.errors import StepcastError, UnknownNameError
-from traces.shipped import example_traces
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.figures.waterfall_chart import waterfall_figure
-from ui.reports.diff import diff_section
-from ui.text import diffs as diff_words
-from ui.text.labels import markdown_escaped
+from ui.present.figures.waterfall_chart import waterfall_figure
+from ui.present.reports.diff import diff_section
+from ui.present.text import diffs as diff_words
+from ui.present.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 

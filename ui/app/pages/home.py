@@ -7,8 +7,8 @@ import streamlit as st
 
 from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_traces
 from ui.app.navigation import link_ui
+from ui.present.text.labels import SCHEDULE, markdown_escaped
 from ui.request import start_models
-from ui.text.labels import SCHEDULE, markdown_escaped
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
 ABOUT = f"How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule. {SCHEDULE}"

@@ -10,20 +10,20 @@ from calibrate.profiles import own_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
+from traces.documents.profile import Identity, Profile
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile
-from ui import jobs
 from ui.app.links import command, query_of, request_fields
 from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures.roofline_chart import roofline_figure
-from ui.figures.transfer_chart import transfers_figure
-from ui.kept import LARGEST_BATCH, Asked, asked_of
+from ui.present.figures.roofline_chart import roofline_figure
+from ui.present.figures.transfer_chart import transfers_figure
+from ui.present.text import machine_facts
+from ui.present.text.labels import markdown_escaped
 from ui.request import PROFILE, JobRequest, stored_profiles
-from ui.text import machine_facts
-from ui.text.labels import markdown_escaped
+from ui.service import jobs
+from ui.service.kept import LARGEST_BATCH, Asked, asked_of
 
 TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
 #: The names in the query of the page's link.

@@ -5,19 +5,19 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.papers import registry as reproduce
-from traces.comparison import Validation
+from traces.documents.comparison import Validation
+from traces.documents.reproduction import Paper, Reproduction
 from traces.errors import StepcastError, UnknownNameError
-from traces.reproduction import Paper, Reproduction
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.model import reports_folder
 from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import table_ui
-from ui.reports import reproduction as reproduction_report
-from ui.text import reproductions as reproduction_words
-from ui.text import sentences, tables
-from ui.text.labels import markdown_escaped
+from ui.present.reports import reproduction as reproduction_report
+from ui.present.text import reproductions as reproduction_words
+from ui.present.text import sentences, tables
+from ui.present.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
 #: The module of `ui.app.pages` that shows the runs: this one.

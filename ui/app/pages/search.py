@@ -5,9 +5,8 @@ from dataclasses import replace
 import streamlit as st
 
 from traces import units
+from traces.documents.search_result import SearchResult
 from traces.errors import StepcastError
-from traces.search_result import SearchResult
-from ui import jobs
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui
 from ui.app.request_form import put_link, request_ui, title
@@ -15,14 +14,15 @@ from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, s
 from ui.app.state import BUTTON, select, several
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
-from ui.figures.search_chart import search_figure
-from ui.figures.waterfall_chart import waterfall_figure
-from ui.jobs import Searched
-from ui.reports.search import search_section
+from ui.present.figures.search_chart import search_figure
+from ui.present.figures.waterfall_chart import waterfall_figure
+from ui.present.reports.search import search_section
+from ui.present.text import searches
+from ui.present.text.formulas import FORMULAS, formulas_of
+from ui.present.text.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
-from ui.text import searches
-from ui.text.formulas import FORMULAS, formulas_of
-from ui.text.labels import markdown_escaped, strategy_name
+from ui.service import jobs
+from ui.service.jobs import Searched
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (

@@ -13,20 +13,20 @@ from simulator.replay.whatif import registry as whatif
 from simulator.replay.whatif.marked import changes, marked
 from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
 from traces import units
+from traces.documents.replay_result import ReplayResult, StragglerCost
+from traces.documents.shipped import example_traces
 from traces.errors import StepcastError, UnknownNameError
-from traces.replay_result import ReplayResult, StragglerCost
-from traces.shipped import example_traces
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.text import replays as replay_words
-from ui.text import stragglers as straggler_words
-from ui.text.formulas import FORMULAS
-from ui.text.labels import markdown_escaped
-from ui.text.rules import changed_words
+from ui.present.text import replays as replay_words
+from ui.present.text import stragglers as straggler_words
+from ui.present.text.formulas import FORMULAS
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.rules import changed_words
 
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.

@@ -6,9 +6,9 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
-from traces.comparison import Comparison, Validation
+from traces.documents.comparison import Comparison, Validation
+from traces.documents.shipped import example_report
 from traces.errors import StepcastError, UnknownNameError
-from traces.shipped import example_report
 from ui.app.links import command, request_of
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
@@ -18,13 +18,13 @@ from ui.app.training_parts import training_place, training_ui
 from ui.app.uploads import offered_reports, report_upload_ui
 from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
-from ui.figures import charts
-from ui.figures.task_errors_chart import errors_figure
-from ui.reports.report import Report, read_report
-from ui.reports.validations import Shown, validation_section
-from ui.text import sentences, tables, verdicts
-from ui.text import task_errors as error_words
-from ui.text.labels import SCHEDULE, markdown_escaped, row_labels
+from ui.present.figures import charts
+from ui.present.figures.task_errors_chart import errors_figure
+from ui.present.reports.report import Report, read_report
+from ui.present.reports.validations import Shown, validation_section
+from ui.present.text import sentences, tables, verdicts
+from ui.present.text import task_errors as error_words
+from ui.present.text.labels import SCHEDULE, markdown_escaped, row_labels
 
 #: The query that the user came with.
 Link = Mapping[str, Sequence[str]]

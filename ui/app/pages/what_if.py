@@ -10,10 +10,9 @@ import streamlit as st
 
 from simulator.predict.sweep import outcome
 from traces import units
-from traces.comparison import PYTORCH, Prediction
+from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.predictions import Predictions
 from traces.errors import StepcastError
-from traces.predictions import Predictions
-from ui import jobs
 from ui.app.history import pin, remember
 from ui.app.links import command, query_of
 from ui.app.measure_parts import measuring_ui, unmeasured_ui
@@ -25,16 +24,17 @@ from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
-from ui.figures import charts
-from ui.jobs import Forecast, Refusal
-from ui.reports.page import Section
-from ui.reports.predictions import prediction_section, predictions_sections
-from ui.reports.timelines import timeline_section
+from ui.present.figures import charts
+from ui.present.reports.page import Section
+from ui.present.reports.predictions import prediction_section, predictions_sections
+from ui.present.reports.timelines import timeline_section
+from ui.present.text import odds, sentences, tables
+from ui.present.text.formulas import FORMULAS, PREDICTED
+from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.present.text.predictions import place, predictions_document
 from ui.request import JobRequest
-from ui.text import odds, sentences, tables
-from ui.text.formulas import FORMULAS, PREDICTED
-from ui.text.labels import markdown_escaped, strategy_name
-from ui.text.predictions import place, predictions_document
+from ui.service import jobs
+from ui.service.jobs import Forecast, Refusal
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
 #: Rows of the table of the critical path's longest tasks.

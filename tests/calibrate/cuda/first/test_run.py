@@ -15,8 +15,8 @@ from calibrate.cuda.first.registry import CHECKS
 from calibrate.cuda.first.run import FirstLook, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
+from traces.documents.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
 from traces.errors import StepcastError
-from traces.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
 
 GPUS = "tests.support.first_gpus"
 BY_NAME = {check.name: check for check in CHECKS}

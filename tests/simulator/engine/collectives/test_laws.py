@@ -17,9 +17,9 @@ from simulator.plan.bodies.collective import Collective
 from tests.benchmarks.collectives import all_reduces, score
 from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, cpu, gpu, rows, task
-from traces.collectives import CollectiveLaw, LawPiece, law_name
+from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
+from traces.documents.profile import Identity, Profile, Transfer
 from traces.errors import StepcastError
-from traces.profile import Identity, Profile, Transfer
 
 KB, MB = 1e3, 1e6
 #: One protocol for small data, another for large data.

@@ -19,7 +19,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp, tiny
-from traces.profile import Contention, CoRun, KeyCost, Profile, Stats
+from traces.documents.profile import Contention, CoRun, KeyCost, Profile, Stats
 
 PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
 

@@ -12,7 +12,7 @@ from simulator.engine.costs.roofline import Estimate
 from simulator.machine.this_cpu import this_cpu
 from simulator.predict.intervals import TOGETHER, factors
 from tests.support.small_plans import mm, value
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def product(rows: int, inner: int):

@@ -15,7 +15,7 @@ from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.task import ACTIVATION, Segment, Task
 from tests.support.small_plans import G1, W1, H, X, Y, copied, forward_fused, machine, mm, plan_of, sgd, value
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 GPU = Identity(kind="gpu", gpu="toy", sms=10)
 CPU = Identity(kind="cpu", cpu="toy", cores=2)

@@ -6,7 +6,7 @@ from simulator.engine.costs.op_points import OpPoint, Roof, key_points, op_point
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from simulator.predict.preset import preset_costs
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def test_the_roof_bends_where_memory_feeds_the_peak():

@@ -10,7 +10,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.strategies import registry as strategies
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def relatives(*keys):

@@ -8,7 +8,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.strategies import registry as strategies
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def tasks_of(strategy: str, machine: str, model: str = "rnn_bitstream", steps: int = 40) -> list:

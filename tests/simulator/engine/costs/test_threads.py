@@ -10,7 +10,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.threads import ThreadRatios
 from simulator.machine.this_cpu import this_cpu
 from tests.support.small_plans import mm, value
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 ROWS = (8, 16, 32, 64, 128, 256)
 

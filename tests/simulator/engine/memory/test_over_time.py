@@ -11,8 +11,8 @@ from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import ALIAS, Copy
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
 from tests.support.tiny import build, copy, cpu, gpu, task
-from traces.memory_use import HeldByKind, Holder
-from traces.timeline import Span
+from traces.documents.memory_use import HeldByKind, Holder
+from traces.documents.timeline import Span
 
 
 def training():

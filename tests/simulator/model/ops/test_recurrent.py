@@ -35,8 +35,8 @@ from simulator.plan.task import Task
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import sequence_models
+from traces.documents.profile import Identity, Profile
 from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Identity, Profile
 
 KINDS = {
     "tanh": lambda **options: nn.RNN(3, 5, **options),

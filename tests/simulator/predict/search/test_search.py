@@ -20,10 +20,10 @@ from simulator.predict.search.workers import workers
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.places import ROOT
+from traces.documents.measured_step import MeasuredStep, step_name
+from traces.documents.profile import Identity, Profile
+from traces.documents.search_result import SearchResult
 from traces.errors import StepcastError, UnknownNameError
-from traces.measured_step import MeasuredStep, step_name
-from traces.profile import Identity, Profile
-from traces.search_result import SearchResult
 
 JOB = Job("tests/support/mlp.py:make", 16)
 #: A part of what the strategies offer, of every kind.

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.replay.diff.task_errors import Cause, grouped, op_of, task_errors
 from tests.support.page_samples import result
-from traces.comparison import Comparison
-from traces.timeline import Span, Timeline
+from traces.documents.comparison import Comparison
+from traces.documents.timeline import Span, Timeline
 
 
 def timeline(kind, *rows, earlier=()):

@@ -11,9 +11,9 @@ from simulator.replay.diff.run import ORDER
 from simulator.replay.diff.traces import compare_timelines
 from simulator.replay.diff.validated import compare_validated
 from tests.support.page_samples import result, skipped
-from traces.comparison import Change, Comparison
+from traces.documents.comparison import Change, Comparison
+from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 from traces.errors import StepcastError
-from traces.timeline import Cause, CriticalSpan, Span, Timeline
 
 
 def timeline(*spans, step_s=10.0, window_s=(0.0, 10.0), **more):
