@@ -10,7 +10,7 @@ ARGS ?=
 # command that fetches their wheels elsewhere; WHEELS=FOLDER then takes them from there.
 SYSTEM ?=
 WHEELS ?=
-ON_GPU = $(if $(SYSTEM),STEPCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/stepcast)
+ON_GPU = $(if $(SYSTEM),SCHEDCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/schedcast)
 
 # Fails with one line on a Python that is too old.
 IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,7 +30,7 @@ COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 .PHONY: demo test test-all quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
-	$(RUN)/stepcast demo $(ARGS)
+	$(RUN)/schedcast demo $(ARGS)
 
 # On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
 # without a network: make SYSTEM=1 gpu-first ARGS='--out DIR'
@@ -39,7 +39,7 @@ gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 	$(ON_GPU) $@ $(ARGS)
 
 ui: $(READY)
-	$(RUN)/stepcast ui $(ARGS)
+	$(RUN)/schedcast ui $(ARGS)
 
 # What a change usually breaks: papers, fuzzing, hostile pages and the full matrix of numerics are in test-all.
 test: lint
@@ -63,7 +63,7 @@ lint: $(READY)
 # Damaged input and random models for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
 FACTOR ?= 100
 fuzz: $(READY)
-	STEPCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
+	SCHEDCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
 
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)

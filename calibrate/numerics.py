@@ -189,7 +189,7 @@ class Expected:
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
-        On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
+        On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
         `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks, and
@@ -233,7 +233,7 @@ class References:
         )
 
     def of(self, plan: Plan) -> Expected:
-        """The numbers that `plan` should compute. Raises StepcastError as `Expected.of` does."""
+        """The numbers that `plan` should compute. Raises SchedcastError as `Expected.of` does."""
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
             self._newest = None  # free them before the next ones are made

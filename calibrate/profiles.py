@@ -8,7 +8,7 @@ from calibrate.identity import comparable_cpu, this_cpu
 from traces.documents.profile import Identity, Profile
 from traces.documents.profile_files import default_path
 
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:

@@ -36,7 +36,7 @@ class Repeated:
     _training: Training | None = None
 
     def begin(self) -> None:
-        """Load and check the first seed's trainings. Raises StepcastError if they cannot be made."""
+        """Load and check the first seed's trainings. Raises SchedcastError if they cannot be made."""
         self._training = self._begun(0, self.check)
         self.numerics, self.differences = self._training.numerics, self._training.differences()
         self.data = self._training.batches.name if self._training.batches is not None else None

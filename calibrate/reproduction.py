@@ -14,7 +14,7 @@ from calibrate.validation import Outcome, validate
 from simulator.papers.registry import Measurement, Source
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Paper, Table
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import check_writable
 
 #: Tables that are measured in addition to jobs, by paper.
@@ -28,13 +28,13 @@ Look = Callable[[Testbed], None]
 def measure_paper(source: Source, paper: Paper, bar: Bar, look: Look) -> tuple[Paper, bool]:
     """Validate each of the paper's measurements on this machine.
 
-    Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises StepcastError if the
+    Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises SchedcastError if the
     paper has no measurement for this machine.
     """
     gpu = gpu_here() is not None
     chosen = source.measurements(gpu)
     if not chosen:
-        raise StepcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
+        raise SchedcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
     outcomes = [_validate(measurement, "cuda" if gpu else "cpu", bar, look) for measurement in chosen]
     tables = (*paper.tables, *([_TABLES[source.name]()] if source.name in _TABLES else []))
     documents = tuple(outcome.validation.document() for outcome in outcomes)

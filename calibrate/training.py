@@ -99,7 +99,7 @@ class Training:
     ) -> "Training":
         """Load plans on the testbed's backend and, with `autograd`, plain PyTorch.
 
-        The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises StepcastError if
+        The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises SchedcastError if
         the data cannot be made.
         """
         batches = job.data()

@@ -17,10 +17,10 @@ from executors.strides import fits, with_strides
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 Getter = Callable[["Instance"], torch.Tensor]
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 class Instance:
@@ -110,7 +110,7 @@ class Binding:
         source = apply_views(tensors[value.source.value].detach(), value.source)
         if tuple(source.shape) != value.shape:
             whole = tuple(tensors[value.source.value].shape)
-            raise StepcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
+            raise SchedcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
         empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
         return empty.copy_(source)
 

@@ -14,21 +14,21 @@ from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
 from simulator.model.batch import mapped
 from simulator.plan.bodies.update import rate_at
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     """Split a batch into `count` equal micro-batches along dimension 0.
 
     `batch`: as in `simulator.model.batch`. What is no tensor is repeated in every micro-batch, and so are the tensors of `whole`,
-    which have no batch dimension. Raises StepcastError if the batch does not divide.
+    which have no batch dimension. Raises SchedcastError if the batch does not divide.
     """
 
     def part(tensor: Tensor, number: int) -> Tensor:
         if not tensor.dim() or any(tensor is each for each in whole):
             return tensor
         if tensor.shape[0] % count:
-            raise StepcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
+            raise SchedcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
         return tensor.chunk(count)[number]
 
     return [mapped(batch, partial(part, number=number)) for number in range(count)]

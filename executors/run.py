@@ -15,7 +15,7 @@ from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError, out_of_memory
+from traces.errors import SchedcastError, out_of_memory
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Run:
     peak_bytes: dict[str, int] = field(default_factory=dict)
 
 
-class TaskFailedError(StepcastError):
+class TaskFailedError(SchedcastError):
     """A task raised an error. The program that it belongs to is unusable; the backend can still be used."""
 
 
@@ -209,6 +209,6 @@ def failure(task: Task, error: Exception) -> Exception:
     if isinstance(error, PeerLostError) or out_of_memory(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
-    if isinstance(error, StepcastError):
+    if isinstance(error, SchedcastError):
         return TaskFailedError(f"task {task.name}{where}: {error}")
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.support.places import session_file
 
-os.environ["STEPCAST_CACHE"] = str(session_file("cache"))
-os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
+os.environ["SCHEDCAST_CACHE"] = str(session_file("cache"))
+os.environ["SCHEDCAST_DATA"] = tempfile.mkdtemp(prefix="schedcast-test-data-")
 
 import pytest
 import setuptools  # noqa: F401 - before any module that imports the standard library's distutils: PyTorch's extensions import it late
@@ -64,11 +64,11 @@ def cold_launch():
 
 
 @pytest.fixture(scope="session")
-def stepcast(tmp_path_factory):
+def schedcast(tmp_path_factory):
     """The command line in a warm process, in a folder outside the repository."""
     from tests.support.cli_process import Runner
 
-    runner = Runner(tmp_path_factory.mktemp("stepcast"))
+    runner = Runner(tmp_path_factory.mktemp("schedcast"))
     yield runner
     runner.close()
 

@@ -151,7 +151,7 @@ class JobRequest:
         return dict(text.partition("=")[::2] for text in self.settings)
 
     def job(self) -> "Job":
-        """The job. Raises StepcastError for values that no job has."""
+        """The job. Raises SchedcastError for values that no job has."""
         from simulator.model.job import Job
         from simulator.model.usual_batch import usual_batch
 
@@ -159,7 +159,7 @@ class JobRequest:
         return Job(**values | {"batch": usual_batch(self.model) if self.batch is None else self.batch})
 
     def placement(self) -> "Placement":
-        """Where the job runs. Raises StepcastError for values that no placement has, and if the request contradicts torchrun."""
+        """Where the job runs. Raises SchedcastError for values that no placement has, and if the request contradicts torchrun."""
         from calibrate.placement import Placement, check_names
         from simulator.machine.scaled import scale_of
 

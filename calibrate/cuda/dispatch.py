@@ -62,7 +62,7 @@ def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) ->
 
 
 def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
-    """The GPU or its partitions, with only what an executor needs to know. Raises StepcastError if the GPU cannot be split."""
+    """The GPU or its partitions, with only what an executor needs to know. Raises SchedcastError if the GPU cannot be split."""
     facts = driver.facts
     names, sms = ["cuda:0"], facts.sms
     if partitions > 1:

@@ -19,7 +19,7 @@ LARGEST = 0.10
 _CALLS = 200
 #: By GPU, seconds of a launch before this process's first profiler session.
 _before: WeakKeyDictionary[Driver, float] = WeakKeyDictionary()
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def before_profiler(bench: Bench) -> float:

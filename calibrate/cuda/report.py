@@ -22,7 +22,7 @@ from executors.cuda.driver import Driver
 from simulator.model.user_code import brief
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import REPORT, GpuReport, PartRecord, Status, summarise
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 #: A part is begun only if at least this share of its expected time is left.
 SURE = 0.5
@@ -138,8 +138,8 @@ class _Run:
             self.write()
             raise
         except Exception as error:
-            why = context.scrubbed(error if isinstance(error, StepcastError) else brief(error))
-            where = "" if isinstance(error, StepcastError) else _innermost_frames(error)
+            why = context.scrubbed(error if isinstance(error, SchedcastError) else brief(error))
+            where = "" if isinstance(error, SchedcastError) else _innermost_frames(error)
             record = _record(part, "failed", context.clock() - begin_s, why=why, where=where)
         self.records[part.name] = record
         gpu_usable = self.free_memory()
@@ -203,10 +203,10 @@ def _earlier_records(folder: Path) -> dict[str, PartRecord]:
 
 def _versions(driver: Driver) -> dict[str, str]:
     try:
-        own = metadata.version("stepcast")
+        own = metadata.version("schedcast")
     except metadata.PackageNotFoundError:
         own = "not installed"
-    return {"stepcast": own, **{name: str(version) for name, version in driver.software().items()}}
+    return {"schedcast": own, **{name: str(version) for name, version in driver.software().items()}}
 
 
 def _merge_flags(flags: Iterable[tuple[str, ...]]) -> list[str]:

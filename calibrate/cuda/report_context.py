@@ -20,7 +20,7 @@ from traces.documents.gpu_report import FACTS, REPORT, VALIDATIONS
 from traces.documents.profile import Profile
 from traces.documents.profile_files import samples_path
 from traces.documents.shipped import FILES
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 #: A part that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0
@@ -63,7 +63,7 @@ class ReportContext:
     ):
         """With `resume`, continue the report in `folder`; otherwise remove its files.
 
-        Raises StepcastError if, with `resume`, the folder is of another machine.
+        Raises SchedcastError if, with `resume`, the folder is of another machine.
         """
         self.driver, self.folder, self.clock = driver, folder, clock
         self.keep_samples, self.thoroughness = keep_samples, thoroughness or Thoroughness()
@@ -114,7 +114,7 @@ class ReportContext:
             self.notes.append(f"all measurements based on {path.name} were repeated: {self.scrubbed(error)}")
             return empty
         if different := profile.matches(identity):
-            raise StepcastError(
+            raise SchedcastError(
                 f"{path} was measured on another machine or software ({'; '.join(different)}); choose another --out, or replace all with"
                 " --no-resume"
             )

@@ -21,10 +21,10 @@ from simulator.strategies.options import option_values
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import FACTS, VALIDATIONS
 from traces.documents.shipped import FILES
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import read_document, write_json
 
-FACTS_SCHEMA = "stepcast.gpu-facts/1"
+FACTS_SCHEMA = "schedcast.gpu-facts/1"
 MODES = ("eager", "graph")
 #: The first `FIRST` models also run with a small batch, and run every strategy early.
 FIRST, SMALL_BATCH = 2, 8
@@ -240,7 +240,7 @@ def _validate(case: Case, context: ReportContext) -> Result:
     if case.partitions > 1:
         try:
             context.driver.partitions(case.partitions)
-        except StepcastError as error:
+        except SchedcastError as error:
             raise UnsuitedError(str(error)) from error
     notes = list(context.profiles[case.tf32].notes)
     flags: list[str] = []
@@ -255,7 +255,7 @@ def _validate(case: Case, context: ReportContext) -> Result:
         del error
         validation = _one_by_one(case, context, flags)
     if not validation.ran:
-        raise StepcastError(validation.results[0].status.removeprefix("skipped: "))
+        raise SchedcastError(validation.results[0].status.removeprefix("skipped: "))
     validation.save(context.folder / case.file)
     flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
     return Result(_same_numbers(validation), tuple(dict.fromkeys(flags)))

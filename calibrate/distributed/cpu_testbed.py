@@ -25,7 +25,7 @@ from simulator.plan.plan import Plan
 from traces.documents.profile import Profile
 
 GLOO = "gloo"
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 class CpuGroupTestbed(CpuTestbed):

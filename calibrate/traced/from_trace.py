@@ -23,7 +23,7 @@ from simulator.predict.preset import dense_precision
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Dispatch, Identity, Profile
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.formats import iterations
 from traces.formats.kineto import load_trace
 from traces.formats.recording import Recording
@@ -74,7 +74,7 @@ class Traced:
 def profile_from_trace(path: Path, job: Job) -> Traced:
     """Align the trace with the job's step, and return the costs that it recorded.
 
-    Raises StepcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
+    Raises SchedcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
     names a GPU that has no preset.
     """
     recording = load_trace(path)
@@ -113,14 +113,14 @@ def _plan(name: str, job: Job, machine: Machine) -> Plan:
 
 
 def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
-    """An empty profile of the GPU that did the most work, and its properties. Raises StepcastError if the trace does not name it."""
+    """An empty profile of the GPU that did the most work, and its properties. Raises SchedcastError if the trace does not name it."""
     seconds: dict[int, float] = {}
     for work in recording.works:
         seconds[work.device] = seconds.get(work.device, 0.0) + work.duration_s
     properties = recording.operators.properties.get(max(seconds, key=seconds.get), {})
     name, sms = properties.get("name"), _number(properties, "numSms")
     if not isinstance(name, str) or not name or not sms:
-        raise StepcastError(
+        raise SchedcastError(
             f"trace {recording.source} does not say which GPU it is of (deviceProperties); record it with PyTorch 1.9 or later"
         )
     capability = (_number(properties, "computeMajor"), _number(properties, "computeMinor"))

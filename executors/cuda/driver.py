@@ -97,7 +97,7 @@ class Driver(Protocol):
         """A stream with a queue of its own, which no other stream in use shares.
 
         Smaller priorities are more urgent; they are clipped to the GPU's levels. The stream's kernels run on the partition's SMs (default:
-        all SMs). Raises StepcastError if there are no more streams.
+        all SMs). Raises SchedcastError if there are no more streams.
         """
 
     def use(self, stream: Stream) -> None:
@@ -116,7 +116,7 @@ class Driver(Protocol):
         """Stop the current stream until a host thread of the driver has slept for `duration_s` (0: has called a function that returns).
 
         The caller does not wait. In a capture the call becomes a node of the graph. Calls from several streams may run one after another.
-        Raises StepcastError if the driver cannot do so.
+        Raises SchedcastError if the driver cannot do so.
         """
 
     def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
@@ -150,7 +150,7 @@ class Driver(Protocol):
         """The kernels that each piece of work launches, in order, from one profiler session; None if the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Split the SMs into `count` disjoint partitions of equal size. Raises StepcastError with the reason if that is impossible."""
+        """Split the SMs into `count` disjoint partitions of equal size. Raises SchedcastError with the reason if that is impossible."""
 
     def peers(self) -> "Sequence[Driver]":
         """The drivers of the machine's other usable GPUs with the same product name."""
@@ -158,7 +158,7 @@ class Driver(Protocol):
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
         """The SMs that kernels on `stream` run on, found by a probe kernel. With `replayed`, the kernel runs in a graph's replay.
 
-        Raises StepcastError if the probe kernel cannot be compiled.
+        Raises SchedcastError if the probe kernel cannot be compiled.
         """
 
     def sm_ids_in_one_graph(self, streams: Sequence[Stream]) -> list[frozenset[int]]:

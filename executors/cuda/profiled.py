@@ -68,7 +68,7 @@ def _session(works: Sequence[Callable[[], object]], device: torch.device) -> lis
                 torch.cuda.synchronize(device)
     finally:
         session.stop()
-    with tempfile.TemporaryDirectory(prefix="stepcast-") as folder:
+    with tempfile.TemporaryDirectory(prefix="schedcast-") as folder:
         path = Path(folder) / "trace.json"
         try:
             session.export_chrome_trace(str(path))
@@ -97,5 +97,5 @@ def by_range(recording: Recording, count: int) -> list[list[Kernel]] | None:
 
 def _refused(reason: str) -> list[list[Kernel]] | None:
     """Log a warning. Returns None: no kernels."""
-    logging.getLogger("stepcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)
+    logging.getLogger("schedcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)
     return None

@@ -18,7 +18,7 @@ from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
 from executors.cuda.waiting import wait_until
 from executors.cuda.workspaces import Workspaces
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
 CONNECTIONS = "32"
@@ -36,7 +36,7 @@ class TorchDriver:
     """
 
     def __init__(self, index: int = 0):
-        """Raises StepcastError with the reason if this GPU does not exist or cannot be used."""
+        """Raises SchedcastError with the reason if this GPU does not exist or cannot be used."""
         self.connections = _set_connections()
         _require_gpu(index)
         self.device = torch.device("cuda", index)
@@ -44,7 +44,7 @@ class TorchDriver:
             torch.cuda.set_device(self.device)
             torch.cuda.synchronize(self.device)  # creates the context, which the driver's functions below need
         except RuntimeError as error:
-            raise StepcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
+            raise SchedcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
         self._api = find_driver_api()
         self._streams = Streams(self.device, self._api)
         self._workspaces = Workspaces(self.device, self.stream)
@@ -148,7 +148,7 @@ class TorchDriver:
         try:
             for index in range(torch.cuda.device_count()):
                 if index != self.device.index and torch.cuda.get_device_properties(index).name == self.facts.name:
-                    with suppress(StepcastError):  # another process holds this GPU
+                    with suppress(SchedcastError):  # another process holds this GPU
                         drivers.append(gpu(index))
         finally:
             torch.cuda.set_device(self.device)
@@ -172,7 +172,7 @@ _drivers: dict[int, TorchDriver] = {}
 
 
 def gpu(index: int = 0) -> TorchDriver:
-    """The process's driver of GPU `index`, created at the first call. Raises StepcastError if there is no such GPU."""
+    """The process's driver of GPU `index`, created at the first call. Raises SchedcastError if there is no such GPU."""
     if index not in _drivers:
         _drivers[index] = TorchDriver(index)
     return _drivers[index]
@@ -195,16 +195,16 @@ def _set_connections() -> str:
 
 def _require_gpu(index: int) -> None:
     if torch.version.cuda is None:
-        raise StepcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
+        raise SchedcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available:
         reason = str(caught[-1].message).splitlines()[0] if caught else "no NVIDIA GPU or driver found"
-        raise StepcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
+        raise SchedcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
     count = torch.cuda.device_count()
     if not 0 <= index < count:
-        raise StepcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
+        raise SchedcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
 
 
 def _facts(properties, api: DriverApi | None, index: int, levels: int) -> GpuFacts:

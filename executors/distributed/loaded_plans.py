@@ -73,7 +73,7 @@ class LoadedPlans:
         """Load this device's part of the prepared plan as program `number`, whose first iteration is `iteration`.
 
         It goes on with the carried tensors of program `before`, if that is not None. Returns None if the plan has no task on this device.
-        Raises StepcastError if the part cannot run.
+        Raises SchedcastError if the part cannot run.
         """
         local, tensors = self._take_prepared()
         start = Start(iteration, None if before is None else self._programs[before][1])

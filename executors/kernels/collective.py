@@ -30,7 +30,7 @@ LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that takes part in the collective. `task` belongs to a local plan: `mutates` has this device's operands only.
 
-    Raises StepcastError if this process runs alone.
+    Raises SchedcastError if this process runs alone.
     """
     body: Collective = task.body
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])

@@ -21,7 +21,7 @@ from executors.binding import Binding, Instance
 from executors.strides import same_strides, with_strides
 from simulator.plan.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 KIND = "update"
 
@@ -149,7 +149,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
     if body.may_skip and binding.forms.cuda and body.form != "fused":
-        raise StepcastError(
+        raise SchedcastError(
             f"on a GPU, the {body.form} form of {body.optimizer} decides on the host whether a step with a gradient scaler is skipped;"
             " expected a form that decides on the GPU; use a fused one such as adam:fused, or --precision amp"
         )

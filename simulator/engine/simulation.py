@@ -60,7 +60,7 @@ def simulate(
     the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task takes events of its
     own (`lanes`), which gives the same timeline more slowly.
 
-    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; StepcastError for a
+    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
     device or link that the machine lacks.
     """
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]

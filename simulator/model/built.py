@@ -10,10 +10,10 @@ import torch
 from simulator.model.batch import mapped, tensors_of
 from simulator.model.default_loss import unfit_loss
 from simulator.model.ops.autocast import autocast
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
-class FactoryFailedError(StepcastError):
+class FactoryFailedError(SchedcastError):
     """The user's factory raised an exception. Under fake tensors this may only mean that the factory reads tensor values."""
 
 

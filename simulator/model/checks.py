@@ -6,22 +6,22 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from simulator.model.built import Built
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def check_module(name: str, module: torch.nn.Module) -> None:
-    """Raise StepcastError for compiled modules, lazy, complex or hooked parameters, and sparse gradients."""
+    """Raise SchedcastError for compiled modules, lazy, complex or hooked parameters, and sparse gradients."""
     for layer, child in module.named_modules():
         place = f"layer {layer!r} of {name}" if layer else f"the model of {name}"
         if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
-            raise StepcastError(f"{place} is compiled by torch.compile, which is not modelled; expected a plain module; leave compile out")
+            raise SchedcastError(f"{place} is compiled by torch.compile, which is not modelled; expected a plain module; leave compile out")
         if getattr(child, "sparse", False) is True:
-            raise StepcastError(f"{place} has sparse gradients, which are not modelled; make it with sparse=False")
+            raise SchedcastError(f"{place} has sparse gradients, which are not modelled; make it with sparse=False")
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
-        raise StepcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory")
+        raise SchedcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory")
     for label, parameter in module.named_parameters():
         if parameter.is_complex():
-            raise StepcastError(
+            raise SchedcastError(
                 f"parameter {label!r} of {name} is complex, which is not modelled; expected real parameters; use torch.view_as_complex in"
                 " forward"
             )
@@ -29,7 +29,7 @@ def check_module(name: str, module: torch.nn.Module) -> None:
 
 
 def check_hooks(name: str, module: torch.nn.Module) -> None:
-    """Raise StepcastError for hooks on parameters and buffers: they are Python code that a plan would leave out.
+    """Raise SchedcastError for hooks on parameters and buffers: they are Python code that a plan would leave out.
 
     Hooks on modules and on activations are fine: what they compute is captured.
     """
@@ -39,14 +39,14 @@ def check_hooks(name: str, module: torch.nn.Module) -> None:
             ("register_post_accumulate_grad_hook", "_post_accumulate_grad_hooks"),
         ):
             if getattr(tensor, attribute, None):
-                raise StepcastError(
+                raise SchedcastError(
                     f"tensor {label!r} of {name} has a hook ({registered}), which a plan cannot run; expected none; put what it does into"
                     " the model's forward or the loss"
                 )
 
 
 def check_tensors(name: str, built: Built) -> None:
-    """Raise StepcastError for a parameter, buffer, input or target that is not a dense tensor on the CPU."""
+    """Raise SchedcastError for a parameter, buffer, input or target that is not a dense tensor on the CPU."""
     for label, tensor in _all_tensors(built):
         if tensor.is_nested:
             problem = "a nested tensor; expected a dense one; pad it"
@@ -58,7 +58,7 @@ def check_tensors(name: str, built: Built) -> None:
             problem = f"on the device {tensor.device}; expected the CPU; --device chooses where to run"
         else:
             continue
-        raise StepcastError(f"{label} of {name} is {problem}")
+        raise SchedcastError(f"{label} of {name} is {problem}")
 
 
 def _all_tensors(built: Built) -> Iterator[tuple[str, torch.Tensor]]:
@@ -68,7 +68,7 @@ def _all_tensors(built: Built) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_batch(name: str, batch: int, inputs: Mapping[str, torch.Tensor], inputs_for: Callable[[int], Mapping[str, torch.Tensor]]) -> None:
-    """Raise StepcastError if no input or target grows with the batch.
+    """Raise SchedcastError if no input or target grows with the batch.
 
     Most have the batch in dimension 0. If none has, it may be in dimension 1, or flattened together with another dimension: then
     `inputs_for(2 * batch)` shows whether any shape depends on it.
@@ -79,7 +79,7 @@ def check_batch(name: str, batch: int, inputs: Mapping[str, torch.Tensor], input
     if any(extent and extent % batch == 0 for shape in shapes.values() for extent in shape[:2]) and _grow(shapes, 2 * batch, inputs_for):
         return
     shown = ", ".join(f"{label} {shape}" for label, shape in list(shapes.items())[:4])
-    raise StepcastError(
+    raise SchedcastError(
         f"the factory {name} made {shown} for batch size {batch}; expected that many samples in dimension 0; use its argument"
     )
 
@@ -89,6 +89,6 @@ def _grow(shapes: Mapping[str, tuple[int, ...]], batch: int, inputs_for: Callabl
     try:
         with torch.random.fork_rng(devices=()):
             others = inputs_for(batch)
-    except StepcastError:
+    except SchedcastError:
         return True
     return {label: tuple(tensor.shape) for label, tensor in others.items()} != shapes

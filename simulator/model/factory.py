@@ -1,4 +1,4 @@
-"""Run a model factory. It is the user's code: every failure in it becomes a StepcastError of one line that says what failed and where."""
+"""Run a model factory. It is the user's code: every failure in it becomes a SchedcastError of one line that says what failed and where."""
 
 import sys
 import threading
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.model.time_limit import time_limit
 from simulator.model.user_code import blamed
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
     from simulator.model.built import Built
@@ -39,7 +39,7 @@ class Factory:
 def call_factory(factory: Factory, batch: int) -> "Built":
     """Run the factory and return its result, with the module in training mode.
 
-    Raises StepcastError if the factory raises an exception, does not return in time, or returns something that cannot be trained (see
+    Raises SchedcastError if the factory raises an exception, does not return in time, or returns something that cannot be trained (see
     `simulator.model.checks`).
     """
     from simulator.model.checks import check_batch, check_module, check_tensors
@@ -66,7 +66,7 @@ def _built(factory: Factory, batch: int) -> "Built":
         calls = CountedCalls()
         with time_limit(f"the factory {factory.name}", not factory.returned.is_set(), lambda: calls.count), calls:
             result = factory.call(batch)
-    except (StepcastError, KeyboardInterrupt):
+    except (SchedcastError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise FactoryFailedError(blamed(error, f"the factory {factory.name} failed for batch size {batch}")) from error
@@ -83,10 +83,10 @@ def _unpack(name: str, result: Any) -> tuple:
 
     if not isinstance(result, tuple | list) or len(result) not in (2, 3, 4):
         shown = f"a tuple of {len(result)}" if isinstance(result, tuple | list) else type(result).__name__
-        raise StepcastError(f"the factory {name} returned {shown}; expected {EXPECTED}")
+        raise SchedcastError(f"the factory {name} returned {shown}; expected {EXPECTED}")
     if not isinstance(result[0], torch.nn.Module):
-        raise StepcastError(f"the factory {name} returned a {type(result[0]).__name__} as its model; expected a torch.nn.Module")
+        raise SchedcastError(f"the factory {name} returned a {type(result[0]).__name__} as its model; expected a torch.nn.Module")
     loss = result[3] if len(result) == 4 else default_loss
     if not callable(loss):
-        raise StepcastError(f"the factory {name} returned a loss of type {type(loss).__name__}; expected a function (output, target)")
+        raise SchedcastError(f"the factory {name} returned a loss of type {type(loss).__name__}; expected a function (output, target)")
     return (*result[:2], result[2] if len(result) > 2 else None, loss)

@@ -16,36 +16,36 @@ from simulator.model.factory import Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.time_limit import time_limit
 from simulator.model.user_code import blamed
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 
-#: Top-level packages of Stepcast: a user's file with one of these names cannot be imported.
+#: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
 RESERVED = ("traces", "simulator", "executors", "calibrate", "ui")
 
 
 def check_built_in(spec: str, image_size: int | None) -> None:
-    """Raise StepcastError for an unknown built-in model or a wrong image size. A user's model is not checked, because it is code to run."""
+    """Raise SchedcastError for an unknown built-in model or a wrong image size. A user's model is not checked: it is code to run."""
     if ":" not in spec:
         find_factory(spec, image_size)
 
 
 def find_factory(spec: str, image_size: int | None = None) -> Factory:
-    """Return the factory that `spec` names. Raises StepcastError if there is none, or if its file does not import."""
+    """Return the factory that `spec` names. Raises SchedcastError if there is none, or if its file does not import."""
     if spec.partition(":")[0] in LIBRARIES and ":" in spec:
         return library_factory(spec, image_size)
     if ":" in spec:
         source, _, name = spec.rpartition(":")
         if image_size is not None:
-            raise StepcastError(f"--image-size applies to built-in models, not to {spec!r}; set the size in your factory")
+            raise SchedcastError(f"--image-size applies to built-in models, not to {spec!r}; set the size in your factory")
         return _user(source, name)
     if spec.endswith(".py"):
-        raise StepcastError(f"--model {spec!r} names no factory; expected FILE.py:FACTORY; add a colon and the function's name")
+        raise SchedcastError(f"--model {spec!r} names no factory; expected FILE.py:FACTORY; add a colon and the function's name")
     from simulator.model.workloads.registry import get
 
     workload = get(spec)
     size = workload.image_size if image_size is None else image_size
     if size < workload.least_size:
-        raise StepcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
+        raise SchedcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
     code = _hash_folder(Path(__file__).with_name("workloads"))
     data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
     return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
@@ -56,7 +56,7 @@ def _user(source: str, name: str) -> Factory:
     call = getattr(module, name, None)
     if not callable(call):
         offered = [n for n, item in vars(module).items() if callable(item) and not n.startswith("_")]
-        raise StepcastError(
+        raise SchedcastError(
             f"{source} has no factory {name!r}; expected a function taking a batch size; it offers: {', '.join(offered[:12])}"
         )
     return Factory(f"{source}:{name}", call, None, repeats=True)
@@ -74,15 +74,15 @@ def _import_file(path: Path):
         path = path.resolve()
         readable = path.is_file()
     except (OSError, RuntimeError) as error:  # a name that is too long, a folder without permission, a circle of links
-        raise StepcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model") from error
+        raise SchedcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model") from error
     if not readable:
-        raise StepcastError(f"no file {path}; expected a Python file with a factory; check --model")
+        raise SchedcastError(f"no file {path}; expected a Python file with a factory; check --model")
     _refuse_reserved_names(path)
     _load_torch()
     # At the end, after our own packages and the libraries: a traces.py next to the user's model must not replace ours.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    name = f"stepcast_user_{path.stem}_{hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()}"
+    name = f"schedcast_user_{path.stem}_{hashlib.blake2b(os.fsencode(path), digest_size=4).hexdigest()}"
     specification = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
@@ -91,14 +91,14 @@ def _import_file(path: Path):
             specification.loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name, None)
-        if isinstance(error, KeyboardInterrupt | StepcastError):
+        if isinstance(error, KeyboardInterrupt | SchedcastError):
             raise
-        raise StepcastError(blamed(error, f"{path} does not import")) from error
+        raise SchedcastError(blamed(error, f"{path} does not import")) from error
     return module
 
 
 def _refuse_reserved_names(path: Path) -> None:
-    """Raise StepcastError if the user's file, or a neighbor that it imports, imports a neighbor whose name one of our packages has."""
+    """Raise SchedcastError if the user's file, or a neighbor that it imports, imports a neighbor whose name one of our packages has."""
     seen: set[Path] = set()
     todo = [path]
     while todo:
@@ -109,7 +109,7 @@ def _refuse_reserved_names(path: Path) -> None:
             if neighbor is None or neighbor in seen:
                 continue
             if name in RESERVED and str(neighbor) != getattr(importlib.util.find_spec(name), "origin", None):
-                raise StepcastError(f"{file} imports {name}, a name taken by stepcast; rename {neighbor} and import it by the new name")
+                raise SchedcastError(f"{file} imports {name}, a name taken by schedcast; rename {neighbor} and import it by the new name")
             seen.add(neighbor)
             todo.append(neighbor)
 
@@ -127,19 +127,19 @@ def _imported(file: Path) -> set[str]:
 
 def _import_module(name: str):
     if not all(part.isidentifier() for part in name.split(".")):
-        raise StepcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
+        raise SchedcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
     if name.partition(".")[0] in RESERVED:
-        raise StepcastError(f"module {name} has a name taken by stepcast; give it as FILE.py:FACTORY, or rename it")
+        raise SchedcastError(f"module {name} has a name taken by schedcast; give it as FILE.py:FACTORY, or rename it")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     _load_torch()
     try:
         with time_limit(f"the import of {name}"):
             module = importlib.import_module(name)
-    except (KeyboardInterrupt, StepcastError):
+    except (KeyboardInterrupt, SchedcastError):
         raise
     except BaseException as error:
-        raise StepcastError(blamed(error, f"module {name} does not import; check --model and the installation")) from error
+        raise SchedcastError(blamed(error, f"module {name} does not import; check --model and the installation")) from error
     return module
 
 

@@ -16,7 +16,7 @@ from traces.files import first_fault
 #: The op that converts a tensor to another type.
 CAST = "aten._to_copy.default"
 #: The op that checks a number on which the course of the step depends.
-CHECK = "stepcast.expect.default"
+CHECK = "schedcast.expect.default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.in_use import PlansInUse
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
 #: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
@@ -59,24 +59,24 @@ class Job:
         try:
             self.model.encode()
         except UnicodeEncodeError as error:
-            raise StepcastError(f"--model {self.model!a} is not UTF-8 text; expected a name that is; rename the file") from error
+            raise SchedcastError(f"--model {self.model!a} is not UTF-8 text; expected a name that is; rename the file") from error
         for name in ("batch", "accumulate"):
             if getattr(self, name) < 1:
-                raise StepcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
+                raise SchedcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
         if self.image_size is not None and self.image_size < 1:
-            raise StepcastError(f"--image-size is {self.image_size}; expected at least 1")
+            raise SchedcastError(f"--image-size is {self.image_size}; expected at least 1")
         if self.batch % self.accumulate:
-            raise StepcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
+            raise SchedcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
         for kind, value, allowed in (("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS)):
             if value not in allowed:
                 raise UnknownNameError(kind, value, allowed)
         check_form(self.optimizer, self.form)
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
-            raise StepcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
+            raise SchedcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
         if self.lr is not None and not 0 <= self.lr < float("inf"):
-            raise StepcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
+            raise SchedcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
         if self.rates and not self.rates[0][0] and self.lr is not None:
-            raise StepcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
+            raise SchedcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
 
     @property
     def micro_batch(self) -> int:
@@ -116,7 +116,7 @@ class Job:
 
     @cached_property
     def rates(self) -> tuple[tuple[int, float], ...]:
-        """(first iteration, learning rate) of the phases of `lr_schedule`. Raises StepcastError if it is unusable."""
+        """(first iteration, learning rate) of the phases of `lr_schedule`. Raises SchedcastError if it is unusable."""
         return _rates(self.lr_schedule) if self.lr_schedule is not None else ()
 
     @cached_property
@@ -229,7 +229,7 @@ class Job:
 
 
 def _rates(text: str) -> tuple[tuple[int, float], ...]:
-    """Read ITERATION:RATE,... with increasing iterations. Raises StepcastError for anything else."""
+    """Read ITERATION:RATE,... with increasing iterations. Raises SchedcastError for anything else."""
     rates: list[tuple[int, float]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9}):([^\s:]{1,40})\s*", part)
@@ -238,8 +238,8 @@ def _rates(text: str) -> tuple[tuple[int, float], ...]:
         except (TypeError, ValueError):
             first, rate = 0, float("nan")
         if not 0 <= rate < float("inf"):
-            raise StepcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
+            raise SchedcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
         if rates and first <= rates[-1][0]:
-            raise StepcastError(f"--lr-schedule {text[:60]!r}: iteration {first} does not come after {rates[-1][0]}; list them in order")
+            raise SchedcastError(f"--lr-schedule {text[:60]!r}: iteration {first} does not come after {rates[-1][0]}; list them in order")
         rates.append((first, rate))
     return tuple(rates)

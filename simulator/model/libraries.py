@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
 
 #: What follows `hf:`, in words.
@@ -32,11 +32,11 @@ _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def library_factory(spec: str, image_size: int | None) -> Factory:
-    """Return the factory of `LIBRARY:NAME`. Raises StepcastError if the library is not installed or has no such model."""
+    """Return the factory of `LIBRARY:NAME`. Raises SchedcastError if the library is not installed or has no such model."""
     library, _, name = spec.partition(":")
     package = "transformers" if library == "hf" else library
     if importlib.util.find_spec(package) is None:
-        raise StepcastError(f"{spec} needs {package}, which is not installed; install it (pip install {package}) or use a built-in model")
+        raise SchedcastError(f"{spec} needs {package}, which is not installed; install it (pip install {package}) or use a built-in model")
     make, settings = LIBRARIES[library](name, image_size)
     from importlib.metadata import version
 
@@ -79,7 +79,7 @@ def _torchvision(name: str, image_size: int | None) -> tuple[Callable[[int], tup
         raise UnknownNameError("torchvision model", name, models.list_models())
     folder = models.get_model_builder(name).__module__.removeprefix("torchvision.models.").rpartition(".")[0]
     if folder not in ("", "segmentation", "video"):
-        raise StepcastError(f"torchvision:{name} is made for {folder}; expected one for classification, segmentation or video")
+        raise SchedcastError(f"torchvision:{name} is made for {folder}; expected one for classification, segmentation or video")
     transforms = models.get_model_weights(name).DEFAULT.transforms.keywords
     own = transforms.get("crop_size") or transforms.get("resize_size") or 224
     size = image_size or (own[0] if isinstance(own, list | tuple) else own)
@@ -133,7 +133,7 @@ def _hugging_face(name: str, size: int | None) -> tuple[Callable[[int], tuple], 
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as in T5's published settings
     taken = inspect.signature(model_class.forward).parameters
     if "labels" not in taken and "start_positions" not in taken and "return_loss" not in taken:
-        raise StepcastError(f"hf:{name}: {model_class.__name__} computes no loss; expected a class with a head; name one (hf:CLASS)")
+        raise SchedcastError(f"hf:{name}: {model_class.__name__} computes no loss; expected a class with a head; name one (hf:CLASS)")
 
     def make(batch: int) -> tuple:
         return model_class(config), _inputs(model_class.__name__, taken, config, batch, size), None, lambda output, _: output.loss
@@ -154,17 +154,17 @@ def _class_and_config(transformers: Any, name: str) -> tuple[Any, Any]:
         return getattr(transformers, name), getattr(transformers, name).config_class()
     kind = settings.get("model_type", name)
     if kind not in CONFIG_MAPPING_NAMES:
-        raise StepcastError(f"hf:{name[:80]} is unknown to transformers; expected {HF_NAMES}; nothing is loaded from a hub")
+        raise SchedcastError(f"hf:{name[:80]} is unknown to transformers; expected {HF_NAMES}; nothing is loaded from a hub")
     try:
         config = CONFIG_MAPPING[kind].from_dict(settings)
     except Exception as error:  # transformers' own checks of settings raise errors of many types
-        raise StepcastError(f"hf:{name}: its settings do not make a {kind}: {brief(error)}; check the config.json") from error
+        raise SchedcastError(f"hf:{name}: its settings do not make a {kind}: {brief(error)}; check the config.json") from error
     tasks = (_GENERATION_TASKS if config.is_encoder_decoder else ()) + _TASKS
     offered = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").get(kind) for task in tasks)
     own = next(iter(settings.get("architectures") or ()), None)
     class_name = own if hasattr(transformers, str(own)) else next((each for each in offered if each), None)
     if class_name is None:
-        raise StepcastError(f"hf:{name}: transformers has no {kind} with a loss for text, images or audio; name a class of it (hf:CLASS)")
+        raise SchedcastError(f"hf:{name}: transformers has no {kind} with a loss for text, images or audio; name a class of it (hf:CLASS)")
     return getattr(transformers, class_name if isinstance(class_name, str) else class_name[0]), config
 
 
@@ -172,9 +172,9 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise StepcastError(f"cannot read {path}: {error}; expected the config.json of a transformers model; check --model") from error
+        raise SchedcastError(f"cannot read {path}: {error}; expected the config.json of a transformers model; check --model") from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
-        raise StepcastError(f"{path} names no model_type; expected the config.json of a transformers model; check --model")
+        raise SchedcastError(f"{path} names no model_type; expected the config.json of a transformers model; check --model")
     return settings
 
 

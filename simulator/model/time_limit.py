@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from simulator.model.user_code import own_line
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Name of the environment variable that sets the limit in seconds.
-VARIABLE = "STEPCAST_FACTORY_SECONDS"
+VARIABLE = "SCHEDCAST_FACTORY_SECONDS"
 #: The default limit for code that does not get on, and the time after which a line says what is waited for. Both in seconds.
 LIMIT_S, NOTICE_S = 50.0, 20.0
 #: Code that gets on may take this many limits: it may do so for ever, in an endless loop.
@@ -24,7 +24,7 @@ LOOK_S, SHOWN_S = 1.0, 2.0
 #: Seconds after the limit in which the code may end by itself. Then the process ends: the code swallows every exception.
 GRACE_S = 5.0
 #: What is running and how far it is, as messages of level INFO, about one in a second. An empty one says that it has ended.
-progress_log = logging.getLogger("stepcast.progress")
+progress_log = logging.getLogger("schedcast.progress")
 
 
 class _OutOfTime(BaseException):  # not an Exception: a loop that retries on errors must not swallow it
@@ -32,7 +32,7 @@ class _OutOfTime(BaseException):  # not an Exception: a loop that retries on err
 
 
 def limit_s() -> float:
-    """Return the limit in seconds. Raises StepcastError if the environment variable is not a number above 0."""
+    """Return the limit in seconds. Raises SchedcastError if the environment variable is not a number above 0."""
     text = os.environ.get(VARIABLE)
     if not text:
         return LIMIT_S
@@ -41,13 +41,13 @@ def limit_s() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 1e6:
-        raise StepcastError(f"{VARIABLE} is {text!r}; expected a number of seconds above 0, and at most 1000000")
+        raise SchedcastError(f"{VARIABLE} is {text!r}; expected a number of seconds above 0, and at most 1000000")
     return seconds
 
 
 @contextmanager
 def time_limit(what: str, limited: bool = True, done: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Raise StepcastError, with the user's line that it is at, if the block hangs.
+    """Raise SchedcastError, with the user's line that it is at, if the block hangs.
 
     It hangs if `done()`, a number of ops, stays the same for `limit_s`; MOST_LIMITS times as long is too long in any case. From SHOWN_S on,
     `progress_log` gets `what` with the number and the seconds; after NOTICE_S, a line says that `what` is still running.
@@ -62,7 +62,7 @@ def time_limit(what: str, limited: bool = True, done: Callable[[], int] = lambda
     try:
         yield
     except _OutOfTime as error:
-        raise StepcastError(watch.message(traceback.extract_tb(error.__traceback__))) from error
+        raise SchedcastError(watch.message(traceback.extract_tb(error.__traceback__))) from error
     finally:
         watch.stop()
         if can_end:
@@ -107,7 +107,7 @@ class _Watch(threading.Thread):
             if not noticed and now_s - self._start_s >= NOTICE_S and self._limit < float("inf"):
                 noticed = True
                 text = "%s is still running; it ends after %g s without progress (%s), and Ctrl-C stops it"
-                logging.getLogger("stepcast").warning(text, self._what, self._limit, VARIABLE)
+                logging.getLogger("schedcast").warning(text, self._what, self._limit, VARIABLE)
 
     def _end(self) -> None:
         main = threading.main_thread().ident
@@ -115,8 +115,8 @@ class _Watch(threading.Thread):
         signal.pthread_kill(main, signal.SIGALRM)
         if not self._stopped.wait(GRACE_S):
             stack = traceback.extract_stack(sys._current_frames().get(main))
-            print(f"stepcast: {self.message(stack)}", file=sys.__stderr__, flush=True)
-            os._exit(StepcastError.exit_status)
+            print(f"schedcast: {self.message(stack)}", file=sys.__stderr__, flush=True)
+            os._exit(SchedcastError.exit_status)
 
     def message(self, stack: traceback.StackSummary) -> str:
         """What ended, in one line."""

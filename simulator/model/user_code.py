@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The most characters of an exception's message that are shown.
 MOST_CHARACTERS = 300
@@ -17,21 +17,21 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 @contextmanager
 def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn an exception of the user's model or loss into a StepcastError with the line it came from; `passed_on` ones stay as they are.
+    """Turn an exception of the user's model or loss into a SchedcastError with the line it came from; `passed_on` ones stay as they are.
 
-    A StepcastError, such as the refusal of an op, gets the line too.
+    A SchedcastError, such as the refusal of an op, gets the line too.
     """
     try:
         yield
     except (KeyboardInterrupt, *passed_on):
         raise
-    except StepcastError as error:
+    except SchedcastError as error:
         place = own_line(traceback.extract_tb(error.__traceback__))
         if not place or str(error).startswith(place):
             raise
-        raise StepcastError(f"{place}: {error}") from error
+        raise SchedcastError(f"{place}: {error}") from error
     except BaseException as error:
-        raise StepcastError(blamed(error, f"the training step fails for batch size {batch}")) from error
+        raise SchedcastError(blamed(error, f"the training step fails for batch size {batch}")) from error
 
 
 def blamed(error: BaseException, what: str) -> str:
@@ -70,7 +70,7 @@ def own_line(stack: Sequence[traceback.FrameSummary]) -> str:
 
 @cache
 def _is_foreign(name: str) -> bool:
-    """Whether a file is neither Stepcast's nor PyTorch's nor the standard library's."""
+    """Whether a file is neither Schedcast's nor PyTorch's nor the standard library's."""
     path = Path(name)
     ours = Path(__file__).resolve().parents[2]
     skipped = [ours / package for package in ("traces", "simulator", "executors", "calibrate", "ui")]

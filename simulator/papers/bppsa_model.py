@@ -36,9 +36,9 @@ RNN, GRU = "rnn_bitstream", "gru_features"
 #: Samples of an epoch, by model; sections 4.1 and 4.2.
 SAMPLES = {RNN: 32_000, GRU: 6_705}
 BASELINE, SCAN = "baseline", "bppsa:scan=blelloch"
-_CHAIN = {"stepcast.rnn.default": "forward", "stepcast.gru.default": "forward"}
-_CHAIN |= {"stepcast.rnn_backward.default": "backward", "stepcast.gru_backward.default": "backward"}
-_GATES = frozenset({"stepcast.rnn_gates.default", "stepcast.gru_gates.default"})
+_CHAIN = {"schedcast.rnn.default": "forward", "schedcast.gru.default": "forward"}
+_CHAIN |= {"schedcast.rnn_backward.default": "backward", "schedcast.gru_backward.default": "backward"}
+_GATES = frozenset({"schedcast.rnn_gates.default", "schedcast.gru_gates.default"})
 #: A GRU's Jacobians are sums of three terms: written once, then read and written again for each of the other two terms.
 _GRU_PASSES = 5
 
@@ -181,7 +181,7 @@ def _recompute_gates(tasks: Sequence[Task]) -> Iterator[Task]:
     """Yield the tasks, with a GRU's gates computed again after its forward, because those of cuDNN are not accessible (appendix E)."""
     for task in tasks:
         yield task
-        if getattr(task.body, "target", "") == "stepcast.gru.default":
+        if getattr(task.body, "target", "") == "schedcast.gru.default":
             yield _gates_again(task)
 
 

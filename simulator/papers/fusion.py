@@ -16,7 +16,7 @@ from simulator.papers.predicting import BASELINE, Missing, Step, Steps, StepsByS
 from simulator.papers.registry import Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import Chart, Check, Panel, Paper
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 PAPER = registry.get("fusion")
 FF, BF, BF2 = "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"
@@ -92,7 +92,7 @@ def parameters_per_layer(job: Job) -> float:
     """Return the average number of parameters of the layers that have any; 0 for an unknown model."""
     try:
         graph = job.graph()
-    except StepcastError:
+    except SchedcastError:
         return 0.0
     layers = {graph.layers[name] for name in graph.parameters}
     return sum(graph.values[name].operand().elements for name in graph.parameters) / len(layers)

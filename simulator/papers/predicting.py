@@ -13,7 +13,7 @@ from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
 from traces.documents.reproduction import OK
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 BASELINE = "baseline"
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Missing:
     step_s = interval_s = peak_bytes = streams = overlapped_s = None
 
     @classmethod
-    def because(cls, error: StepcastError) -> "Missing":
+    def because(cls, error: SchedcastError) -> "Missing":
         """Return what is missing because of `error`; of an unknown name, without the list of known names."""
         text = str(error)
         return cls(text.partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else text)
@@ -105,11 +105,11 @@ class Steps:
         self._progress(text)
 
     def attempt(self, text: str, compute: Callable[[], T]) -> T | Missing:
-        """Report progress and return what `compute` returns, or that it is missing if it raises StepcastError."""
+        """Report progress and return what `compute` returns, or that it is missing if it raises SchedcastError."""
         self._progress(text)
         try:
             return compute()
-        except StepcastError as error:
+        except SchedcastError as error:
             return Missing.because(error)
 
     def on(self, machine: str) -> "Steps":
@@ -136,9 +136,9 @@ class Steps:
                 machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
             for text, result in forecast_many(job, texts, {}, machine, model):
-                failed = isinstance(result, StepcastError)
+                failed = isinstance(result, SchedcastError)
                 self._steps[job.digest, text] = Missing.because(result) if failed else self._step(result, machine)
-        except StepcastError as error:
+        except SchedcastError as error:
             self._steps |= {(job.digest, text): Missing.because(error) for text in (BASELINE, *texts)}
 
     def _step(self, forecast: Forecast, machine: Machine) -> Step:

@@ -29,7 +29,7 @@ from traces.files import first_fault, read_document
 
 #: Stands for every paper, instead of a name.
 ALL = "all"
-SCHEMA = "stepcast.paper/1"
+SCHEMA = "schedcast.paper/1"
 FOLDER = Path(__file__).parent
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -173,7 +173,7 @@ def names() -> list[str]:
 def get(name: str) -> Source:
     """Return the paper called `name`. Raises UnknownNameError, and UnusableFileError if its file is damaged."""
     if name not in names():
-        raise UnknownNameError("paper", name, [*names(), ALL], "stepcast reproduce lists them")
+        raise UnknownNameError("paper", name, [*names(), ALL], "schedcast reproduce lists them")
     path = FOLDER / f"{name}.json"
     return _checked(Source, read_document(path, "paper", SCHEMA), f"paper {path}")
 
@@ -182,4 +182,4 @@ def _checked(model: type[Model], content: Any, what: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise UnusableFileError(f"{what} is damaged {first_fault(error)}; install stepcast again") from error
+        raise UnusableFileError(f"{what} is damaged {first_fault(error)}; install schedcast again") from error

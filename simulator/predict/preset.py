@@ -24,7 +24,7 @@ def preset_costs(
 ) -> tuple[Machine, CostModel]:
     """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
 
-    Raises StepcastError for an unknown name.
+    Raises SchedcastError for an unknown name.
     """
     profile = shipped_profile(product_of(name), job.precision == "tf32")
     machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)

@@ -20,7 +20,7 @@ from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import Replay, Step, lane_name, span_phase
 from traces import units
 from traces.documents.timeline import Span, Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.formats import iterations as iterations_of
 from traces.formats.iterations import Iterations
 from traces.formats.kineto import load_trace
@@ -33,14 +33,14 @@ PRIORITY_LEVELS = 4
 
 
 def load_replay(*paths: Path | str) -> Replay:
-    """Load one trace per rank and build their replay. Raises StepcastError for files that cannot be replayed."""
+    """Load one trace per rank and build their replay. Raises SchedcastError for files that cannot be replayed."""
     return build_replay([load_trace(path) for path in paths])
 
 
 def build_replay(recordings: Sequence[Recording]) -> Replay:
-    """Build the replay of the ranks of one job, recorded on one clock. Raises StepcastError if their times do not overlap."""
+    """Build the replay of the ranks of one job, recorded on one clock. Raises SchedcastError if their times do not overlap."""
     if not recordings:
-        raise StepcastError("no trace given; expected one file per rank")
+        raise SchedcastError("no trace given; expected one file per rank")
     ranks = sorted(recordings, key=lambda recording: recording.rank)
     _check_clock(ranks)
     return _Builder(ranks).replay()
@@ -50,7 +50,7 @@ def _check_clock(ranks: Sequence[Recording]) -> None:
     begins = [rank.origin_ns / 1e9 + rank.begin_s for rank in ranks]
     ends = [rank.origin_ns / 1e9 + max(work.end_s for work in rank.works) for rank in ranks]
     if max(begins) >= min(ends) and len(ranks) > 1:
-        raise StepcastError("the traces do not overlap in time; expected ranks of one job, recorded together on one clock")
+        raise SchedcastError("the traces do not overlap in time; expected ranks of one job, recorded together on one clock")
 
 
 class _Builder:

@@ -38,7 +38,7 @@ from simulator.plan.task import (
 )
 from simulator.plan.tensors import PlanTensors, merged
 from simulator.strategies.options import option_values
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -258,9 +258,9 @@ class PlanBuilder:
         )
 
     def refuse_clipping(self, strategy: str, instead: str) -> None:
-        """Raise StepcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
+        """Raise SchedcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
         if self.job.needs_all_gradients:
-            raise StepcastError(
+            raise SchedcastError(
                 f"{strategy} cannot {self.job.needs_all_gradients}: it updates before all gradients are known; use {instead}"
             )
 

@@ -33,7 +33,7 @@ class Options(StepOptions):
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Forward, backward and update of all layers on all devices.
 
-    Raises StepcastError if the machine has too few devices.
+    Raises SchedcastError if the machine has too few devices.
     """
     check_job(NAME, job, machine, options)
     with gc_paused():

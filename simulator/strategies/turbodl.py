@@ -68,7 +68,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, reused from block to block, with a further set for each extra group.
 
     The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them at once
-    (dependency distance 1). Raises StepcastError if `fuse=backward` is combined with clipping by the global norm.
+    (dependency distance 1). Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm.
     """
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 

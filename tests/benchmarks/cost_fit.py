@@ -2,7 +2,7 @@
 
 Leaves out each model of a profile in turn, predicts its keys from those of the others, and prints the root mean square of
 log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.engine.costs.left_out`), with the number
-of models behind each figure. PROFILE is what `stepcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
+of models behind each figure. PROFILE is what `schedcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
 the figures become `simulator/engine/costs/left_out.json`, which serves profiles of few models.
 """
 

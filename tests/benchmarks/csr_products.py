@@ -20,7 +20,7 @@ from simulator.plan.bodies.csr.product import Recipe
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
 from simulator.plan.bodies.jacobian_product import Gradient, JacobianProduct
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 ROUNDS, WARM_UP = 3, 2
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def chain(model: str) -> list[tuple[str, Recipe]]:
     for op in graph.backward_ops:
         try:
             rule, _ = jacobian_of(op, graph)
-        except StepcastError:
+        except SchedcastError:
             continue
         if not (isinstance(rule, LinearRule) and rule.mask is None):
             found.append((op.layer, rule))

@@ -340,7 +340,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print the fitted numbers and the scores."""
     folder = shared_folder("")
     if folder is None or not (folder / TABLE).is_file():
-        print("no public measurements beside the repository; set STEPCAST_SHARED")
+        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
         return
     steps = [step_ops(row) for row in read(folder / TABLE)[0]]
     ops = fit_efficiencies.ops_of(folder)

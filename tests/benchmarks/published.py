@@ -80,7 +80,7 @@ def print_measured_steps() -> None:
     """Predict every row of the shared table that can be predicted, and print errors and the coverage of intervals."""
     folder = shared_folder("")
     if folder is None or not (folder / TABLE).is_file():
-        print("no public measurements beside the repository; set STEPCAST_SHARED\n")
+        print("no public measurements beside the repository; set SCHEDCAST_SHARED\n")
         return
     rows, left_out = read(folder / TABLE)
     print(ROW_HEAD)

@@ -42,8 +42,8 @@ def peak_mb() -> float:
 def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["STEPCAST_CACHE"] = cache
-        print(f"stepcast --help: {command_s(('--help',)):.2f} s")
+        os.environ["SCHEDCAST_CACHE"] = cache
+        print(f"schedcast --help: {command_s(('--help',)):.2f} s")
         for what, arguments in REFUSED.items():
             print(f"refusing {what}: {command_s(arguments, status=2):.2f} s")
         for what, repeats in (("captured", 1), ("from the disk cache", 5)):

@@ -12,7 +12,7 @@ from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import stateful_models
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = [
     name
@@ -105,7 +105,7 @@ def test_a_factory_that_makes_another_model_each_time_is_refused():
     graph = job.graph()
     built = job.build()
     built.module.first = torch.nn.Linear(4, 5, dtype=torch.float64)
-    with pytest.raises(StepcastError, match=r"makes another model each time: first.weight is \(5, 4\) of torch.float64, and was \(4, 4\)"):
+    with pytest.raises(SchedcastError, match=r"makes another model each time: first.weight is \(5, 4\) of torch.float64, and was \(4, 4\)"):
         job_tensors(job, built, graph)
 
 
@@ -124,5 +124,5 @@ def test_a_batch_may_be_flattened_but_must_heed_its_size():
         return torch.nn.Linear(3, 2), torch.randn(8 * batch, 3), torch.zeros(8 * batch, dtype=torch.int64)
 
     assert capture(lambda: call_factory(Factory("mine", flattened, None), 4), batch=4).values["input:0"].shape == (32, 3)
-    with pytest.raises(StepcastError, match=r"made input:0 \(32, 3\), target:0 \(32,\) for batch size 4; .*use its argument"):
+    with pytest.raises(SchedcastError, match=r"made input:0 \(32, 3\), target:0 \(32,\) for batch size 4; .*use its argument"):
         call_factory(Factory("mine", lambda _: flattened(4), None), 4)

@@ -51,7 +51,7 @@ def test_a_damaged_order_is_followed_or_refused(text):
 
 
 def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     cache.store(("job",), Job("lenet5", 2).graph())
     path = next(tmp_path.rglob("*.json.gz"))
     sample = cache.read_json(path, "graph")
@@ -71,6 +71,6 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
                     forecast(strategy.plan(job, target, None, options), target, CostModel(target))
                 finally:
                     monkeypatch.undo()
-                    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+                    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
 
     check()

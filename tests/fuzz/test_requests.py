@@ -143,7 +143,7 @@ CODE = """
 
 
 def test_a_factory_is_predicted_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path / "cache"))
     target = load_machine("h100")
     numbers = iter(range(10**9))
 

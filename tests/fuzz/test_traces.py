@@ -24,7 +24,7 @@ def trace(tmp_path_factory):
 
 
 def replay(path, rules=()):
-    """Everything that `stepcast replay` does."""
+    """Everything that `schedcast replay` does."""
     recording = replayed([path])
     result = recording.result
     one_step(recording.replay, recording.simulated, result.median_step, "replayed")

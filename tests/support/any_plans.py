@@ -28,7 +28,7 @@ def operands(draw, names=None):
 
 OPS = st.builds(
     OpCall,
-    st.sampled_from(["aten.mm.default", "aten.add.Tensor", "stepcast.rnn.default"]),
+    st.sampled_from(["aten.mm.default", "aten.add.Tensor", "schedcast.rnn.default"]),
     st.just('[{"$": 0}, NaN]'),
     st.just("{}"),
     st.tuples(COUNTS),

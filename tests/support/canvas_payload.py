@@ -72,4 +72,4 @@ def payloads_of_app(app: Any) -> list[Payload]:
 
 def is_timeline(element: Any) -> bool:
     """Whether an element of such a page is a timeline."""
-    return element.type == "bidi_component" and element.proto.component_name == "stepcast_timeline"
+    return element.type == "bidi_component" and element.proto.component_name == "schedcast_timeline"

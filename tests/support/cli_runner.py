@@ -46,7 +46,7 @@ def _child(request: dict, run, out, err) -> int:
     os.environ.update(request["env"])
     if request["file_limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
-    sys.argv = ["stepcast", *request["args"]]
+    sys.argv = ["schedcast", *request["args"]]
     status = 0
     try:
         run()

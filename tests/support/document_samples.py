@@ -176,7 +176,7 @@ def _profile() -> dict[str, Any]:
         anchor_s=1e-3, cache_bytes=50 * 2**20, memory_bytes=80 * 2**30, bandwidth_bytes_per_s=3e12, peak_flops={"fp32": 6.7e13},
         priority_levels=6, partition_sms={"2": 64}, notes=["throttled"],
     )  # fmt: skip
-    return {"schema": "stepcast.profile/1", **json.loads(profile.model_dump_json())}
+    return {"schema": "schedcast.profile/1", **json.loads(profile.model_dump_json())}
 
 
 def _reproduction() -> Reproduction:
@@ -233,7 +233,7 @@ def _timeline() -> dict[str, Any]:
 
     timeline = comparisons()[-1].predicted
     small = Timeline(**{name: getattr(timeline, name) for name in timeline.__dataclass_fields__} | {"spans": timeline.spans[:12]})
-    return {"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(small, mode="json")}
+    return {"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(small, mode="json")}
 
 
 def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
@@ -253,7 +253,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
 
     return {
         "timeline": (_timeline(), use_timeline),
-        "small timeline": ({"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
+        "small timeline": ({"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
         "prediction": (explained.document(), use_prediction),
         "predictions": (
             predictions_document([placed | explained.document()], [placed | {"strategy": "gpipe", "why": "too large"}]),

@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in
 from tests.support import mlp
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
@@ -139,7 +139,7 @@ def troubled() -> CheckContext:
 
 def none() -> CheckContext:
     """A machine without a GPU."""
-    raise StepcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
+    raise SchedcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
 
 
 def another() -> CheckContext:

@@ -1,4 +1,4 @@
-"""Starts Python programs by forking a process that has imported PyTorch and Stepcast: `python -m tests.support.fork_server SOCKET_NUMBER`.
+"""Starts Python programs by forking a process that has imported PyTorch and Schedcast: `python -m tests.support.fork_server SOCKET_NUMBER`.
 
 Each is a process of its own, with its own environment, folder, arguments, output and signals. It saves the seconds of the imports. See
 `warm_processes`, which sends the requests.

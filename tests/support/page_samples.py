@@ -7,7 +7,7 @@ SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 
 
 def result(strategy="turbodl", predicted=0.040, measured=0.042, base=(0.050, 0.050), drift=1.01, **changes):
-    """A strategy's row, with derived figures computed as `stepcast validate` does. `base`: predicted and measured baseline in seconds."""
+    """A strategy's row, with derived figures computed as `schedcast validate` does. `base`: predicted and measured baseline in seconds."""
     row = {
         "strategy": strategy,
         "options": {"alpha": 2},

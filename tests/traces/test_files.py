@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import check_writable, write_atomic
 
 
@@ -54,7 +54,7 @@ def test_a_device_is_written_in_place():
     check_writable("/dev/null")
     write_atomic("/dev/null", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(StepcastError, match="cannot write /dev/full: No space left on device"):
+    with pytest.raises(SchedcastError, match="cannot write /dev/full: No space left on device"):
         write_atomic("/dev/full", "too much")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
@@ -86,12 +86,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StepcastError, match=r"t\.json: No space left on device"):
+    with pytest.raises(SchedcastError, match=r"t\.json: No space left on device"):
         write_atomic(place, "new")
     assert (place.read_text(), os.listdir(tmp_path)) == ("old", ["t.json"])
 
 
 @pytest.mark.parametrize(("name", "message"), [("x" * 5000, "File name too long"), ("a\0b", "null byte")])
 def test_names_that_no_file_can_have(tmp_path, name, message):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         check_writable(tmp_path / name)

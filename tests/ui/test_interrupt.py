@@ -47,7 +47,7 @@ class Last:
         sleep(1)
 os.last_of_all = Last()
 """
-STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
+STOPPED = (130, "", "schedcast: stopped; nothing half-written is left\n")
 TERMINATED = (143, *STOPPED[1:])
 LONG = ("--model", "lenet5", "--batch", 2048)
 #: Longest wait for steps that take a few seconds. A process that reaches it hangs.
@@ -57,7 +57,9 @@ HANGS_S = 120
 def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT, begin=start_warm) -> tuple[int, str, str]:
     """Start the command line, send the signal `by` when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
-    process = begin(code, *arguments, folder=folder, STEPCAST_CACHE=str(folder / "cache"))  # an empty one: some are stopped while capturing
+    process = begin(
+        code, *arguments, folder=folder, SCHEDCAST_CACHE=str(folder / "cache")
+    )  # an empty one: some are stopped while capturing
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -163,7 +165,7 @@ def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline", begin=start) == STOPPED
 
 
-def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):
+def test_a_calibration_continues_where_it_stopped(tmp_path, schedcast):
     profile = tmp_path / "p.json"
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"
@@ -177,7 +179,7 @@ def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):
     assert len(stopped) % 4 == 0
     assert {record["key"] for record in read_samples(profile)} == set(stopped)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    done = stepcast.call(*job, "--json").document
+    done = schedcast.call(*job, "--json").document
     finished = Profile.load(profile).costs
     assert done["measured_keys"] == len(finished) - len(stopped) > 0
     assert {key: finished[key] for key in stopped} == stopped

@@ -5,7 +5,7 @@ import pytest
 from calibrate.placement import Placement
 from simulator.machine.scaled import scale_of
 from simulator.model.job import Job
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.request import DECLARED, JobRequest
 
 WHOLE = JobRequest(
@@ -31,9 +31,9 @@ def test_the_job_and_the_placement_of_a_request():
 
 
 def test_job_and_placement_check_what_a_request_asks_for():
-    with pytest.raises(StepcastError, match="--batch 3 is not divisible by --accumulate 2"):
+    with pytest.raises(SchedcastError, match="--batch 3 is not divisible by --accumulate 2"):
         JobRequest("lenet5", 3, accumulate=2).job()
-    with pytest.raises(StepcastError, match="--partition 2 splits one GPU, and --devices 2 are several"):
+    with pytest.raises(SchedcastError, match="--partition 2 splits one GPU, and --devices 2 are several"):
         JobRequest("lenet5", partition=2, devices=2).placement()
 
 

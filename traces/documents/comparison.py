@@ -1,4 +1,4 @@
-"""Predictions and measurements compared: the documents of `stepcast predict` and `stepcast validate`, and the timelines of one strategy.
+"""Predictions and measurements compared: the documents of `schedcast predict` and `schedcast validate`, and the timelines of one strategy.
 
 Floats are finite or null. A quantity that does not exist, such as the measured time of a skipped strategy, is null, never 0 and never NaN.
 """
@@ -54,7 +54,7 @@ class MemoryNeed(Data):
 
 
 class Prediction(Document):
-    """The predicted step time of one strategy on one machine, with its explanation. Document `stepcast.prediction/1`.
+    """The predicted step time of one strategy on one machine, with its explanation. Document `schedcast.prediction/1`.
 
     `tasks` counts task executions over all simulated periods. `simulate_wall_s` is the time of the simulation alone, after dependencies
     are derived and costs are resolved. `bubble_share` is 1 − busy device seconds / (devices · step). `at_peak` lists the contents of each
@@ -72,7 +72,7 @@ class Prediction(Document):
     is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
     """
 
-    schema_name = "stepcast.prediction/1"
+    schema_name = "schedcast.prediction/1"
     kind = "prediction"
 
     strategy: str
@@ -216,7 +216,7 @@ class ValidationResult(Data):
 
 
 class Validation(Document):
-    """Predicted against measured step times of one job under several strategies. Document `stepcast.validation/1`.
+    """Predicted against measured step times of one job under several strategies. Document `schedcast.validation/1`.
 
     `aa_spread` is the spread of the baseline interleaved with itself, as a share of its step time; `reference_step_s` is plain PyTorch.
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
@@ -231,7 +231,7 @@ class Validation(Document):
     speed-ups hold 90 %, so that the fastest row may be picked; 1 in documents from before that was so.
     """
 
-    schema_name = "stepcast.validation/1"
+    schema_name = "schedcast.validation/1"
     kind = "validation"
 
     model: str

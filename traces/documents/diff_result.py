@@ -1,4 +1,4 @@
-"""The document of `stepcast diff`: why one run's step is longer than another's."""
+"""The document of `schedcast diff`: why one run's step is longer than another's."""
 
 from math import fsum
 from typing import Literal, Self
@@ -29,7 +29,7 @@ class DiffTerm(Data):
 
 
 class Diff(Document):
-    """B's step time less A's, in terms that add up to it. Document `stepcast.diff/1`.
+    """B's step time less A's, in terms that add up to it. Document `schedcast.diff/1`.
 
     `compared`: two recorded traces, two timelines, or the predicted and the measured step of a validation. The last term may be a
     remainder, `remainder_s`: what the comparison does not explain. `aligned_share`: the share of the device seconds of both that is spent
@@ -37,7 +37,7 @@ class Diff(Document):
     first steps were compared.
     """
 
-    schema_name = "stepcast.diff/1"
+    schema_name = "schedcast.diff/1"
     kind = "diff"
 
     compared: Literal["traces", "timelines", "validation"]

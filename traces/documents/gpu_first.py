@@ -1,7 +1,7 @@
-"""The document of `stepcast gpu-first`: what a GPU that never ran Stepcast before did well, did differently, or failed at.
+"""The document of `schedcast gpu-first`: what a GPU that never ran Schedcast before did well, did differently, or failed at.
 
 The document is `first.json` in a folder that also holds its text, the output of every check in `checks/`, and `report/`, the report of
-`stepcast gpu-report` for the time that was left.
+`schedcast gpu-report` for the time that was left.
 """
 
 from typing import Any, Literal
@@ -29,7 +29,7 @@ class Mend(Data):
 class CheckRecord(Data):
     """The answer of one check.
 
-    `verdict`: "differs" if the GPU does something else than Stepcast assumes, "failed" if the check did not get to an answer, "left" if it
+    `verdict`: "differs" if the GPU does something else than Schedcast assumes, "failed" if the check did not get to an answer, "left" if it
     did not fit into the time. `means` says in words what the answer means. `figures` have their units in their names. `earlier`: an earlier
     call with the same folder made the check.
     """
@@ -50,14 +50,14 @@ class CheckRecord(Data):
 
 
 class GpuFirst(Document):
-    """The first minutes on a GPU. Document `stepcast.gpu_first/1`.
+    """The first minutes on a GPU. Document `schedcast.gpu_first/1`.
 
     `fix_first`: what to mend, in order of worth. `device` and `versions` are those that the first check found. `minutes` is the limit of
     this call, `seconds` its duration. `checks` are in the order in which they run. `report` says in words what became of the GPU report.
     `complete`: False while the call runs, and for ever if it was killed.
     """
 
-    schema_name = "stepcast.gpu_first/1"
+    schema_name = "schedcast.gpu_first/1"
     kind = "first look at a GPU"
 
     fix_first: tuple[str, ...]
@@ -73,7 +73,7 @@ class GpuFirst(Document):
 
     @property
     def well(self) -> bool:
-        """Whether every check that got an answer found what Stepcast assumes, and none failed."""
+        """Whether every check that got an answer found what Schedcast assumes, and none failed."""
         return all(check.verdict in ("ok", "left") for check in self.checks)
 
 

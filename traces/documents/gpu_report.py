@@ -1,4 +1,4 @@
-"""The document of `stepcast gpu-report`: the measurements made on one GPU, part by part, and how well they were predicted.
+"""The document of `schedcast gpu-report`: the measurements made on one GPU, part by part, and how well they were predicted.
 
 The document is `report.json` in a folder that also holds the profiles, `facts.json` and `validations/NAME.json`. Committed reports are
 folders of `data` beside this file.
@@ -61,12 +61,12 @@ class ModeSummary(Data):
 
 
 class GpuReport(Document):
-    """All measurements of `stepcast gpu-report` on one GPU. Document `stepcast.gpu-report/1`.
+    """All measurements of `schedcast gpu-report` on one GPU. Document `schedcast.gpu-report/1`.
 
     `seconds` is the duration of this run, `minutes` its limit. `parts` are in the order of their priority.
     """
 
-    schema_name = "stepcast.gpu-report/1"
+    schema_name = "schedcast.gpu-report/1"
     kind = "GPU report"
 
     date: str

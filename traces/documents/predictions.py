@@ -1,4 +1,4 @@
-"""The document of `stepcast predict` about several batches, machines or strategies."""
+"""The document of `schedcast predict` about several batches, machines or strategies."""
 
 from typing import ClassVar
 
@@ -27,9 +27,9 @@ class RefusedPrediction(Data):
 
 
 class Predictions(Document):
-    """All predictions, machine by machine and batch by batch, and what was refused. Document `stepcast.predictions/1`."""
+    """All predictions, machine by machine and batch by batch, and what was refused. Document `schedcast.predictions/1`."""
 
-    schema_name: ClassVar[str] = "stepcast.predictions/1"
+    schema_name: ClassVar[str] = "schedcast.predictions/1"
     kind: ClassVar[str] = "set of predictions"
 
     predictions: tuple[PlacedPrediction, ...]

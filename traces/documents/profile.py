@@ -21,7 +21,7 @@ from traces.files import first_fault, read_document, write_json
 from traces.garbage import gc_paused
 from traces.locks import locked
 
-SCHEMA = "stepcast.profile/1"
+SCHEMA = "schedcast.profile/1"
 #: Samples that spread more than this say nothing about a key, and intervals made of them would not be numbers.
 MOST_SPREAD = 10.0
 
@@ -301,7 +301,7 @@ class Profile(_Data):
         return profile
 
     def save(self, path: Path | str) -> Path:
-        """Write atomically, with the current time in `updated`. Raises StepcastError if the file cannot be written.
+        """Write atomically, with the current time in `updated`. Raises SchedcastError if the file cannot be written.
 
         What other processes have added to the file since this profile was read stays in it: only changes made here are written. A file of
         another machine, or one that cannot be read, is replaced.

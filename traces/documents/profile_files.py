@@ -12,9 +12,15 @@ from traces.files import cannot_write
 from traces.locks import locked
 
 
+def data_folder() -> Path:
+    """The user's data folder, or that of the project's former name if only that exists. SCHEDCAST_DATA in the environment names another."""
+    folder, former = (Path(platformdirs.user_data_dir(name)) for name in ("schedcast", "stepcast"))
+    return Path(os.environ.get("SCHEDCAST_DATA") or (former if former.exists() and not folder.exists() else folder))
+
+
 def default_folder() -> Path:
-    """The folder for profiles in the platform's data folder, or in the folder that the environment variable STEPCAST_DATA names."""
-    return Path(os.environ.get("STEPCAST_DATA") or platformdirs.user_data_dir("stepcast")) / "profiles"
+    """The folder for profiles in the user's data folder."""
+    return data_folder() / "profiles"
 
 
 def default_path(identity_name: str) -> Path:
@@ -37,7 +43,7 @@ def samples_path(profile: Path | str) -> Path:
 def append_samples(profile: Path | str, records: Iterable[dict]) -> Path:
     """Append raw samples as one more gzip member, one JSON object per line, such as `{"key", "state", "samples_s"}`.
 
-    Raises StepcastError if the file cannot be written.
+    Raises SchedcastError if the file cannot be written.
     """
     path = samples_path(profile)
     lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)

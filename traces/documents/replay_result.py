@@ -1,4 +1,4 @@
-"""The document of `stepcast replay`: a recording compared with its simulation."""
+"""The document of `schedcast replay`: a recording compared with its simulation."""
 
 from typing import Annotated, Self
 
@@ -98,7 +98,7 @@ class WhatIf(Data):
 class StragglerCost(Data):
     """By how many seconds the step is longer because a rank's time of one kind is not the median rank's.
 
-    `rank`: None for all ranks together. `kind`: None for all kinds together. Kinds are terms of `stepcast diff`, such as kernels.
+    `rank`: None for all ranks together. `kind`: None for all kinds together. Kinds are terms of `schedcast diff`, such as kernels.
     """
 
     rank: int | None
@@ -107,7 +107,7 @@ class StragglerCost(Data):
 
 
 class ReplayResult(Document):
-    """A replayed recording. Document `stepcast.replay/1`.
+    """A replayed recording. Document `schedcast.replay/1`.
 
     The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
     the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
@@ -117,7 +117,7 @@ class ReplayResult(Document):
     that there was no time for. `stragglers`, if there are several ranks, says what each rank, and each kind of work, costs the job.
     """
 
-    schema_name = "stepcast.replay/1"
+    schema_name = "schedcast.replay/1"
     kind = "replay"
 
     gpu_period_measured_s: float

@@ -1,4 +1,4 @@
-"""The document of `stepcast reproduce`: figures that papers published, next to predicted ones.
+"""The document of `schedcast reproduce`: figures that papers published, next to predicted ones.
 
 A paper has tables, checks of its claims, and charts. A table has rows of figures; a figure is a predicted quantity with the published one
 if the paper prints it. Floats are finite or null; a quantity that neither the paper nor the model gives is null.
@@ -158,9 +158,9 @@ class Paper(Data):
 
 
 class Reproduction(Document):
-    """All papers that `stepcast reproduce` reproduced. Document `stepcast.reproduction/1`."""
+    """All papers that `schedcast reproduce` reproduced. Document `schedcast.reproduction/1`."""
 
-    schema_name = "stepcast.reproduction/1"
+    schema_name = "schedcast.reproduction/1"
     kind = "reproduction"
 
     papers: tuple[Paper, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""The document of `stepcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
+"""The document of `schedcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
 
 from typing import Any, Self
 
@@ -132,7 +132,7 @@ class Verification(Data):
 
 
 class SearchResult(Document):
-    """Document `stepcast.search/1`. `plans` are ranked: those that fit in memory first, the fastest first.
+    """Document `schedcast.search/1`. `plans` are ranked: those that fit in memory first, the fastest first.
 
     `best` is the `plan` of the first one or, once plans ran, of the one measured fastest; None if none fits. `bound_s` is the smallest
     lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
@@ -140,7 +140,7 @@ class SearchResult(Document):
     plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`.
     """
 
-    schema_name = "stepcast.search/1"
+    schema_name = "schedcast.search/1"
     kind = "search"
 
     model: str

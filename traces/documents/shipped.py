@@ -12,14 +12,14 @@ from pathlib import Path
 
 from traces.documents.comparison import Validation
 from traces.documents.profile import Profile, slug
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 FILES = {False: "profile.json.gz", True: "profile-tf32.json.gz"}
 
 
 def default_folder() -> Path:
-    """The folder of the package's measurements, or the folder that the environment variable STEPCAST_SHIPPED names."""
-    return Path(os.environ.get("STEPCAST_SHIPPED") or Path(__file__).parents[1] / "data")
+    """The folder of the package's measurements, or the folder that the environment variable SCHEDCAST_SHIPPED names."""
+    return Path(os.environ.get("SCHEDCAST_SHIPPED") or Path(__file__).parents[1] / "data")
 
 
 def shipped_profile(product: str, tf32: bool, folder: Path | None = None) -> Profile | None:
@@ -42,8 +42,8 @@ def _validations(folder: Path) -> tuple[Validation, ...]:
     for path in sorted(folder.glob("*/validations/*.json")):
         try:
             validations.append(Validation.load(path))
-        except StepcastError as error:
-            logging.getLogger("stepcast").warning("%s", error)
+        except SchedcastError as error:
+            logging.getLogger("schedcast").warning("%s", error)
     return tuple(validations)
 
 
@@ -54,5 +54,5 @@ def example_traces() -> list[Path]:
 
 
 def example_report() -> Path:
-    """A report that `stepcast demo` wrote on a CPU with two cores, with its timelines."""
+    """A report that `schedcast demo` wrote on a CPU with two cores, with its timelines."""
     return Path(__file__).parents[1] / "data" / "examples" / "report-lenet5"

@@ -12,7 +12,7 @@ from traces.documents.memory_use import HeldByKind
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
 
-SCHEMA = "stepcast.timeline/1"
+SCHEMA = "schedcast.timeline/1"
 
 
 class Cause(StrEnum):

@@ -1,4 +1,4 @@
-"""The document of `stepcast run`: losses and times of a training, and of others on the same batches."""
+"""The document of `schedcast run`: losses and times of a training, and of others on the same batches."""
 
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ ONE_BATCH = "one batch, repeated"
 
 
 class TrainingRun(Document):
-    """The document of `stepcast run`.
+    """The document of `schedcast run`.
 
     `losses`, `step_s` (the median) and `step_runs_s` belong to the strategy with its first seed, which is the first of `curves`. The curves
     of a seed follow each other, always in the same order. `steps` is the number of completed steps; `complete` is False if Ctrl-C ended the
@@ -26,7 +26,7 @@ class TrainingRun(Document):
     meanwhile, as in `traces.documents.comparison.Validation`.
     """
 
-    schema_name: ClassVar[str] = "stepcast.run/1"
+    schema_name: ClassVar[str] = "schedcast.run/1"
     kind: ClassVar[str] = "run"
 
     job: dict[str, Any]

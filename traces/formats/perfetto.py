@@ -40,7 +40,7 @@ def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
         first_process += len(tracks.processes)
     events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
     steps = {label: {"step_s": timeline.step_s, "mode": timeline.mode} for label, timeline in timelines.items()}
-    return {"displayTimeUnit": "ms", "otherData": {"producer": "stepcast", **steps}, "traceEvents": metadata + events}
+    return {"displayTimeUnit": "ms", "otherData": {"producer": "schedcast", **steps}, "traceEvents": metadata + events}
 
 
 class _Clock:

@@ -10,7 +10,7 @@ from simulator.machine.presets import THIS_CPU
 from simulator.plan.board import order_csv
 from simulator.plan.board.order import Order
 from traces.documents.comparison import Comparison, Validation
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import write_atomic
 from ui.app import links, runs
 from ui.app.command_parts import command_ui
@@ -46,7 +46,7 @@ def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool
         schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
         try:
             runs.start(arguments(request, strategy, schedule, out), PAGE, out, (request, strategy, order))
-        except StepcastError as error:
+        except SchedcastError as error:
             schedule.unlink()
             st.error(markdown_escaped(str(error)))
         else:
@@ -65,7 +65,7 @@ def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool
 
 
 def arguments(request: JobRequest, strategy: str, schedule: Path, out: Path) -> Sequence[str]:
-    """The arguments of `stepcast` that validate a strategy in the order of a file, and write the report to `out`."""
+    """The arguments of `schedcast` that validate a strategy in the order of a file, and write the report to `out`."""
     asked = replace(request, strategies=(strategy,))
     return links.arguments(asked, "--quick", "--schedule", str(schedule), "--out", str(out), name="validate")
 

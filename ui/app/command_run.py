@@ -1,4 +1,4 @@
-"""A command of Stepcast that the app runs in a process of its own, with its lines and its progress. It can be stopped as by Ctrl-C."""
+"""A command of Schedcast that the app runs in a process of its own, with its lines and its progress. It can be stopped as by Ctrl-C."""
 
 import atexit
 import os
@@ -23,7 +23,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class CommandRun:
-    """`stepcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
+    """`schedcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
         from ui.service.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
@@ -46,7 +46,7 @@ class CommandRun:
     @property
     def command(self) -> str:
         """The command as a user types it."""
-        return shlex.join(["stepcast", *self.arguments])
+        return shlex.join(["schedcast", *self.arguments])
 
     @property
     def running(self) -> bool:

@@ -27,8 +27,8 @@ def options_of(request: JobRequest) -> list[tuple[str, str]]:
 
 
 def command(request: JobRequest, *more: str, name: str = "predict") -> str:
-    """The command line that gives the same answers: stepcast predict --model resnet50 ... `name`: the command's."""
-    return shlex.join(["stepcast", *arguments(request, *more, name=name)])
+    """The command line that gives the same answers: schedcast predict --model resnet50 ... `name`: the command's."""
+    return shlex.join(["schedcast", *arguments(request, *more, name=name)])
 
 
 def arguments(request: JobRequest, *more: str, name: str = "predict") -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui
 from ui.app.links import arguments
@@ -43,7 +43,7 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
         try:
             runs.start(arguments(request, "--calibrate", "--json"), PAGE)
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
         else:
             st.rerun()

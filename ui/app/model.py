@@ -6,7 +6,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.request import MODEL, JobRequest
 
 #: Prefix of a trace's path among the app's arguments.
@@ -34,7 +34,7 @@ def report_places(arguments: Sequence[str]) -> list[Path]:
 
 def reports_folder() -> Path:
     """The folder in the user's data folder whose reports the app offers."""
-    return user_data_path("stepcast") / "reports"
+    return user_data_path("schedcast") / "reports"
 
 
 def start_command(
@@ -75,11 +75,11 @@ def start_traces() -> list[Path]:
 
 
 def parse_settings(text: str) -> tuple[str, ...]:
-    """The parts of "name=value, name=value". Raises StepcastError for anything else."""
+    """The parts of "name=value, name=value". Raises SchedcastError for anything else."""
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
-            raise StepcastError(f"cannot read the option {part!r}; expected name=value, several separated by commas")
+            raise SchedcastError(f"cannot read the option {part!r}; expected name=value, several separated by commas")
         pairs.append(f"{name}={value}")
     return tuple(pairs)

@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from simulator.machine.scaled import ABOUT, AS_IT_IS, scale_of
 from traces import units
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.links import OPTIONS, request_fields
 from ui.app.model import EXAMPLE, first_query
 from ui.app.option_form import options_ui, put_options
@@ -56,7 +56,7 @@ def put_fields(given: Mapping[str, Any], choices: Choices) -> None:
         st.session_state["strategies"] = list(dict.fromkeys(put_options(strategy) for strategy in given["strategies"]))
     try:
         scale = scale_of(given.get("scale", ""))
-    except StepcastError:
+    except SchedcastError:
         scale = AS_IT_IS
     for name in ABOUT:
         st.session_state[_scale_key(name)] = getattr(scale, name)
@@ -76,7 +76,7 @@ def _not_offered(given: Mapping[str, Any], choices: Choices) -> str:
 def request_ui(every: bool = False) -> JobRequest:
     """The request that the controls describe now. With `every`, no strategy chosen means all of them, with everything that they offer.
 
-    Raises StepcastError if no strategy is chosen otherwise, and as `check_link` does.
+    Raises SchedcastError if no strategy is chosen otherwise, and as `check_link` does.
     """
     choices = jobs.choices()
     model = select(st, "Model", choices.models, "model", words=_short)
@@ -95,13 +95,13 @@ def request_ui(every: bool = False) -> JobRequest:
     request = JobRequest(model, batch, **job, **place, machine=machine, strategies=texts)
     try:
         facts = jobs.facts(request)
-    except StepcastError:
+    except SchedcastError:
         facts = MachineFacts(1, {})  # the answers say what is wrong
     _about_ui(about, facts)
     request = replace(request, devices=_devices_ui(devices, facts), scale=_figures_ui(facts))
     check_link(request)
     if not texts and not every:
-        raise StepcastError("no strategy chosen; choose at least one")
+        raise SchedcastError("no strategy chosen; choose at least one")
     return request
 
 

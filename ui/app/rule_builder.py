@@ -6,7 +6,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.kernel_classes import kernel_classes
 from simulator.replay.whatif.search import kernel_matches
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.state import select, text
 from ui.present.text.labels import markdown_escaped
 from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, match_cells, match_words, rule_text
@@ -36,7 +36,7 @@ def rule_builder_ui(replay: Replay) -> None:
             return
         try:
             matches = kernel_matches(replay, regex)
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
             return
         st.write(markdown_escaped(match_words(matches)))

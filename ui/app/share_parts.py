@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 import streamlit as st
 
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.state import BUTTON
 from ui.present.reports.page import Section, page
 from ui.present.text.labels import markdown_escaped
@@ -62,10 +62,10 @@ def picture(timeline: Timeline, suffix: str) -> bytes:
 
 
 def one_page(sections: Callable[[], Sequence[Section]]) -> Download:
-    """The answer as one page for a colleague, which stands alone: what `stepcast report` makes of the answer's documents."""
+    """The answer as one page for a colleague, which stands alone: what `schedcast report` makes of the answer's documents."""
 
     def make() -> bytes:
-        return page("Stepcast report", sections()).encode()
+        return page("Schedcast report", sections()).encode()
 
     return Download("One page for a colleague (HTML)", "report.html", "text/html", make)
 
@@ -106,13 +106,13 @@ def refuse_link(why: str) -> None:
 
 
 def check_link(shown: Hashable) -> None:
-    """Raise StepcastError while a link is refused and the user has not changed what the controls show instead.
+    """Raise SchedcastError while a link is refused and the user has not changed what the controls show instead.
 
     Without it, the page would answer for another model or machine than the link names. `shown`: the choices of all controls.
     """
     why = st.session_state.get(_REFUSED)
     if why and st.session_state.setdefault(_SHOWN_INSTEAD, shown) == shown:
-        raise StepcastError(f"this link cannot be answered here: {why}; choose something else to go on")
+        raise SchedcastError(f"this link cannot be answered here: {why}; choose something else to go on")
     st.session_state.pop(_REFUSED, None)
 
 

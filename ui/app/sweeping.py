@@ -9,7 +9,7 @@ from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
 from traces.documents.comparison import PYTORCH
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.links import command
 from ui.app.option_fields import option_fields, option_values, strategy_text
 from ui.request import JobRequest
@@ -89,7 +89,7 @@ def _numeric_options(texts: Sequence[str]) -> list[tuple[str, tuple[float, ...],
 
 
 def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
-    """Read "8, 16, 32" as the values of a parameter, from small to large. Raises StepcastError for anything else."""
+    """Read "8, 16, 32" as the values of a parameter, from small to large. Raises SchedcastError for anything else."""
     values = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
@@ -98,18 +98,18 @@ def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
             value = math.nan
         if not (0 <= value < 1e15 and (value > 0 or not parameter.whole) and (value.is_integer() or not parameter.whole)):
             kind = "whole numbers of at least 1" if parameter.whole else "numbers"
-            raise StepcastError(f"cannot read {part[:40]!r} as a value of {parameter.name}; expected {kind}, several separated by commas")
+            raise SchedcastError(f"cannot read {part[:40]!r} as a value of {parameter.name}; expected {kind}, several separated by commas")
         values.add(value)
     if not values:
-        raise StepcastError(f"{parameter.name} has no values; write some, separated by commas, such as 8, 16, 32")
+        raise SchedcastError(f"{parameter.name} has no values; write some, separated by commas, such as 8, 16, 32")
     return tuple(sorted(values))
 
 
 def check_points(axes: Sequence[Axis]) -> None:
-    """Raise StepcastError if a sweep has too many points."""
+    """Raise SchedcastError if a sweep has too many points."""
     count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
-        raise StepcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
+        raise SchedcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
 
 
 def at_point(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> JobRequest:
@@ -137,7 +137,7 @@ def _outcomes(request: JobRequest, stamp: tuple) -> tuple[Outcome, ...]:
     """The outcomes of one request. They are kept by its content, as long as no profile changes, which `stamp` shows."""
     try:
         answers = jobs.predict_many(request)
-    except StepcastError as error:
+    except SchedcastError as error:
         return tuple(Outcome(name, why=str(error)) for name in request.strategies)
     return tuple(
         Outcome(answer.strategy, why=answer.why) if isinstance(answer, Refusal) else outcome(answer.text, (), answer.prediction)

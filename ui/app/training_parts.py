@@ -1,11 +1,11 @@
-"""The app's page of a training, which `stepcast run --out` wrote."""
+"""The app's page of a training, which `schedcast run --out` wrote."""
 
 from pathlib import Path
 
 import streamlit as st
 
 from traces.documents.training import TrainingRun
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.present.figures.training_chart import training_figure
 from ui.present.figures.training_curves import measures
@@ -25,7 +25,7 @@ def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
     try:
         run = load_run(str(document), document.stat().st_mtime_ns)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.model import parse_settings
 from ui.app.state import number, select, several, text
 from ui.request import JobRequest
@@ -17,7 +17,7 @@ LONGEST_WAIT_S = 600
 
 
 def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
-    """What the form asks for, and more options of the command; None unless the user starts it. Raises StepcastError for unusable fields."""
+    """What the form asks for, and more options of the command; None until it is started. Raises SchedcastError for unusable fields."""
     first, second, third = st.columns(3)
     job = {
         "model": select(first, "Model", choices.models, "model"),
@@ -37,7 +37,7 @@ def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
         return None
     request = JobRequest(**job, devices=devices, settings=parse_settings(settings))
     if not request.strategies:
-        raise StepcastError("no strategy chosen; choose at least one")
+        raise SchedcastError("no strategy chosen; choose at least one")
     check_reads_no_file(request.shared)
     return request, ["--quick"] * quick + ["--wait", str(LONGEST_WAIT_S)] * wait
 

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.links import arguments
@@ -37,7 +37,7 @@ def validation_run_ui(key: str) -> None:
                 command = arguments(request, *more, "--out", str(folder), name="validate")
                 st.session_state[_AWAITED] = str(runs.start(command, PAGE, folder).folder)
                 st.rerun()
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
         if current is not None:
             ended_ui(current)

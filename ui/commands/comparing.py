@@ -1,4 +1,4 @@
-"""`stepcast diff`."""
+"""`schedcast diff`."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from simulator.replay.diff.validated import compare_validated
 from traces.documents.comparison import ValidationResult
 from traces.documents.diff_result import Diff
 from traces.documents.timeline import SCHEMA, Timeline
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from traces.files import starts_with_schema
 from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
@@ -32,7 +32,7 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     with stages("comparing", STAGES, as_json) as told:
         document, timelines, steps = _validated(a) if b is None else _files(a, b, told)
     if perfetto is not None and not timelines:
-        raise StepcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
+        raise SchedcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
     writers: list[Callable[[], object]] = []
     if perfetto is not None:
         writers.append(lambda: export(perfetto, timelines))
@@ -49,14 +49,14 @@ def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[s
     """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
         if os.path.isdir(name):
-            raise StepcastError(
-                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: stepcast diff {name}"
+            raise SchedcastError(
+                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: schedcast diff {name}"
             )
     are_timelines = [starts_with_schema(name, SCHEMA) for name in (a, b)]
     if are_timelines[0] != are_timelines[1]:
         timeline, trace = (a, b) if are_timelines[0] else (b, a)
-        raise StepcastError(
-            f"{timeline} is a timeline and {trace} is not; expected two of a kind: stepcast replay {trace} --timeline FILE makes a timeline"
+        raise SchedcastError(
+            f"{timeline} is a timeline and {trace} is not; expected two alike: schedcast replay {trace} --timeline FILE makes a timeline"
         )
     compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b, told)
     return compared.diff, {"A": compared.a, "B": compared.b}, compared.one_step()
@@ -74,7 +74,7 @@ def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline,
         rows += [(f"{label}{several}", row, number) for label, row in labelled_rows(validation)]
     ran = [row for row in rows if row[1].ok]
     if strategy is None and len(ran) != 1:
-        raise StepcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
+        raise SchedcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
     chosen = ran[0] if strategy is None else next((row for row in rows if strategy in (row[0], row[0].partition(" of ")[0])), None)
     if chosen is None:
         raise UnknownNameError("strategy", strategy, [label for label, *_ in rows], f"{place} holds these")
@@ -91,8 +91,8 @@ def _place(name: str) -> tuple[str, str | None]:
         for at in colons:
             if os.path.exists(name[:at]):
                 return name[:at], name[at + 1 :]
-    elif os.path.isfile(name) and not starts_with_schema(name, "stepcast.validation/"):
-        raise StepcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
+    elif os.path.isfile(name) and not starts_with_schema(name, "schedcast.validation/"):
+        raise SchedcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
     return name, None
 
 

@@ -1,4 +1,4 @@
-"""`stepcast gpu-first`: the first minutes on a GPU that never ran Stepcast before."""
+"""`schedcast gpu-first`: the first minutes on a GPU that never ran Schedcast before."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ from calibrate.placement import Placement, check_names
 from traces.archives import archive_path, write_archive
 from traces.documents.gpu_first import PAGE, REPORT_FOLDER, CheckRecord, GpuFirst
 from traces.documents.gpu_report import REPORT, GpuReport
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import write_atomic
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands.gpu_report import clock_words
@@ -35,12 +35,12 @@ _POLL_S = 1.0
 def gpu_first(
     minutes: float, resume: bool, out: Path | None, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
 ) -> None:
-    """Make the checks, then the GPU report. Exit with 1 if a check found something else than Stepcast assumes, or failed."""
+    """Make the checks, then the GPU report. Exit with 1 if a check found something else than Schedcast assumes, or failed."""
     check_names(Placement(device))
     if device == "cpu":
-        raise StepcastError("--device cpu: these checks are of a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
+        raise SchedcastError("--device cpu: these checks are of a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
     if not 0 < minutes < math.inf:
-        raise StepcastError(f"--minutes is {minutes:g}; expected a number above 0")
+        raise SchedcastError(f"--minutes is {minutes:g}; expected a number above 0")
     index = device.partition(":")[2] or "0"
     command = ["gpu-report", "--device", device] if report and not only else []
     document = write(minutes, resume, out or Path("gpu-first"), archive, f"{REAL}:{index}", named(only), command)

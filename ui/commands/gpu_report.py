@@ -1,4 +1,4 @@
-"""`stepcast gpu-report`: measures a GPU, and how well it is predicted."""
+"""`schedcast gpu-report`: measures a GPU, and how well it is predicted."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from simulator.model.job import Job
 from traces.archives import archive_path, write_archive
 from traces.documents.gpu_report import README, GpuReport, PartRecord
 from traces.documents.profile import slug
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import write_atomic
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands.output import print_document
@@ -43,9 +43,9 @@ def gpu_report(
     """Measure the GPU and write its report. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured."""
     check_names(Placement(device))
     if device == "cpu":
-        raise StepcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
+        raise SchedcastError("--device cpu: this report is about a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
     if not 0 < minutes < math.inf:
-        raise StepcastError(f"--minutes is {minutes:g}; expected a number above 0")
+        raise SchedcastError(f"--minutes is {minutes:g}; expected a number above 0")
     targets = [target(text) for text in models] or TARGETS
     from executors.cuda.torch_driver import gpu
 
@@ -57,10 +57,10 @@ def gpu_report(
 
 
 def target(text: str) -> Target:
-    """Read MODEL@BATCH. Raises StepcastError for anything else, and for a model that does not exist."""
+    """Read MODEL@BATCH. Raises SchedcastError for anything else, and for a model that does not exist."""
     model, at, batch = text.rpartition("@")
     if not (at and model and batch.isdecimal()):
-        raise StepcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
+        raise SchedcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
     Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
     return Target(model, int(batch))
 

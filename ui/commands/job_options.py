@@ -92,7 +92,7 @@ def _usual_batch_named(job: "Job | None") -> Iterator[None]:
 
 def _name_batch(job: "Job | None") -> None:
     if job is not None:
-        print(f"stepcast: the batch was {job.batch}, a usual one of {job.model}; choose another with --batch", file=sys.stderr)
+        print(f"schedcast: the batch was {job.batch}, a usual one of {job.model}; choose another with --batch", file=sys.stderr)
 
 
 def listed_values(texts: list[str]) -> list[str]:
@@ -101,8 +101,8 @@ def listed_values(texts: list[str]) -> list[str]:
 
 
 def listed_numbers(option: str, texts: list[str]) -> list[int]:
-    """The numbers of an option, as `listed_values` reads them. Raises StepcastError for anything else."""
-    from traces.errors import StepcastError
+    """The numbers of an option, as `listed_values` reads them. Raises SchedcastError for anything else."""
+    from traces.errors import SchedcastError
 
     numbers = []
     for value in listed_values(texts):
@@ -110,5 +110,5 @@ def listed_numbers(option: str, texts: list[str]) -> list[int]:
             numbers.append(int(value))
         except ValueError as error:
             shown = value if len(value) <= 40 else f"{value[:40]}..."
-            raise StepcastError(f"{option} {shown!r} is not an integer; give it as in {option} 32 or {option} 8,16,32") from error
+            raise SchedcastError(f"{option} {shown!r} is not an integer; give it as in {option} 32 or {option} 8,16,32") from error
     return numbers

@@ -1,4 +1,4 @@
-"""`stepcast deepa-cost`: what dividing one layer costs."""
+"""`schedcast deepa-cost`: what dividing one layer costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
 from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network
 from traces import units
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.commands.output import print_document
 from ui.present.text.terminal import Grid
 from ui.present.text.terminal import console as terminal
 from ui.service import jobs
 
-SCHEMA = "stepcast.deepa-cost/1"
+SCHEMA = "schedcast.deepa-cost/1"
 
 
 def deepa_cost(
@@ -34,7 +34,7 @@ def deepa_cost(
 ) -> None:
     """Print the costs of a layer in each configuration."""
     if settings:
-        raise StepcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
+        raise SchedcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
     configurations = [Configuration.parse(text) for text in configs]
     given = Configuration.parse(input_config) if input_config is not None else None
     machine, model = costs_for(job, profile, machine_name, placement)

@@ -81,13 +81,13 @@ def profiles(as_json: bool) -> None:
     """List the calibration profiles in the data folder."""
     from traces.documents.profile import Profile
     from traces.documents.profile_files import default_folder, list_profiles
-    from traces.errors import StepcastError
+    from traces.errors import SchedcastError
 
     rows, documents = [], []
     for path in list_profiles():
         try:
             profile = Profile.load(path)
-        except StepcastError as error:
+        except SchedcastError as error:
             rows.append((path.name, "unusable", str(error), ""))
             documents.append({"path": str(path), "error": str(error)})
             continue
@@ -101,7 +101,7 @@ def profiles(as_json: bool) -> None:
     elif rows:
         table(("profile", "machine", "costs", "updated"), rows)
     else:
-        print(f"no profile in {default_folder()}; stepcast calibrate makes one")
+        print(f"no profile in {default_folder()}; schedcast calibrate makes one")
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -15,7 +15,7 @@ def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
     with jobs.progress("waiting for other processes", as_json) as progress:
         share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
     if line := verdicts.busy_line(share, testbed.identity.kind):
-        print(f"stepcast: {line}", file=sys.stderr)
+        print(f"schedcast: {line}", file=sys.stderr)
 
 
 def note_others(profile: Profile, others: Monitor) -> float | None:

@@ -1,4 +1,4 @@
-"""`stepcast replay`."""
+"""`schedcast replay`."""
 
 from collections.abc import Sequence
 from pathlib import Path

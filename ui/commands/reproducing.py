@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: compares what papers published with predictions."""
+"""`schedcast reproduce`: compares what papers published with predictions."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import typer
 from simulator.papers import registry as reproduce
 from simulator.papers.predicting import Steps
 from traces.documents.reproduction import Paper, Reproduction
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands import listing
@@ -28,7 +28,9 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
     """
     if name is None:
         if measure or out is not None:
-            raise StepcastError(f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: stepcast reproduce lists them")
+            raise SchedcastError(
+                f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: schedcast reproduce lists them"
+            )
         papers(as_json)
         return
     sources = [reproduce.get(paper) for paper in (reproduce.names() if name == reproduce.ALL else [name])]
@@ -86,7 +88,7 @@ def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float
     try:
         look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
         return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet), look)
-    except StepcastError as error:
+    except SchedcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."
-        print(f"stepcast: {note}", file=sys.stderr)
+        print(f"schedcast: {note}", file=sys.stderr)
         return paper.model_copy(update={"notes": (*paper.notes, note)}), True

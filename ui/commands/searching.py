@@ -1,4 +1,4 @@
-"""`stepcast search`."""
+"""`schedcast search`."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
 from simulator.strategies import registry as strategies
 from traces.documents.search_result import SearchResult
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import predicting, requests
 from ui.commands.output import print_document, print_then_write
@@ -47,9 +47,9 @@ def search_plans(
     """Rank everything that the strategies offer, and print it. Exit with 1 if nothing fits in memory, or if a plan's numbers are wrong."""
     for option, number in (("--verify", verify), ("--processes", processes)):
         if number is not None and number < 1:
-            raise StepcastError(f"{option} is {number}; expected at least 1")
+            raise SchedcastError(f"{option} is {number}; expected at least 1")
     if cluster is not None and processes is not None:
-        raise StepcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
+        raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
     shared = requests.settings(pairs)
     strategies.check_shared(texts or strategies.names(), shared)
     for text in texts:
@@ -61,7 +61,7 @@ def search_plans(
         _check_here(model, profile, placement)
     names = candidates(job, machine, texts)
     if verify is not None and verify > len(names):
-        raise StepcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
+        raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, profile)
     shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
     setup = Setup(job, machine, model, placement.mode, shared)
@@ -79,16 +79,16 @@ def search_plans(
 
 
 def _check_here(model: CostModel, profile: Path | None, placement: Placement) -> None:
-    """Raise StepcastError if the predictions are not about this machine, on which --verify runs plans."""
+    """Raise SchedcastError if the predictions are not about this machine, on which --verify runs plans."""
     name = model.machine.name
     if placement.scale.text:
-        raise StepcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
+        raise SchedcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
     if profile is None and name not in (THIS_CPU, THIS_GPU):
-        raise StepcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
+        raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
     if profile is not None and not shared_jobs.measured_here(model):
-        raise StepcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
+        raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
     if (name == THIS_CPU) != (placement.device == "cpu"):
-        raise StepcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
+        raise SchedcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
 
 
 def _verified(

@@ -39,7 +39,7 @@ from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 from ui.present.text import machine_facts
 from ui.present.text.machines import precision_words, specification_words, unmeasured_words
@@ -47,14 +47,14 @@ from ui.request import JobRequest, start_models, stored_profiles
 from ui.service.kept import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
-PROGRESS, LINES = "STEPCAST_PROGRESS", "lines"
+PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 #: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
 _ONE_AT_A_TIME = threading.Lock()
 #: Held while the app searches, in processes of its own, so that others can predict meanwhile.
 _ONE_SEARCH = threading.Lock()
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def caution(model: CostModel, profile: Path | None) -> None:
     elif profile is not None:
         warn_if_foreign(used, profile)
     elif model.machine.name == THIS_CPU and model.profile is None:
-        log.warning("this machine is not calibrated: costs are from specifications; stepcast calibrate measures them")
+        log.warning("this machine is not calibrated: costs are from specifications; schedcast calibrate measures them")
 
 
 def measured_here(model: CostModel) -> bool:
@@ -220,7 +220,7 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def facts(request: JobRequest) -> MachineFacts:
-    """What the controls show of the request's machine as it is, not scaled. Raises StepcastError if there is no such machine."""
+    """What the controls show of the request's machine as it is, not scaled. Raises SchedcastError if there is no such machine."""
     plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
     machine, model = target_of(plain.precision, plain.machine, plain.placement(), stamp_now())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
@@ -250,7 +250,7 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
 
 
 def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
-    """Predict plain PyTorch and every strategy of the request, in its order. Raises StepcastError if the job itself cannot be predicted.
+    """Predict plain PyTorch and every strategy of the request, in its order. Raises SchedcastError if the job itself cannot be predicted.
 
     Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
     """
@@ -260,7 +260,7 @@ def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
         names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
         forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
-        if isinstance(base, StepcastError):
+        if isinstance(base, SchedcastError):
             raise base
         return [_answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names]
 
@@ -270,7 +270,7 @@ def largest_batch(request: JobRequest, strategy: str) -> int | None:
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
         answer = predicted(asked)
-        if isinstance(answer, StepcastError) and not isinstance(answer, TooLargeError):
+        if isinstance(answer, SchedcastError) and not isinstance(answer, TooLargeError):
             raise answer
         return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
 
@@ -278,7 +278,7 @@ def largest_batch(request: JobRequest, strategy: str) -> int | None:
 def on_board(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
     """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new.
 
-    Raises StepcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
+    Raises SchedcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
     """
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
@@ -309,13 +309,13 @@ def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: in
         return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
 
 
-def _known(forecast: simulated.Forecast | StepcastError) -> simulated.Forecast | None:
-    return None if isinstance(forecast, StepcastError) else forecast
+def _known(forecast: simulated.Forecast | SchedcastError) -> simulated.Forecast | None:
+    return None if isinstance(forecast, SchedcastError) else forecast
 
 
 def _answer(asked: Asked, forecast, base, plain) -> Forecast | Refusal:
     """The app's answer made of a forecast, or of the error that is in its place."""
-    if isinstance(forecast, StepcastError):
+    if isinstance(forecast, SchedcastError):
         return Refusal(asked.text, str(forecast))
     model = asked.target[1]
     document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)

@@ -21,35 +21,35 @@ from simulator.plan.board.board import Board
 from simulator.plan.board.order import Order
 from simulator.predict import forecast as simulated
 from traces.documents.profile_files import list_profiles
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.request import JobRequest, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
 LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
 #: Options of strategies whose values are files, and the command that takes them.
-FILES = {"schedule": "stepcast predict --schedule FILE.csv", "config": "stepcast predict --set config=FILE.json"}
+FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
 
 
 def check_mode(machine: Machine, mode: str) -> None:
-    """Raise StepcastError if CUDA graphs are asked of a CPU."""
+    """Raise SchedcastError if CUDA graphs are asked of a CPU."""
     if mode == "graph" and machine.devices[0].kind == "cpu":
-        raise StepcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
+        raise SchedcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
 
 
 def check_reads_no_file(options: Iterable[str]) -> None:
-    """Raise StepcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
+    """Raise SchedcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
     named = next((name for name in options if name in FILES), None)
     if named is not None:
-        raise StepcastError(f"the app reads no {named} files; use {FILES[named]}")
+        raise SchedcastError(f"the app reads no {named} files; use {FILES[named]}")
 
 
 def job_of(request: JobRequest) -> Job:
-    """The job of a request. Raises StepcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
+    """The job of a request. Raises SchedcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
     if request.model not in (offered := [*start_models(), *workloads.names()]):  # the app runs no other code of its users
         raise UnknownNameError("model", request.model, offered)
     for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
         if not 1 <= number <= most:
-            raise StepcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; stepcast predict takes larger ones")
+            raise SchedcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; schedcast predict takes larger ones")
     options = list(request.shared)
     for text in request.strategies:
         options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
@@ -107,22 +107,22 @@ class Asked(NamedTuple):
 
 
 def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
-    """What the forecast of a strategy of a request depends on now. Raises StepcastError as `job_of` and `JobRequest.placement` do."""
+    """What the forecast of a strategy of a request depends on now. Raises SchedcastError as `job_of` and `JobRequest.placement` do."""
     job, shared = job_of(request), tuple(request.shared.items())
     return Asked(job, _stamp_of(request.model), text, shared, request.machine, request.placement(), stamp_now())
 
 
 @lru_cache(maxsize=48)
-def predicted(asked: Asked) -> simulated.Forecast | StepcastError:
+def predicted(asked: Asked) -> simulated.Forecast | SchedcastError:
     """The forecast of a strategy's own order, or why there is none, as it was predicted before if nothing has changed."""
     return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
 
 
 @lru_cache(maxsize=8)
 def board_of(asked: Asked) -> Board:
-    """The board of a strategy's plan. Raises StepcastError if there is no plan."""
+    """The board of a strategy's plan. Raises SchedcastError if there is no plan."""
     own = predicted(asked)
-    if isinstance(own, StepcastError):
+    if isinstance(own, SchedcastError):
         raise own
     return Board(own.plan, own.machine)
 

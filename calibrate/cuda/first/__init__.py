@@ -1,1 +1,1 @@
-"""A GPU comes in that never ran Stepcast before; out go short checks of what Stepcast relies on there, and what to mend first."""
+"""A GPU comes in that never ran Schedcast before; out go short checks of what Schedcast relies on there, and what to mend first."""

@@ -14,7 +14,7 @@ from calibrate.cuda.first.check import CheckContext
 from calibrate.cuda.first.registry import CHECKS
 from executors.cuda.torch_driver import gpu
 from simulator.model.user_code import brief
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import write_json
 from traces.parents import end_with
 
@@ -28,13 +28,13 @@ def on_gpu(index: str = "0") -> CheckContext:
 
 def main(name: str, opener: str, result: str) -> int:
     """Make the check and write its answer. Returns 0, or 2 if the GPU cannot be used, with the reason in the answer."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="schedcast: %(message)s")
     end_with(os.getppid())
     check = next(check for check in CHECKS if check.name == name)
     module, function, *arguments = opener.split(":")
     try:
         context: CheckContext = getattr(import_module(module), function)(*arguments)
-    except StepcastError as error:
+    except SchedcastError as error:
         write_json(result, {"unusable": str(error)})
         return 2
     context.path = Path(result)

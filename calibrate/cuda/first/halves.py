@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from calibrate.cuda.first.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from simulator.model.user_code import brief
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def _run(context: CheckContext) -> Finding:
     driver = context.driver
     try:
         halves = driver.partitions(2)
-    except StepcastError as error:
+    except SchedcastError as error:
         return Finding.of([(SUBSTITUTE, f"validate no plan on partitions: {error}")], "")
     context.figure("sms", [half.sms for half in halves])
     faults = []

@@ -1,7 +1,7 @@
 """Whether a stream calls the host, eagerly and in every replay of a graph, while the issuing thread goes on."""
 
 from calibrate.cuda.first.check import SUBSTITUTE, Check, CheckContext, Finding
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 _SLEEP_S, _REPLAYS = 0.2, 3
 
@@ -14,7 +14,7 @@ def _run(context: CheckContext) -> Finding:
     try:
         with driver.capture(lane) as graph:
             driver.call_host(_SLEEP_S)
-    except (StepcastError, RuntimeError) as error:
+    except (SchedcastError, RuntimeError) as error:
         return Finding.of([(SUBSTITUTE, f"leave turbodl:update=callback out: {error}")], "")
     driver.use(lane)
     held_s, waited_s = [], []

@@ -17,7 +17,7 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The plans: in order on one stream, on several streams, and, for recurrent models, by a scan.
 _STRATEGIES = ("baseline", "turbodl", "bppsa")
@@ -64,7 +64,7 @@ def _differences(context: CheckContext, job: Job, mode: str) -> dict[str, float 
             continue
         try:
             plan = _plan(job, name, machine)
-        except StepcastError as error:
+        except SchedcastError as error:
             differences[name] = str(error)
             continue
         first, second = (_gradients(job, built, plan, testbed, steps) for _ in range(2))

@@ -20,7 +20,7 @@ from calibrate.cuda.first.registry import CHECKS
 from calibrate.identity import same_device
 from traces.documents.gpu_first import CHECKS as OUTPUTS
 from traces.documents.gpu_first import FIRST, CheckRecord, GpuFirst, Mend, fix_first
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import read_json
 
 #: The least seconds for which a check is begun, and the characters of a process's last words that are shown.
@@ -63,7 +63,7 @@ class FirstLook:
         return 60 * self.minutes - (time.monotonic() - self.begin_s)
 
     def run(self) -> None:
-        """Make the checks. Raises StepcastError if there is no GPU that can be used, or if the folder is of another one."""
+        """Make the checks. Raises SchedcastError if there is no GPU that can be used, or if the folder is of another one."""
         first, *rest = CHECKS
         self._attempt_first(first)
         chosen = [check for check in rest if check.name in self.only] if self.only else rest
@@ -85,7 +85,7 @@ class FirstLook:
             self.document()
         try:
             self.attempt(check)
-        except StepcastError:
+        except SchedcastError:
             if new:
                 for path in (self.folder / FIRST, *(self.folder / OUTPUTS / f"{check.name}.{kind}" for kind in ("json", "log"))):
                     path.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class FirstLook:
             answer = {}
         if "unusable" in answer:
             if check is CHECKS[0]:
-                raise StepcastError(answer["unusable"])
+                raise SchedcastError(answer["unusable"])
             return self._failed(check, {}, f"the GPU could not be opened: {answer['unusable']}")
         if status == 0 and "verdict" in answer:
             return CheckRecord(name=check.name, asks=check.asks, **answer)
@@ -185,7 +185,7 @@ class FirstLook:
         before = self._earlier.device
         if not same_device(before, self.device):
             names = [" ".join(str(of.get(name)) for name in ("name", "sms", "driver", "cuda", "torch")) for of in (before, self.device)]
-            raise StepcastError(
+            raise SchedcastError(
                 f"{self.folder} is of another machine or software ({names[0]} there, {names[1]} here); choose another --out, or replace all"
                 " with --no-resume"
             )

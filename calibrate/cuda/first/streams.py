@@ -4,7 +4,7 @@ from typing import Any
 
 from calibrate.cuda.first.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
 from executors.cuda.streams import POOLED
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def _run(context: CheckContext) -> Finding:
@@ -14,7 +14,7 @@ def _run(context: CheckContext) -> Finding:
     try:
         for priority in (0, least - 1):  # beyond the most urgent one, to which it is clipped
             streams += [driver.stream(priority) for _ in range(POOLED + 2)]
-    except StepcastError as error:
+    except SchedcastError as error:
         faults.append((SUBSTITUTE, f"let plans have more than {POOLED} lanes of one priority: {error}"))
     queues = len({getattr(stream, "cuda_stream", id(stream)) for stream in streams})
     priorities = sorted({stream.priority for stream in streams})

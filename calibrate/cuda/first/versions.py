@@ -1,4 +1,4 @@
-"""Which versions there are, and which of the libraries that Stepcast uses answer."""
+"""Which versions there are, and which of the libraries that Schedcast uses answer."""
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +33,7 @@ def _run(context: CheckContext) -> Finding:
     context.figure("versions", {"python": python_version(), **driver.software(), **_installed()})
     context.figure("nvml", dict(record.facts))
     faults = (
-        [(UNCERTAIN, f"give Stepcast the GPU alone: NVML counts {record.facts['other_processes']} other processes on it")]
+        [(UNCERTAIN, f"give Schedcast the GPU alone: NVML counts {record.facts['other_processes']} other processes on it")]
         if record.facts.get("other_processes")
         else []
     )
@@ -48,7 +48,7 @@ def _run(context: CheckContext) -> Finding:
         context.figure("probes", dict(answers))
         if why:
             faults.append((worth, f"{mend}: {why}"))
-    return Finding.of(faults, "every library that Stepcast uses answers")
+    return Finding.of(faults, "every library that Schedcast uses answers")
 
 
 def _installed() -> dict[str, str]:

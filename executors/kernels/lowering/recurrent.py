@@ -15,7 +15,7 @@ from executors.kernels.call import compile_call
 from simulator.model.ops.recurrent.steps import gru_gates_from_states
 from simulator.plan.task import Task
 
-RNN, GRU = "stepcast.rnn.default", "stepcast.gru.default"
+RNN, GRU = "schedcast.rnn.default", "schedcast.gru.default"
 #: cuDNN's numbers of the cell types.
 _MODES = {"relu": 0, "tanh": 1, "gru": 3}
 
@@ -86,7 +86,7 @@ def _lower(task: Task, binding: Binding, run_layer: Callable[..., tuple[Tensor, 
                 raise
             accepted = False
             reason = " ".join(str(error).split()[:40])
-            logging.getLogger("stepcast").warning("%s runs step by step because cuDNN refuses it: %s", task.name, reason)
+            logging.getLogger("schedcast").warning("%s runs step by step because cuDNN refuses it: %s", task.name, reason)
             return run_canonical(instance)
         accepted = True
         for position, put in setters:

@@ -15,11 +15,11 @@ from executors.binding import Binding
 from executors.kernels.native import nvrtc
 from simulator.plan.bodies.scan_level import FUSED_WIDTH
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: CUDA C++ types by dtype.
 C_TYPES = {"float32": "float", "float64": "double"}
-_log = logging.getLogger("stepcast")
+_log = logging.getLogger("schedcast")
 
 
 def source(file: str, defines: Mapping[str, int | str]) -> str:
@@ -46,7 +46,7 @@ def _compiled(text: str, name: str, device: int) -> nvrtc.Kernel | None:
     """Compiles once per GPU, because a CUDA module belongs to the context that it is loaded in."""
     try:
         compiled = nvrtc.compiled(text, name)
-    except StepcastError as error:
+    except SchedcastError as error:
         _log.warning("scans run as PyTorch's batched products, with several kernels instead of one: %s", error)
         return None
     _log.debug("compiled %s", name)

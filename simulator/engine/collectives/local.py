@@ -10,7 +10,7 @@ from simulator.plan.bodies.message import Message
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Resource, Segment, Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def local_plan(plan: Plan, device: str) -> LocalPlan:
     before and after it. A copy between two devices becomes a `Message` on either: it is sent on the lane of the copy, and received on a
     lane of its own (`directions`), so that a receive that waits holds up nothing but later receives from there. Both processes have their
     messages in the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can
-    deadlock. `after` edges between tasks of two devices are dropped, since data order devices. Raises StepcastError for a task for which
+    deadlock. `after` edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a task for which
     two devices share memory.
     """
     receiving = directions(plan)
@@ -93,7 +93,7 @@ def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task |
     """What `device` does of a copy between two devices; None if it is neither of them."""
     body = task.body
     if body.aliases:
-        raise StepcastError(
+        raise SchedcastError(
             f"task {task.name} gives memory of {body.source} a second name on {body.target}, but processes share no memory; run the plan in"
             " one process, or plan it for several"
         )

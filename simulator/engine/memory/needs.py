@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from simulator.engine.memory.over_time import Steps, summed_over_devices
 from simulator.machine.machine import Machine
 from traces.documents.comparison import MemoryNeed
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
-class TooLargeError(StepcastError):
+class TooLargeError(SchedcastError):
     """A strategy does not even plan a job, because what it must hold exceeds a memory by `excess_bytes`."""
 
     def __init__(self, message: str, excess_bytes: int):

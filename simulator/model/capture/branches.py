@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
 from simulator.model.capture.known_values import KnownValues, VariableContentError
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 _BY_INDICES = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
 _MASKS = frozenset({torch.bool, torch.uint8})
@@ -44,7 +44,7 @@ class Branches:
     def run(self, func, args, kwargs) -> Any:
         """Run an op whose result, or its shape, depends on the values of its tensors, for the values that this batch has.
 
-        A check that they are the same becomes an op of the step. Raises StepcastError for values that change from step to step.
+        A check that they are the same becomes an op of the step. Raises SchedcastError for values that change from step to step.
         """
         try:
             if func is torch.ops.aten.equal.default:
@@ -57,7 +57,7 @@ class Branches:
                 return self._ctc_loss(func, args, kwargs)
             return self._by_content(func, args, kwargs)
         except VariableContentError as error:
-            raise StepcastError(
+            raise SchedcastError(
                 f"the training step reads tensor values to decide what to do ({func}) that depend on trainable parameters or random"
                 " numbers; expected a step whose ops do not; remove .item(), boolean indexing or value-dependent branches"
             ) from error
@@ -71,7 +71,7 @@ class Branches:
             self._recorder.assume(f"decides by numbers that change in every step what to compute; predicted with {assumed}")
         elif isinstance(tensor, FakeTensor) and self._known.reads_data(tensor):
             with self._recorder:
-                torch.ops.stepcast.expect(tensor, float(number))
+                torch.ops.schedcast.expect(tensor, float(number))
         return number
 
     def _equal(self, first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -109,7 +109,7 @@ class Branches:
             elif func in _UNIQUE and (len(args) < 4 or args[3] is None) and kwargs.get("dim") is None:
                 self._expect_distinct(args[0], is_sorted=func is torch.ops.aten.unique_consecutive.default)
             elif self._known.reads_data((args, kwargs)):
-                raise StepcastError(
+                raise SchedcastError(
                     f"the shape of the result of {func} depends on tensor values; expected shapes that are the same in every step;"
                     " compute it in the factory, or use an op with a fixed shape"
                 )

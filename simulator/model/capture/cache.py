@@ -11,7 +11,7 @@ from platformdirs import user_cache_dir
 
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import read_json, write_json
 
 #: Files and folders of the simulator that decide what is captured: their source is part of the hash.
@@ -22,8 +22,8 @@ _CODE = (
 
 
 def folder() -> Path:
-    """Return the folder of the cache; STEPCAST_CACHE overrides the platform's cache folder."""
-    return Path(os.environ.get("STEPCAST_CACHE") or user_cache_dir("stepcast")) / "graphs"
+    """Return the folder of the cache; SCHEDCAST_CACHE overrides the platform's cache folder."""
+    return Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "graphs"
 
 
 def _path(key: tuple) -> Path:
@@ -44,7 +44,7 @@ def load(key: tuple) -> TrainingGraph | None:
         return None
     try:
         return graphs.load(read_json(path, "captured graph"))
-    except StepcastError:
+    except SchedcastError:
         return None
 
 
@@ -54,5 +54,5 @@ def store(key: tuple, graph: TrainingGraph) -> None:
 
     try:
         write_json(_path(key), graphs.dump(graph))
-    except StepcastError as error:
-        logging.getLogger("stepcast").warning("the captured graph is not cached: %s", error)
+    except SchedcastError as error:
+        logging.getLogger("schedcast").warning("the captured graph is not cached: %s", error)

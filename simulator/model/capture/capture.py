@@ -26,10 +26,10 @@ from simulator.model.layers.loss_scaling import SCALE
 from simulator.model.time_limit import time_limit
 from simulator.model.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
-# This logger prints a traceback for every exception that it passes on. Stepcast reports these itself, in one line.
+# This logger prints a traceback for every exception that it passes on. Schedcast reports these itself, in one line.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 _NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
@@ -38,13 +38,13 @@ _NEEDS_REAL_TENSORS = (UnknownContentError, FactoryFailedError)
 def capture(build: Callable[[], Built], batch: int, loss_scale: float = 1.0, repeats: bool = True) -> TrainingGraph:
     """Capture forward, loss and backward (of loss / `loss_scale`) of the model that `build` makes.
 
-    With `repeats`, as for all models of users, the forward pass runs once more, and StepcastError is raised if it is not the same again or
+    With `repeats`, as for all models of users, the forward pass runs once more, and SchedcastError is raised if it is not the same again or
     if a pass does not end in time.
 
     `build` runs under fake tensors, so a model larger than this machine's memory can be captured. If it fails under them, because it reads
     tensor values, or if the step reads values of what it made, it runs on real tensors, which are then replaced by fake ones. A step may
     read values that depend on nothing but the batch, buffers and literals: it is captured for the values at hand, and checks them in every
-    step. Raises StepcastError if values that a step reads depend on trainable parameters.
+    step. Raises SchedcastError if values that a step reads depend on trainable parameters.
     """
     with gc_paused():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -88,7 +88,7 @@ def _record(
     parameters = dict(built.module.named_parameters())
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
-        raise StepcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
+        raise SchedcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
     watch = StepWatch(built)
     with _recording(built, recorder, fake, batch, limited=repeats):
         loss = built.run()
@@ -109,7 +109,7 @@ def _record(
         _check_second_forward(built, recorder, forward_ops, fake, batch, watch, contents)
     operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not operands:
-        raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
+        raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")
     graph = TrainingGraph(
         batch=batch,
         ops=tuple(recorder.ops),
@@ -164,7 +164,7 @@ def _check_second_forward(
     watch: StepWatch,
     contents: Mapping[str, torch.Tensor],
 ) -> None:
-    """Run the forward pass once more. Raises StepcastError unless it issues the ops that `first` has recorded."""
+    """Run the forward pass once more. Raises SchedcastError unless it issues the ops that `first` has recorded."""
     second = _recorder(built, contents, first)
     watch.draws.repeat()
     try:
@@ -177,7 +177,7 @@ def _check_second_forward(
     check_same(first.ops[:forward_ops], second.ops, watch)
     changed = next((name for name, text in second.constants.items() if first.constants.get(name) != text), None)
     if changed is not None:
-        raise StepcastError(
+        raise SchedcastError(
             f"two forward passes in a row use other numbers in {second.values[changed].shape}, a tensor that they make in Python or NumPy;"
             " expected the same ones; make it with torch, or once"
         )
@@ -186,6 +186,6 @@ def _check_second_forward(
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise StepcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()")
+        raise SchedcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()")
     if not loss.requires_grad:
-        raise StepcastError("the loss does not depend on any trainable parameter; check the model's loss")
+        raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @cache
@@ -17,14 +17,14 @@ def targets(func) -> tuple[str, ...]:
 def run(func, args, kwargs) -> Any:
     """Run the op without its `targets`, and copy its results into them. Returns these tensors, as the op does.
 
-    Both calls are dispatched, so that a recorder sees them. Raises StepcastError for a tensor of another shape than the result.
+    Both calls are dispatched, so that a recorder sees them. Raises SchedcastError for a tensor of another shape than the result.
     """
     names = targets(func)
     tensors = [kwargs[name] for name in names]
     results = _functional(func)(*args, **{name: item for name, item in kwargs.items() if name not in names})
     for target, result in zip(tensors, results if isinstance(results, tuple) else (results,), strict=True):
         if target.shape != result.shape:
-            raise StepcastError(
+            raise SchedcastError(
                 f"{func} resizes its out= from {tuple(target.shape)} to {tuple(result.shape)}; expected one of the result's shape; leave"
                 " out= away"
             )
@@ -39,7 +39,7 @@ def _functional(func) -> Any:
     overloads = (getattr(packet, name) for name in packet.overloads())
     functional = next((each for each in overloads if not targets(each) and _signature(each) == wanted), None)
     if functional is None:
-        raise StepcastError(f"{func} has no form without out=; expected an op that returns its result; leave out= away")
+        raise SchedcastError(f"{func} has no form without out=; expected an op that returns its result; leave out= away")
     return functional
 
 

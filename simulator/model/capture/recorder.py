@@ -29,7 +29,7 @@ from simulator.plan.bodies.masked_backward import KERNELS
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.random_draws import is_random
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}
@@ -95,7 +95,7 @@ class Recorder(TorchDispatchMode):
         if operand is not None:
             return operand
         if isinstance(tensor, torch.nn.Parameter):
-            raise StepcastError(
+            raise SchedcastError(
                 f"layer {self.layer!r} uses a parameter of shape {tuple(tensor.shape)} that the model does not register, or keeps elsewhere"
                 " as well; expected one of model.parameters(); assign it to an attribute of its module, or use nn.ParameterList"
             )
@@ -112,7 +112,7 @@ class Recorder(TorchDispatchMode):
     def _strided_view(self, tensor: torch.Tensor, operand: Operand) -> Operand:
         """Remember a tensor as `operand`, through as_strided unless it is the whole value."""
         if any(_bits(tensor)) or operand.dtype != self.values[operand.value].dtype:
-            raise StepcastError(f"layer {self.layer!r} reads a view that capture cannot follow; please report the model")
+            raise SchedcastError(f"layer {self.layer!r} reads a view that capture cannot follow; please report the model")
         if not self._whole(tensor, operand):
             args, _ = encode(([*tensor.shape], [*tensor.stride()], tensor.storage_offset()), {})
             operand = replace(operand, views=(ViewStep("aten.as_strided.default", args),))
@@ -125,13 +125,13 @@ class Recorder(TorchDispatchMode):
         return name is not None and self.values[name].kind in (ACTIVATION, GRADIENT)
 
     def _check_not_kept(self, tensor: torch.Tensor) -> None:
-        """Raise OwnTensorError for a tensor computed in the earlier step, and StepcastError if it depends on parameters or data."""
+        """Raise OwnTensorError for a tensor computed in the earlier step, and SchedcastError if it depends on parameters or data."""
         if self._earlier is None or not self._earlier.made(tensor):
             return
         if not self._earlier._known.reads_data(tensor):
             raise OwnTensorError
         name = self._earlier._by_storage[tensor.untyped_storage()._cdata]
-        raise StepcastError(
+        raise SchedcastError(
             f"layer {self.layer!r} reads a tensor that an earlier step computed ({name}); expected steps that share only parameters and"
             " buffers; register it with register_buffer, and update it in place"
         )
@@ -194,7 +194,7 @@ class Recorder(TorchDispatchMode):
             self._changed_in_place(args[0])
             return
         if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
-            raise StepcastError(
+            raise SchedcastError(
                 f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out"
             )
         if self.phase == BACKWARD and is_random(str(func)):
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
             self._view_calls += 1
             return
         if func.is_view and self._on_seen_storage(args[0]):  # as a task it would hide that two values share memory
-            raise StepcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
+            raise SchedcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
         encoder = NumberedArguments(self.operand, mutated)
         text, named = encode(args, kwargs, encoder)
         reads, mutates = encoder.finish()

@@ -11,7 +11,7 @@ from simulator.model.built import Built
 from simulator.model.checks import check_hooks
 from simulator.model.graph import Op
 from simulator.plan.task import Value
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: What to do about a difference between steps.
 ADVICE = "a plan repeats one step; keep what changes in buffers, and update them in place"
@@ -49,20 +49,20 @@ class StepWatch:
         self.draws = PythonDraws()
 
     def check(self) -> None:
-        """Raise StepcastError if the forward pass has computed gradients, registered hooks on parameters or replaced parameters.
+        """Raise SchedcastError if the forward pass has computed gradients, registered hooks on parameters or replaced parameters.
 
         A buffer may be replaced by a table that depends on nothing but literals: see `Recorder`.
         """
         for name, parameter in self._module.named_parameters():
             if parameter.grad is not None:
-                raise StepcastError(
+                raise SchedcastError(
                     f"the model's forward calls backward (parameter {name!r} has a gradient before the loss exists); expected a forward"
                     " that only computes; use torch.autograd.grad, or return the loss"
                 )
         check_hooks("the model", self._module)
         for name, parameter in self._places().items():
             if parameter is not self._parameters.get(name):
-                raise StepcastError(
+                raise SchedcastError(
                     f"the model's forward replaces its parameter {name!r} by another one; expected the same one in every step; change its"
                     " content in place (add_, copy_)"
                 )
@@ -90,25 +90,25 @@ class StepWatch:
 
 
 def check_inputs(ops: Sequence[Op], values: Mapping[str, Value], inputs: Sequence[str]) -> None:
-    """Raise StepcastError for an op that changes an input or target in place: the next step would see the changed one."""
+    """Raise SchedcastError for an op that changes an input or target in place: the next step would see the changed one."""
     storages = {values[name].storage: name for name in inputs}
     for op in ops:
         for operand in op.mutates:
             name = storages.get(values[operand.value].storage)
             if name is not None:
-                raise StepcastError(
+                raise SchedcastError(
                     f"{op.body.target} in layer {op.layer!r} changes {name} in place; expected inputs and targets that stay as they are;"
                     " copy it first: x = x.clone()"
                 )
 
 
 def check_same(first: Sequence[Op], second: Sequence[Op], watch: StepWatch) -> None:
-    """Raise StepcastError if two forward passes in a row did not issue the same ops with the same arguments."""
+    """Raise SchedcastError if two forward passes in a row did not issue the same ops with the same arguments."""
     for before, after in zip(first, second, strict=False):
         if before != after:
-            raise StepcastError(f"two forward passes in a row differ at {_difference(before, after)}{_why(watch)}; {ADVICE}")
+            raise SchedcastError(f"two forward passes in a row differ at {_difference(before, after)}{_why(watch)}; {ADVICE}")
     if len(first) != len(second):
-        raise StepcastError(f"two forward passes in a row have {len(first)} and {len(second)} ops{_why(watch)}; {ADVICE}")
+        raise SchedcastError(f"two forward passes in a row have {len(first)} and {len(second)} ops{_why(watch)}; {ADVICE}")
 
 
 def _difference(before: Op, after: Op) -> str:

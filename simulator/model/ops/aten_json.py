@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from simulator.model.ops import expected as _expected  # noqa: F401 - registers torch.ops.stepcast.expect
-from simulator.model.ops import pruned as _registered  # noqa: F401 - registers torch.ops.stepcast.pruned
-from simulator.model.ops.recurrent import ops as _recurrent  # noqa: F401 - registers torch.ops.stepcast.rnn and others
+from simulator.model.ops import expected as _expected  # noqa: F401 - registers torch.ops.schedcast.expect
+from simulator.model.ops import pruned as _registered  # noqa: F401 - registers torch.ops.schedcast.pruned
+from simulator.model.ops.recurrent import ops as _recurrent  # noqa: F401 - registers torch.ops.schedcast.rnn and others
 from simulator.plan.ops import check_op
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def name_of(item: torch.dtype | torch.layout | torch.memory_format) -> str:
@@ -76,16 +76,18 @@ def decode_item(item: Any, device: torch.device) -> Any:
 
 
 def resolve(target: str) -> torch._ops.OpOverload:
-    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `stepcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
+    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `schedcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
 
-    Raises StepcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.
+    Raises SchedcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.
     """
     try:
         check_op(target)
     except ValueError as error:
-        raise StepcastError(f"{error}; use a model without it, or add it to simulator/plan/ops.json if it computes tensors only") from error
+        raise SchedcastError(
+            f"{error}; use a model without it, or add it to simulator/plan/ops.json if it computes tensors only"
+        ) from error
     namespace, name, overload = target.split(".")
     op = getattr(getattr(getattr(torch.ops, namespace), name, None), overload, None)
     if op is None:
-        raise StepcastError(f"PyTorch {torch.__version__} has no op {target}; make the plan again with this version")
+        raise SchedcastError(f"PyTorch {torch.__version__} has no op {target}; make the plan again with this version")
     return op

@@ -1,12 +1,12 @@
-"""The op `stepcast::expect`: a check, in every step, that a branch of the model goes the way that the plan was made for."""
+"""The op `schedcast::expect`: a check, in every step, that a branch of the model goes the way that the plan was made for."""
 
 import torch
 from torch import Tensor
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
-class OtherBranchError(StepcastError):
+class OtherBranchError(SchedcastError):
     """A number on which the course of the step depends is not the one that the plan was made for."""
 
 
@@ -33,7 +33,7 @@ def _expect_on_gpu(value: Tensor, expected: float) -> Tensor:
     return same
 
 
-torch.library.define("stepcast::expect", "(Tensor value, float expected) -> Tensor")
-torch.library.impl("stepcast::expect", "CPU")(_expect)
-torch.library.impl("stepcast::expect", "CUDA")(_expect_on_gpu)
-torch.library.register_fake("stepcast::expect")(lambda value, expected: value.new_empty(value.shape, dtype=torch.bool))
+torch.library.define("schedcast::expect", "(Tensor value, float expected) -> Tensor")
+torch.library.impl("schedcast::expect", "CPU")(_expect)
+torch.library.impl("schedcast::expect", "CUDA")(_expect_on_gpu)
+torch.library.register_fake("schedcast::expect")(lambda value, expected: value.new_empty(value.shape, dtype=torch.bool))

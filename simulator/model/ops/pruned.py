@@ -1,4 +1,4 @@
-"""Layers with a fixed pruning mask. In a captured graph, the op `stepcast::pruned` produces the masked weight that such a layer uses.
+"""Layers with a fixed pruning mask. In a captured graph, the op `schedcast::pruned` produces the masked weight that such a layer uses.
 
 The same op masks the weight's gradient, so that pruned elements keep their value whatever the optimizer does with zero gradients.
 """
@@ -32,13 +32,13 @@ def _keep_arguments(ctx, inputs: tuple, output: Tensor) -> None:
 
 
 def _backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
-    return torch.ops.stepcast.pruned(grad, ctx.keep, ctx.seed), None, None
+    return torch.ops.schedcast.pruned(grad, ctx.keep, ctx.seed), None, None
 
 
-torch.library.define("stepcast::pruned", "(Tensor weight, float keep, int seed) -> Tensor")
-torch.library.impl("stepcast::pruned", "CompositeExplicitAutograd")(_pruned)
-torch.library.register_fake("stepcast::pruned")(lambda weight, keep, seed: torch.empty_like(weight))
-torch.library.register_autograd("stepcast::pruned", _backward, setup_context=_keep_arguments)
+torch.library.define("schedcast::pruned", "(Tensor weight, float keep, int seed) -> Tensor")
+torch.library.impl("schedcast::pruned", "CompositeExplicitAutograd")(_pruned)
+torch.library.register_fake("schedcast::pruned")(lambda weight, keep, seed: torch.empty_like(weight))
+torch.library.register_autograd("schedcast::pruned", _backward, setup_context=_keep_arguments)
 
 
 class PrunedConv2d(nn.Conv2d):
@@ -50,7 +50,7 @@ class PrunedConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Same as nn.Conv2d, with the masked weight."""
-        return self._conv_forward(x, torch.ops.stepcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)
+        return self._conv_forward(x, torch.ops.schedcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)
 
 
 class PrunedLinear(nn.Linear):
@@ -62,4 +62,4 @@ class PrunedLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Same as nn.Linear, with the masked weight."""
-        return functional.linear(x, torch.ops.stepcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)
+        return functional.linear(x, torch.ops.schedcast.pruned(self.weight, self.mask.keep, self.mask.seed), self.bias)

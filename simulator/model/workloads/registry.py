@@ -185,5 +185,5 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Workload:
     """Return the built-in model called `name`. Raises UnknownNameError."""
     if name not in _BY_NAME:
-        raise UnknownNameError("model", name, names(), "`stepcast models` lists them")
+        raise UnknownNameError("model", name, names(), "`schedcast models` lists them")
     return _BY_NAME[name]

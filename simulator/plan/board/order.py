@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
-from traces.errors import StepcastError, nearest
+from traces.errors import SchedcastError, nearest
 
 
 class Entry(NamedTuple):
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
         return (self.device, self.stream)
 
 
-class OrderError(StepcastError):
+class OrderError(SchedcastError):
     """An order that is not one of the plan's tasks. `position`: of the entry at fault, from 0; None if it is no single one."""
 
     def __init__(self, message: str, position: int | None = None):

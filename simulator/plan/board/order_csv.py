@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 23
 #: A stream and a priority.
 _NUMBERS = (re.compile(r"[0-9]{1,6}"), re.compile(r"-?[0-9]{1,6}"))
 _SHOWN = 60
-#: Characters of the name of a task or a device at most: none that Stepcast gives has as many.
+#: Characters of the name of a task or a device at most: none that Schedcast gives has as many.
 _LONGEST_NAME = 500
 
 

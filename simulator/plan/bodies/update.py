@@ -8,7 +8,7 @@ from typing import Literal
 
 from simulator.plan.keys import geometry
 from simulator.plan.task import Body, Operand, Task, Work
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 #: Names of the state tensors of a parameter, as torch.optim calls them, in the order of the operands.
 STATE: Mapping[str, tuple[str, ...]] = MappingProxyType({
@@ -72,12 +72,12 @@ def forms(optimizer: str) -> tuple[str, ...]:
 
 
 def check_form(optimizer: str, form: str) -> None:
-    """Raise UnknownNameError for an optimizer or a form that does not exist, StepcastError for a form that PyTorch lacks."""
+    """Raise UnknownNameError for an optimizer or a form that does not exist, SchedcastError for a form that PyTorch lacks."""
     offered = forms(optimizer)
     if form not in FORMS:
         raise UnknownNameError("optimizer form", form, offered)
     if form not in offered:
-        raise StepcastError(f"PyTorch has no {form} form of {optimizer}: use {' or '.join(f'{optimizer}:{name}' for name in offered)}")
+        raise SchedcastError(f"PyTorch has no {form} form of {optimizer}: use {' or '.join(f'{optimizer}:{name}' for name in offered)}")
 
 
 def hyper_parameters(optimizer: str, **values: float) -> tuple[tuple[str, float], ...]:

@@ -9,7 +9,7 @@ from platformdirs import user_cache_dir
 from pydantic import ValidationError
 
 from simulator.predict.search.evaluation import Evaluation
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import read_json, write_json
 
 
@@ -22,7 +22,7 @@ class Cache:
         self._warned = False
 
     def _path(self, text: str) -> Path:
-        folder = Path(os.environ.get("STEPCAST_CACHE") or user_cache_dir("stepcast")) / "searches"
+        folder = Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "searches"
         return folder / f"{hashlib.blake2b(f'{self._digest} {text}'.encode(), digest_size=16).hexdigest()}.json.gz"
 
     def load(self, text: str) -> Evaluation | None:
@@ -32,14 +32,14 @@ class Cache:
             return None
         try:
             return Evaluation.model_validate(read_json(path, "evaluation"))
-        except (StepcastError, ValidationError):
+        except (SchedcastError, ValidationError):
             return None
 
     def store(self, evaluation: Evaluation) -> None:
         """Store an evaluation. If the cache cannot be written, log one warning: it is evaluated again next time."""
         try:
             write_json(self._path(evaluation.text), evaluation.model_dump(mode="json"))
-        except StepcastError as error:
+        except SchedcastError as error:
             if not self._warned:
-                logging.getLogger("stepcast").warning("the search is not cached: %s", error)
+                logging.getLogger("schedcast").warning("the search is not cached: %s", error)
             self._warned = True

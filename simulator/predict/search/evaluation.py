@@ -19,7 +19,7 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.base import Data
 from traces.documents.comparison import MemoryNeed
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Share of a bound that counts: the rest is rounding.
 _COUNTS = 1.0 - EQUAL
@@ -139,7 +139,7 @@ def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
         if prunes(bound.step_s, most_s):
             return begun
         return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
-    except StepcastError as error:
+    except SchedcastError as error:
         return Evaluation.refused(text, strategy.name, options, str(error))
 
 

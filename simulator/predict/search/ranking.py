@@ -19,7 +19,7 @@ from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
 from traces.documents.comparison import PYTORCH
 from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def rank(search: Search) -> Ranking:
     """Rank the plans of a search."""
     setup, job = search.setup, search.setup.job
     known = dict(forecast_many(job, (), setup.shared, setup.machine, setup.model, setup.mode))
-    baseline, plain = (None if isinstance(known[name], StepcastError) else known[name] for name in ("baseline", PYTORCH))
+    baseline, plain = (None if isinstance(known[name], SchedcastError) else known[name] for name in ("baseline", PYTORCH))
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: each.simulated.step_s)
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons(fitting)

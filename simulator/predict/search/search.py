@@ -16,7 +16,7 @@ from simulator.predict.search.evaluation import Evaluation, evaluate_packed
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Candidates of a round. More of them keep more processes busy, fewer of them prune earlier.
 ROUND = 16
@@ -61,7 +61,7 @@ def search(
 ) -> Search:
     """Evaluate the candidates `texts` by `run`. Without `prune`, all are simulated.
 
-    `progress(done, total, text)` is called after each. Raises StepcastError if the job itself is unusable.
+    `progress(done, total, text)` is called after each. Raises SchedcastError if the job itself is unusable.
     """
     graphs = {setup.first: None}
     packed = setup.captured(graphs).packed()
@@ -113,7 +113,7 @@ def _with_graphs(
         try:
             setup.captured([wanted])
             graphs[wanted] = None
-        except StepcastError as error:
+        except SchedcastError as error:
             for text in texts:
                 strategy, options = strategies.parse(text, setup.shared)
                 known[text] = Evaluation.refused(text, strategy.name, options, str(error))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from simulator.predict.search.setup import code_digest
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.parents import end_with
 
 #: The folder of our packages, which other processes import too.
@@ -22,7 +22,7 @@ _EACH = 8
 #: Keeps quiet about semaphores that the process which cleans up after the others removes when Ctrl-C has ended them.
 _AFTER_CTRL_C = "ignore:resource_tracker:UserWarning"
 #: What a cluster needs that is not installed by default.
-EXTRA = "pip install 'stepcast[cluster]'"
+EXTRA = "pip install 'schedcast[cluster]'"
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -44,7 +44,7 @@ def usual_processes(candidates: int) -> int:
 def workers(processes: int, cluster: str | None = None) -> Iterator[Workers]:
     """Yield who runs calls: `processes` processes of this machine (1: this one), or the Dask cluster with its scheduler at `cluster`.
 
-    Processes end with the block, also after Ctrl-C, and with this process, even if it is killed. Raises StepcastError if the cluster
+    Processes end with the block, also after Ctrl-C, and with this process, even if it is killed. Raises SchedcastError if the cluster
     cannot be used.
     """
     if cluster is not None:
@@ -83,14 +83,14 @@ def _cluster(address: str) -> Iterator[Workers]:
     try:
         from distributed import Client
     except ModuleNotFoundError as error:
-        raise StepcastError(f"--cluster {address} needs Dask, which is not installed; {EXTRA}") from error
+        raise SchedcastError(f"--cluster {address} needs Dask, which is not installed; {EXTRA}") from error
     from joblib import Parallel, delayed, parallel_config
 
     with _quiet():
         try:
             client = Client(address, timeout=_PATIENCE_S, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            raise StepcastError(
+            raise SchedcastError(
                 f"--cluster {address}: no Dask scheduler answers there ({_short(error)}); give its address, as in tcp://127.0.0.1:8786"
             ) from error
         try:
@@ -102,16 +102,18 @@ def _cluster(address: str) -> Iterator[Workers]:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Raise StepcastError if the cluster has no worker, or one that has another version of Stepcast or none."""
+    """Raise SchedcastError if the cluster has no worker, or one that has another version of Schedcast or none."""
     if not client.ncores():
-        raise StepcastError(f"--cluster {address}: the scheduler has no workers; start some with: dask worker {address}")
+        raise SchedcastError(f"--cluster {address}: the scheduler has no workers; start some with: dask worker {address}")
     try:
         digests = client.run(code_digest)
     except Exception as error:  # whatever a worker raises that cannot load our packages
-        raise StepcastError(f"--cluster {address}: a worker cannot load Stepcast ({_short(error)}); install this version there") from error
+        raise SchedcastError(
+            f"--cluster {address}: a worker cannot load Schedcast ({_short(error)}); install this version there"
+        ) from error
     for worker, digest in digests.items():
         if digest != code_digest():
-            raise StepcastError(f"--cluster {address}: worker {worker} has another version of Stepcast; install this one there")
+            raise SchedcastError(f"--cluster {address}: worker {worker} has another version of Schedcast; install this one there")
 
 
 @contextmanager

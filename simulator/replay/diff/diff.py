@@ -15,7 +15,7 @@ from simulator.replay.diff.run import Run
 from simulator.replay.diff.shares import fair_shares
 from traces import units
 from traces.documents.diff_result import Contribution, Diff, DiffTerm
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Runs whose aligned share is below this are of different models.
 LEAST_SHARE = 0.5
@@ -30,15 +30,15 @@ NOT_REPLAYED = "not explained by the replays"
 def difference(a: Run, b: Run, compared: str, remainder: str) -> Diff:
     """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by.
 
-    Raises StepcastError if the two have too little in common, or if a step takes no time.
+    Raises SchedcastError if the two have too little in common, or if a step takes no time.
     """
     for run in (a, b):
         if run.step_s <= 0:
-            raise StepcastError(f"the step of {run.name} takes no time; expected recorded work in every step; record it again")
+            raise SchedcastError(f"the step of {run.name} takes no time; expected recorded work in every step; record it again")
     pairing = pair(a, b)
     share = units.percent(pairing.share, signed=False)
     if pairing.share < LEAST_SHARE:
-        raise StepcastError(
+        raise SchedcastError(
             f"{a.name} and {b.name} have only {share} of their device time in common; expected two runs of one model, with at least"
             f" {units.percent(LEAST_SHARE, signed=False)}"
         )

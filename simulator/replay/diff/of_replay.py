@@ -12,7 +12,7 @@ from simulator.replay.whatif.edit import is_host, launches, waits_for_device
 from simulator.replay.whatif.kernel_classes import class_of
 from simulator.replay.whatif.replayed import Replayed
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.formats.iterations import WHOLE
 
 #: Tasks of a run at most: later steps of a long recording are left out, so that a comparison takes seconds.
@@ -21,9 +21,9 @@ _TERMS = {"kernel": KERNELS, "memcpy": COPIES, "memset": COPIES, "collective": C
 
 
 def check_steps(replay: Replay, name: str) -> None:
-    """Raise StepcastError if the recording has no steps that could be compared."""
+    """Raise SchedcastError if the recording has no steps that could be compared."""
     if [step.name for step in replay.steps] == [WHOLE]:
-        raise StepcastError(
+        raise SchedcastError(
             f"trace {name} has no steps: nothing in it repeats, and no step is annotated; record three steps or more, and call"
             " profiler.step() after each"
         )

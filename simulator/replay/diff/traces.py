@@ -12,7 +12,7 @@ from simulator.replay.diff.run import Run
 from simulator.replay.whatif.replayed import replayed, window_of
 from traces.documents.diff_result import Diff
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 
@@ -33,7 +33,7 @@ class Compared:
 
 
 def compare_traces(a: Path | str, b: Path | str, told: Callable[[str], None] = lambda stage: None) -> Compared:
-    """Replay both traces and explain the difference of their step times. Raises StepcastError for traces that cannot be compared.
+    """Replay both traces and explain the difference of their step times. Raises SchedcastError for traces that cannot be compared.
 
     `told` hears of every stage before it begins, five in all.
     """
@@ -48,11 +48,11 @@ def compare_traces(a: Path | str, b: Path | str, told: Callable[[str], None] = l
 
 
 def compare_timelines(a: Path | str, b: Path | str) -> Compared:
-    """Explain the difference of the step times of two timelines. Raises StepcastError for timelines that cannot be compared."""
+    """Explain the difference of the step times of two timelines. Raises SchedcastError for timelines that cannot be compared."""
     runs = [run_of_timeline(Timeline.load(path), name) for path, name in zip((a, b), _names(a, b), strict=True)]
     for run, path in zip(runs, (a, b), strict=True):
         if len(run.nodes) == 1:  # the end of the period
-            raise StepcastError(f"timeline {path} has no task in its steady period; make it again")
+            raise SchedcastError(f"timeline {path} has no task in its steady period; make it again")
     return _compared(*runs, "timelines", UNEXPLAINED)
 
 

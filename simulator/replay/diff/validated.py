@@ -8,20 +8,20 @@ from simulator.replay.diff.diff import difference, largest
 from simulator.replay.diff.of_timeline import run_of_timeline
 from traces.documents.comparison import Comparison, ValidationResult
 from traces.documents.diff_result import Contribution, Diff, DiffTerm
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def compare_validated(result: ValidationResult, label: str, timelines: Comparison | None) -> Diff:
     """Explain why a strategy's measured step is not as long as predicted. `timelines`: None if the report has none.
 
-    Raises StepcastError for a strategy that did not run, or if the document says nothing about it.
+    Raises SchedcastError for a strategy that did not run, or if the document says nothing about it.
     """
     if not result.ok:
-        raise StepcastError(f"{label} did not run ({result.status}); choose a strategy that did")
+        raise SchedcastError(f"{label} did not run ({result.status}); choose a strategy that did")
     names = f"{label} predicted", f"{label} measured"
     if not result.waterfall:
         if timelines is None:
-            raise StepcastError(
+            raise SchedcastError(
                 f"the validation does not say where {label}'s time goes; validate again with --out DIR, and name that folder"
             )
         runs = (run_of_timeline(timeline, name) for timeline, name in zip((timelines.predicted, timelines.measured), names, strict=True))

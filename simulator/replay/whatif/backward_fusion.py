@@ -15,7 +15,7 @@ from simulator.replay.whatif.edit import is_host, launches, waits_for_device, wi
 from simulator.replay.whatif.optimizer import least_kernel_s
 from simulator.replay.whatif.parsing import MalformedError
 from simulator.replay.whatif.phases import backward_names, recorded_form, update_runs
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "backward-fusion"
 FORM = "backward-fusion[=LAYERS]"
@@ -78,7 +78,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
             instead[task.name] = list(last.values())
         pieces_made, moved = pieces_made + len(pieces), moved + len(run)
     if not moved:
-        raise StepcastError("backward-fusion: the recording shows no backward kernels before the update; record with annotations")
+        raise SchedcastError("backward-fusion: the recording shows no backward kernels before the update; record with annotations")
     dropped = set(instead) | own_hosts
     reordered = [each for task in tasks for each in (task, *inserted.get(task.name, ()))]
     target = "the collective that reduces them, on its stream" if reduced else "the kernel that completes their gradients, on its stream"

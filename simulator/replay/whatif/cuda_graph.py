@@ -9,7 +9,7 @@ from simulator.plan.task import Task
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
 from simulator.replay.whatif.parsing import nothing
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "cuda-graph"
 FORM = "cuda-graph"
@@ -51,7 +51,7 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
                 if is_host(task) and task.lane == lane and (task.name in group or task.name not in waiting):
                     instead[task.name] = [graph.name]
     if not collapsed:
-        raise StepcastError("cuda-graph changes nothing: no step of the recording has two launches")
+        raise SchedcastError("cuda-graph changes nothing: no step of the recording has two launches")
     kept = sum(name in waiting and name not in instead for name in waiting)
     reordered = [each for task in tasks for each in ((graph_launches[task.name], task) if task.name in graph_launches else (task,))]
     changed = without(with_tasks(replay, reordered), instead.keys(), instead)

@@ -14,7 +14,7 @@ from simulator.replay.whatif.kernel_classes import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, rules
 from traces import units
 from traces.documents.replay_result import RuleAnswer
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 
@@ -88,7 +88,7 @@ def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[Pa
     try:
         changed, assumptions = apply_rules(replay, [text])
         after_s = changed_step_s(changed)
-    except StepcastError as error:
+    except SchedcastError as error:
         reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
         return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
     gain_s = step_s - after_s
@@ -104,15 +104,15 @@ def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[Pa
     )
 
 
-def _reason(error: StepcastError) -> str:
+def _reason(error: SchedcastError) -> str:
     """Return why a rule changes nothing, without the rule's own text."""
     return str(error).rpartition(" changes nothing: ")[2]
 
 
 def changed_step_s(replay: Replay) -> float:
-    """Return the simulated step time: the mean length of the iterations that count (`replay.compare`). Raises StepcastError without any."""
+    """The simulated step time: the mean length of the iterations that count (`replay.compare`). Raises SchedcastError without any."""
     if not replay.steps:
-        raise StepcastError("nothing is left of the recorded steps")
+        raise SchedcastError("nothing is left of the recorded steps")
     begin_s, end_s, steps = counted_steps(boundaries(replay.plan, replay.steps, simulated_times(replay)))
     return (end_s - begin_s) / steps
 

@@ -16,7 +16,7 @@ from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.kernel_classes import NAMES, class_of
 from simulator.replay.whatif.parsing import MalformedError
 from traces import units
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.formats.recording import KERNEL
 
 #: Largest number of characters of a regular expression.
@@ -45,7 +45,7 @@ except (re.error, OverflowError, RecursionError, MemoryError) as error:
 def matching(replay: Replay, regex: str) -> list[Task]:
     """Return the device tasks whose recorded name contains a match of the regular expression; for the name of a class, its kernels.
 
-    Raises StepcastError if there are none, and MalformedError if it is no regular expression or takes too long.
+    Raises SchedcastError if there are none, and MalformedError if it is no regular expression or takes too long.
     """
     work = device_work(replay)
     of_class = [task for task in work if regex in NAMES and task.body.category == KERNEL and class_of(task.body) == regex]
@@ -58,7 +58,7 @@ def matching(replay: Replay, regex: str) -> list[Task]:
         for task in work:
             totals[short_name(task.body.name)] = totals.get(short_name(task.body.name), 0.0) + task.body.duration_s
         largest = ", ".join(sorted(totals, key=totals.__getitem__, reverse=True)[:3])
-        raise StepcastError(f"no kernel matches {regex!r}, of {len(names)} names in the recording; the largest are: {largest or 'none'}")
+        raise SchedcastError(f"no kernel matches {regex!r}, of {len(names)} names in the recording; the largest are: {largest or 'none'}")
     return [task for task in work if task.body.name in chosen]
 
 

@@ -4,7 +4,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work, with_durations
 from simulator.replay.whatif.matching import total_words
 from simulator.replay.whatif.parsing import factor, speed, speed_words
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "network"
 FORM = "network 2x faster"
@@ -23,7 +23,7 @@ def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
     """Scale the durations of collectives."""
     chosen = [task for task in device_work(replay) if task.body.category == "collective"]
     if not chosen:
-        raise StepcastError(f"network {speed_words(request)} changes nothing: the recording has no collectives, as on one rank")
+        raise SchedcastError(f"network {speed_words(request)} changes nothing: the recording has no collectives, as on one rank")
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in chosen})
     return changed, [
         f"{total_words(chosen)} are collectives: {speed_words(request)}; a duration recorded on one rank includes waiting for"

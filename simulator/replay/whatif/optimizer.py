@@ -11,7 +11,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_duration, with_tasks, without
 from simulator.replay.whatif.parsing import MalformedError
 from simulator.replay.whatif.phases import optimizer_of, recorded_form, update_runs
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "optimizer"
 FORM = "optimizer=foreach|fused|free"
@@ -24,7 +24,7 @@ FREE = "free"
 
 #: Duration of a kernel that moves almost nothing (V100 to H100: 1.5 to 2.5 us), unless a shorter kernel was recorded.
 LEAST_KERNEL_S = 2e-6
-#: Number of kernels by form, for optimizers that Stepcast does not know by name.
+#: Number of kernels by form, for optimizers that Schedcast does not know by name.
 _LAUNCHES = {"foreach": 12, "fused": 1}
 
 
@@ -43,9 +43,9 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
         return _free(replay, runs)
     recorded, optimizer = recorded_form(members), optimizer_of(members)
     if FORMS.index(recorded) >= FORMS.index(request):
-        raise StepcastError(f"optimizer={request} changes nothing: the optimizer is already in its {recorded} form")
+        raise SchedcastError(f"optimizer={request} changes nothing: the optimizer is already in its {recorded} form")
     if optimizer is not None and request not in forms(optimizer):
-        raise StepcastError(f"optimizer={request}: PyTorch has no {request} form of {optimizer}")
+        raise SchedcastError(f"optimizer={request}: PyTorch has no {request} form of {optimizer}")
     kernels = Update(optimizer, request, ("p",)).launches if optimizer else _LAUNCHES[request]
     traffic = traffic_ratio(optimizer) if request == "fused" else 1.0
     merged: dict[str, str] = {}  # kernel -> the last of those it is merged with

@@ -7,7 +7,7 @@ from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.task import BACKWARD, UPDATE, Task
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, launches
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Kernels that only optimizers launch.
 _OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|adam|sgd_|lamb_|rmsprop|adagrad", re.IGNORECASE)
@@ -65,12 +65,12 @@ def update_names(tasks: Sequence[Task]) -> list[str]:
 def update_runs(replay: Replay) -> list[list[Task]]:
     """Return the runs of update kernels: kernels that directly follow one another on a stream, with no other task waiting in between.
 
-    Raises StepcastError if there are no update kernels.
+    Raises SchedcastError if there are no update kernels.
     """
     tasks = replay.plan.tasks
     updates = frozenset(update_names(tasks))
     if not updates:
-        raise StepcastError("the recording shows no optimizer: no optimizer annotation, no kernels that only optimizers launch")
+        raise SchedcastError("the recording shows no optimizer: no optimizer annotation, no kernels that only optimizers launch")
     borders = {step.first_task for step in replay.steps}
     open_runs: dict[tuple[str, int], list[Task]] = {}
     run_of: dict[str, list[Task]] = {}
@@ -92,7 +92,7 @@ def update_runs(replay: Replay) -> list[list[Task]]:
 
 
 def optimizer_of(tasks: Sequence[Task]) -> str | None:
-    """Return Stepcast's name of the optimizer in the annotations (SGD counts as momentum), or None if they name no known optimizer."""
+    """Return Schedcast's name of the optimizer in the annotations (SGD counts as momentum), or None if they name no known optimizer."""
     for task in tasks:
         match = _OPTIMIZER_CLASS.search(task.layer)
         if match:

@@ -16,7 +16,7 @@ from simulator.replay.whatif.matching import matching
 from simulator.replay.whatif.parsing import MalformedError, pattern_and
 from traces import units
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "priority"
 FORM = "priority:/REGEX/=-1"
@@ -45,7 +45,7 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     urgent = {task.lane for task in matching(replay, regex)}
     others = {task.lane for task in device_work(replay)} - urgent
     if not others:
-        raise StepcastError(f"priority:/{regex}/={priority} changes nothing: every stream has a kernel that matches; match fewer")
+        raise SchedcastError(f"priority:/{regex}/={priority} changes nothing: every stream has a kernel that matches; match fewer")
     shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
     tasks = []
     for task in replay.plan.tasks:

@@ -2,7 +2,7 @@
 
 A rule module has `NAME`, `FORM` (its syntax), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is the text after the name, and
 `apply(replay, request) -> (Replay, assumptions)`. Both raise `MalformedError` for a rule that makes no sense (a regular expression is read
-only when it is applied); `apply` raises StepcastError if the rule changes nothing, and says why. It also has, each as texts of rules with
+only when it is applied); `apply` raises SchedcastError if the rule changes nothing, and says why. It also has, each as texts of rules with
 what they mean in words:
 
 - `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
@@ -19,7 +19,7 @@ from typing import Any
 from simulator.plan.discovery import modules
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.parsing import MalformedError
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def rules() -> list[Rule]:
     return list(_discover().values())
 
 
-class UnreadableRuleError(StepcastError):
+class UnreadableRuleError(SchedcastError):
     """The text of a rule that nobody can apply to any recording."""
 
 
@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[Rule, Any]:
 def apply_rules(replay: Replay, texts: Sequence[str]) -> tuple[Replay, list[str]]:
     """Apply the rules one after another. Returns the changed replay and the assumptions. All rules are parsed before any is applied.
 
-    Raises UnreadableRuleError for a text that is not a rule, StepcastError for a rule that changes nothing.
+    Raises UnreadableRuleError for a text that is not a rule, SchedcastError for a rule that changes nothing.
     """
     assumptions: list[str] = []
     for text, (rule, request) in [(text, parse(text)) for text in texts]:

@@ -4,7 +4,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work, is_host, launches, without
 from simulator.replay.whatif.matching import matching, total_words
 from simulator.replay.whatif.parsing import pattern
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 NAME = "remove"
 FORM = "remove:/REGEX/"
@@ -21,7 +21,7 @@ def apply(replay: Replay, request: str) -> tuple[Replay, list[str]]:
     """Remove the matching kernels, and the launches that launched nothing else."""
     chosen = matching(replay, request)
     if len(chosen) == len(device_work(replay)):
-        raise StepcastError(f"remove:/{request}/ leaves nothing: it matches everything that ran on the device")
+        raise SchedcastError(f"remove:/{request}/ leaves nothing: it matches everything that ran on the device")
     names = {task.name for task in chosen}
     launch_of = launches(replay.plan.tasks)
     needed = {launch for kernel, launch in launch_of.items() if kernel not in names}

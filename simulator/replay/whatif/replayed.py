@@ -19,7 +19,7 @@ from simulator.replay.whatif.phases import backward_names
 from simulator.replay.whatif.registry import apply_rules, parse
 from traces.documents.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.formats.kineto import load_trace
 from traces.formats.recording import Recording
 from traces.garbage import gc_paused
@@ -49,7 +49,7 @@ class Answer:
 
 
 def replayed(traces: Sequence[Path | str], told: Callable[[str], None] = lambda stage: None) -> Replayed:
-    """Replay one trace per rank of a job. Raises StepcastError for files that cannot be replayed.
+    """Replay one trace per rank of a job. Raises SchedcastError for files that cannot be replayed.
 
     `told` hears of every stage before it begins: of each trace that is read, and of the replay.
     """
@@ -140,17 +140,17 @@ def ranked(recorded: Replayed, seconds: float = LADDER_S) -> ReplayResult:
 
 
 def check_rules(rules: Sequence[str]) -> None:
-    """Raise StepcastError if there are too many rules, or if there are some and none of them can be read.
+    """Raise SchedcastError if there are too many rules, or if there are some and none of them can be read.
 
     Whether a regular expression can be read is known only when it is applied.
     """
     if len(rules) > MOST_RULES:
-        raise StepcastError(f"got {len(rules)} what-if rules; expected at most {MOST_RULES}")
+        raise SchedcastError(f"got {len(rules)} what-if rules; expected at most {MOST_RULES}")
     errors = []
     for rule in rules:
         try:
             parse(rule)
-        except StepcastError as error:
+        except SchedcastError as error:
             errors.append(error)
     if rules and len(errors) == len(rules):
         raise errors[0]
@@ -159,19 +159,19 @@ def check_rules(rules: Sequence[str]) -> None:
 def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     """Answer each rule alone, then apply all that have an answer, one after another, and simulate the result.
 
-    Rules without an answer do not affect the others. Raises StepcastError if there are too many rules, or if none of them can be read.
+    Rules without an answer do not affect the others. Raises SchedcastError if there are too many rules, or if none of them can be read.
     """
     check_rules(rules)
     before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
     answers = [answer_rule(recorded.replay, rule, before_s, diagnosis) for rule in rules]
     if answers and not any(answer.readable for answer in answers):
-        raise StepcastError(answers[0].reason)
+        raise SchedcastError(answers[0].reason)
     changed, applied, assumptions = recorded.replay, [], []
     for number, answer in enumerate(answers):
         if answer.step_s is not None:
             try:
                 changed, assumed = apply_rules(changed, [answer.rule])
-            except StepcastError as error:  # an earlier rule has left nothing for it to change
+            except SchedcastError as error:  # an earlier rule has left nothing for it to change
                 answers[number] = answer.model_copy(update={"reason": f"after the rules before it: {error}"})
             else:
                 applied.append(answer.rule)

@@ -8,7 +8,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.matching import matching
 from simulator.replay.whatif.parsing import MalformedError
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class KernelMatches:
 
 
 def kernel_matches(replay: Replay, regex: str) -> KernelMatches:
-    """Return what a regular expression matches. Raises StepcastError if that is nothing, or if it cannot be used."""
+    """Return what a regular expression matches. Raises SchedcastError if that is nothing, or if it cannot be used."""
     try:
         tasks = matching(replay, regex)
     except MalformedError as error:
-        raise StepcastError(str(error)) from error
+        raise SchedcastError(str(error)) from error
     counts: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
     for task in tasks:
         own = counts[short_name(task.body.name)]

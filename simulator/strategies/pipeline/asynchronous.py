@@ -16,7 +16,7 @@ from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.planning import StageOptions, cut, named, refuse_clipping, stage_notes
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 CURRENT, STASHED = "current", "stashed"
@@ -45,11 +45,11 @@ def asynchronous(
     """Plan a pipeline whose stages work on whole mini-batches in the order of `cycle`.
 
     `forward`, `backward`: the device of each stage's forward, and of its backward and update. `weights`: those that a backward reads: the
-    current ones, or those that its forward read. Raises StepcastError for gradient accumulation and for clipping.
+    current ones, or those that its forward read. Raises SchedcastError for gradient accumulation and for clipping.
     """
     refuse_clipping(job, name)
     if job.accumulate > 1 or options.microbatches > 1:
-        raise StepcastError(f"{name} updates after each mini-batch: leave out --accumulate and microbatches, or use pipedream-2bw")
+        raise SchedcastError(f"{name} updates after each mini-batch: leave out --accumulate and microbatches, or use pipedream-2bw")
     with gc_paused():
         stages = len(forward)
         with named(name):

@@ -15,7 +15,7 @@ from simulator.strategies.builder import Placement
 from simulator.strategies.pipeline.partition import stages_of
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from simulator.strategies.pipeline.units import Unit, units
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cut:
     """A graph in stages. `placement` has the number of units before each cut, in increasing order."""
 
     def __init__(self, graph: TrainingGraph, placement: Sequence[int]):
-        """Raises StepcastError for cuts out of range or order."""
+        """Raises SchedcastError for cuts out of range or order."""
         self.graph, self.placement = graph, tuple(placement)
         self.units = units(graph)
         spans = stages_of(self.placement, len(self.units))
@@ -106,7 +106,7 @@ class Cut:
     def placed(self, forward: Sequence[str], backward: Sequence[str]) -> tuple[Placement, list[Sent]]:
         """Put the stages on devices, which by stage run its forward and its backward with the update, and find what is sent between them.
 
-        Raises StepcastError if memory that an op shares with another is changed on the other side of a cut.
+        Raises SchedcastError if memory that an op shares with another is changed on the other side of a cut.
         """
         devices = tuple(
             (backward if op.phase == BACKWARD_PHASE else forward)[self.stage_of[index]] for index, op in enumerate(self.graph.ops)
@@ -172,7 +172,7 @@ class _Tracking:
         source = next((place for place, names in places.items() if value in names), None)
         if kind == BUFFER or source is None:
             layer = self.graph.ops[index].layer
-            raise StepcastError(
+            raise SchedcastError(
                 f"the stages cannot be cut before layer {layer!r}: {value} shares memory with what another stage changes; cut elsewhere"
             )
         copy, number = f"{value}@{device}", 2

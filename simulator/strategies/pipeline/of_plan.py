@@ -6,16 +6,16 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.strategies.pipeline.schedule import BY_INPUT, BY_WEIGHT, UNITS, Action, Schedule, ScheduleError, check
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def schedule_of(plan: Plan) -> Schedule:
     """Return the order in which each of the plan's devices runs its actions, with a rank for each device in order of first use.
 
-    Raises StepcastError for a plan without actions, or of a pipeline that does not drain in every step.
+    Raises SchedcastError for a plan without actions, or of a pipeline that does not drain in every step.
     """
     if any(task.lag for task in plan.every_task):
-        raise StepcastError(f"{plan.strategy} works on several steps at once, which a schedule cannot say; use gpipe, 1f1b or another")
+        raise SchedcastError(f"{plan.strategy} works on several steps at once, which a schedule cannot say; use gpipe, 1f1b or another")
     ranks: dict[str, dict[Action, None]] = {}  # a dictionary keeps the order of first use
     for task in plan.tasks:
         action = Action.read(task.action) if task.phase in (FORWARD_PHASE, BACKWARD_PHASE) else None
@@ -25,7 +25,7 @@ def schedule_of(plan: Plan) -> Schedule:
     try:
         check(schedule)
     except ScheduleError as error:
-        raise StepcastError(f"the plan of {plan.strategy} follows no schedule of torch.distributed.pipelining: {error}") from error
+        raise SchedcastError(f"the plan of {plan.strategy} follows no schedule of torch.distributed.pipelining: {error}") from error
     return schedule
 
 

@@ -9,27 +9,27 @@ from itertools import pairwise
 
 import numpy as np
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Costs that differ by no more than this, relative to each other, are equal: rounding of sums.
 _EQUAL = 1e-9
 
 
 def stages_of(placement: Sequence[int], count: int) -> tuple[range, ...]:
-    """Return the units of each stage, numbered from 0, of a chain of `count` units. Raises StepcastError for any other vector."""
+    """Return the units of each stage, numbered from 0, of a chain of `count` units. Raises SchedcastError for any other vector."""
     bounds = (0, *placement, count)
     text = ",".join(map(str, placement))
     if any(not 1 <= cut < count for cut in placement):
-        raise StepcastError(f"placement {text} is out of range: a cut lies after one of the units 1 to {count - 1} of {count}")
+        raise SchedcastError(f"placement {text} is out of range: a cut lies after one of the units 1 to {count - 1} of {count}")
     if any(second <= first for first, second in pairwise(bounds)):
-        raise StepcastError(f"placement {text} is out of order: each cut must lie after the one before it")
+        raise SchedcastError(f"placement {text} is out of order: each cut must lie after the one before it")
     return tuple(range(first, last) for first, last in pairwise(bounds))
 
 
 def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the placement vector whose longest stage is shortest; among those, the most even one, then one with early cuts.
 
-    The most even one has the smallest sum of squared stage times. `seconds`: by unit. Raises StepcastError for more stages than units.
+    The most even one has the smallest sum of squared stage times. `seconds`: by unit. Raises SchedcastError for more stages than units.
     """
     _check(len(seconds), stages)
     return _placement([_sums(seconds)] * stages)
@@ -52,9 +52,9 @@ def in_flight_1f1b(stages: int, microbatches: int) -> tuple[int, ...]:
 
 def _check(count: int, stages: int) -> None:
     if stages < 1:
-        raise StepcastError(f"{stages} stages: a pipeline has at least 1")
+        raise SchedcastError(f"{stages} stages: a pipeline has at least 1")
     if stages > count:
-        raise StepcastError(f"cannot cut {count} units into {stages} stages: take at most {count}")
+        raise SchedcastError(f"cannot cut {count} units into {stages} stages: take at most {count}")
 
 
 def _sums(values: Sequence[float]) -> np.ndarray:

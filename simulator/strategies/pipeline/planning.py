@@ -22,7 +22,7 @@ from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
 from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
 from simulator.strategies.pipeline.units import units
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 #: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
@@ -47,12 +47,12 @@ class StageOptions:
     """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
 
     def __post_init__(self):
-        """Raise StepcastError for negative numbers, or a placement that is no list of numbers."""
+        """Raise SchedcastError for negative numbers, or a placement that is no list of numbers."""
         for name in ("stages", "microbatches"):
             if getattr(self, name) < 0:
-                raise StepcastError(f"{name} is {getattr(self, name)}; expected at least 1, or 0 for the default")
+                raise SchedcastError(f"{name} is {getattr(self, name)}; expected at least 1, or 0 for the default")
         if not re.fullmatch(r"(\d{1,9}([-, ]\d{1,9})*)?", self.placement):
-            raise StepcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7")
+            raise SchedcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7")
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -83,33 +83,33 @@ class ScheduledOptions(DrainingOptions):
 
 
 def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
-    """Return the first `count` devices (0: all). Raises StepcastError if there are too few."""
+    """Return the first `count` devices (0: all). Raises SchedcastError if there are too few."""
     devices = tuple(device.name for device in machine.devices)
     if len(devices) < max(count, 2):
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {max(count, 2)}, or use a machine with several" if gpu else f"use --devices {max(count, 2)}"
-        raise StepcastError(f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}")
+        raise SchedcastError(f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}")
     return devices[:count] if count else devices
 
 
 def stages_in(options: StageOptions, default: int, name: str) -> int:
-    """Return the number of stages that the options ask for. Raises StepcastError if `stages` and `placement` differ."""
+    """Return the number of stages that the options ask for. Raises SchedcastError if `stages` and `placement` differ."""
     if options.cuts and options.stages not in (0, len(options.cuts) + 1):
-        raise StepcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
+        raise SchedcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
     return len(options.cuts) + 1 if options.cuts else options.stages or default
 
 
 def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
-    """Return the number of micro-batches of a step. Raises StepcastError if the batch does not divide into them."""
+    """Return the number of micro-batches of a step. Raises SchedcastError if the batch does not divide into them."""
     if options.microbatches:
         if job.accumulate not in (1, options.microbatches):
-            raise StepcastError(
+            raise SchedcastError(
                 f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its micro-batches;"
                 " give one of the two"
             )
         if job.batch % options.microbatches:
             divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
-            raise StepcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
+            raise SchedcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
         return options.microbatches
     if job.accumulate > 1:
         return job.accumulate
@@ -136,16 +136,16 @@ def named(name: str) -> Iterator[None]:
     """Let refusals of the model begin with the strategy's name."""
     try:
         yield
-    except StepcastError as error:
-        raise StepcastError(f"{name}: {error}") from error
+    except SchedcastError as error:
+        raise SchedcastError(f"{name}: {error}") from error
 
 
 def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
     if job.batch % micro_batches:
-        raise StepcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
+        raise SchedcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
     if micro_batches > MOST_MICRO_BATCHES:
-        raise StepcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
+        raise SchedcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
     graph = job.graph(job.batch // micro_batches, micro_batches)
     if options.cuts:
         return Cut(graph, options.cuts)
@@ -170,10 +170,10 @@ def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: Train
 
 
 def refuse_clipping(job: Job, name: str) -> None:
-    """Raise StepcastError if the job needs the gradients of all stages before an update."""
+    """Raise SchedcastError if the job needs the gradients of all stages before an update."""
     if job.needs_all_gradients:
         without = "leave out --clip-norm" if job.clip_norm is not None else "use --precision amp"
-        raise StepcastError(f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}")
+        raise SchedcastError(f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}")
 
 
 def synchronous(
@@ -189,14 +189,14 @@ def synchronous(
     """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all micro-batches.
 
     `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank, unless the options name a file with another one.
-    Raises StepcastError for unusable options.
+    Raises SchedcastError for unusable options.
     """
     if isinstance(options, ScheduledOptions) and options.schedule:
         return scheduled_by_file(name, job, machine, costs, options)
     refuse_clipping(job, name)
     stages = stages_in(options, 0, name)
     if stages % per_rank:
-        raise StepcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
+        raise SchedcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
     devices = devices_of(machine, stages // per_rank, name)
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
@@ -208,7 +208,7 @@ def synchronous(
 def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
     """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its micro-batches.
 
-    Raises StepcastError for an unusable file, or one that contradicts other options.
+    Raises SchedcastError for an unusable file, or one that contradicts other options.
     """
     refuse_clipping(job, name)
     schedule = grid_csv.read(options.schedule)
@@ -218,7 +218,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
         ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.micro_batches),
     ):
         if wanted not in (0, count):
-            raise StepcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
+            raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
     devices = devices_of(machine, len(schedule.ranks), name)
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.strategies.pipeline.grid import Cell, Mark, drawn_around
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: What an action computes, in the letters of torch.distributed.pipelining: a forward; a whole backward; and the halves of a backward, the
 #: gradient by the stage's input (which the stage before waits for) and the gradients by its weights (which only the update waits for).
@@ -22,7 +22,7 @@ _ACTION = re.compile(r"([0-9]{1,6})([FIWBR])([0-9]{1,6})")
 _MOST_WAITS = 6
 
 
-class ScheduleError(StepcastError):
+class ScheduleError(SchedcastError):
     """A schedule that cannot run. `details` shows the actions of the ranks over time, with an arrow at the fault; "" without one."""
 
     def __init__(self, message: str, details: str = ""):

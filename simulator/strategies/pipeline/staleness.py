@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import BACKWARD, FORWARD, PARAMETER
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Iterations beyond the largest lag after which every mini-batch is like the one before.
 _SETTLED = 3
@@ -24,14 +24,14 @@ class Staleness(NamedTuple):
 def staleness(plan: Plan) -> dict[str, Staleness]:
     """Return the staleness of each parameter; of a plan in which every task works on the newest mini-batch, nothing.
 
-    Raises StepcastError for a parameter that one phase reads in two versions, as tied weights on two stages: nothing trains so.
+    Raises SchedcastError for a parameter that one phase reads in two versions, as tied weights on two stages: nothing trains so.
     """
     if not any(task.lag for task in plan.tasks):
         return {}
     read = _reads(plan)
     for (parameter, phase), lacking in read.items():
         if len(lacking) > 1:
-            raise StepcastError(
+            raise SchedcastError(
                 f"two stages use {parameter}, and in {phase} it lacks {' and '.join(map(str, sorted(lacking)))} updates: tied weights must"
                 " be on one stage; choose another placement, or a pipeline that drains in every step"
             )
@@ -42,7 +42,7 @@ def staleness(plan: Plan) -> dict[str, Staleness]:
 def stale_notes(plan: Plan, stages: Sequence[Sequence[str]]) -> dict[str, object]:
     """What a plan's semantics say of stale weights: staleness by stage, the share of stale weights, and the versions kept by stage.
 
-    `stages`: the parameters of each stage. Raises StepcastError as `staleness` does.
+    `stages`: the parameters of each stage. Raises SchedcastError as `staleness` does.
     """
     lacking_of = staleness(plan)
     by_stage = [[lacking_of.get(parameter, Staleness()) for parameter in parameters] or [Staleness()] for parameters in stages]

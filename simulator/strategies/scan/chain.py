@@ -8,7 +8,7 @@ from simulator.plan.bodies.csr.rules import Rule
 from simulator.plan.task import Operand, Task
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Capture's name for the layer of the loss, whose ops compute the chain's first gradient.
 _LOSS = "loss"
@@ -33,11 +33,11 @@ class Link:
 def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
     """The links in the order of the backward pass. Ops before the first one with a Jacobian rule compute the chain's first gradient.
 
-    Raises StepcastError if there is no op with a rule, if an op after the first link has no rule, or if gradients branch or meet.
+    Raises SchedcastError if there is no op with a rule, if an op after the first link has no rule, or if gradients branch or meet.
     """
     gradients = {operand.value for task in backward for operand in task.writes}
     links: list[Link] = []
-    refusals: list[StepcastError] = []
+    refusals: list[SchedcastError] = []
     for task in backward:
         index, role = build.served.get(task.name, (0, ""))
         if role != DX:
@@ -48,21 +48,21 @@ def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
         op = build.graph.ops[index]
         try:
             rule, reads = jacobian_of(op, build.graph)
-        except StepcastError as error:
+        except SchedcastError as error:
             if links:
-                raise StepcastError(f"bppsa: {error}") from error
+                raise SchedcastError(f"bppsa: {error}") from error
             refusals += [error] if task.layer != _LOSS else []
             continue
         links.append(Link(task, read[0], task.writes[0], rule, tuple(task.inputs[op.inputs.index(operand)] for operand in reads)))
     if not links:
         reason = refusals[-1] if refusals else "the model is a single layer; expected a chain of at least two"
-        raise StepcastError(f"bppsa: {reason}")
+        raise SchedcastError(f"bppsa: {reason}")
     return links
 
 
 def _check_continuation(task: Task, read: Sequence[Operand], last: Link) -> None:
-    """Raise StepcastError if `read`, the gradients that a task reads, is not just the result of the last link in unchanged order."""
+    """Raise SchedcastError if `read`, the gradients that a task reads, is not just the result of the last link in unchanged order."""
     if len(read) != 1 or read[0].value != last.result.value:
-        raise StepcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
+        raise SchedcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
     if not all(view.target in _RESHAPES for view in read[0].views):
-        raise StepcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")
+        raise SchedcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")

@@ -18,10 +18,10 @@ from simulator.plan.bodies.csr.rules import (
     Rule,
 )
 from simulator.plan.task import BUFFER, PARAMETER, Operand
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
-#: Target of `stepcast::pruned`, the op that applies a fixed mask to a weight.
-PRUNED = "stepcast.pruned.default"
+#: Target of `schedcast::pruned`, the op that applies a fixed mask to a weight.
+PRUNED = "schedcast.pruned.default"
 
 #: A rule, and the operands from which the Jacobian's values are computed.
 _RuleAndReads = tuple[Rule, tuple[Operand, ...]]
@@ -38,7 +38,7 @@ _REASONS = {
 def jacobian_of(op: Op, graph: TrainingGraph) -> _RuleAndReads:
     """The rule of a backward op that computes dX, and the operands from which the Jacobian's values are computed.
 
-    The gradient that the op reads, its first argument, must have one sample per row. Raises StepcastError with the op, its layer and the
+    The gradient that the op reads, its first argument, must have one sample per row. Raises SchedcastError with the op, its layer and the
     reason if there is no rule.
     """
     args = json.loads(op.body.args)
@@ -59,8 +59,8 @@ def jacobian_of(op: Op, graph: TrainingGraph) -> _RuleAndReads:
 _NO_RULE = "no rule says what its Jacobian is"
 
 
-def _refused(op: Op, reason: str) -> StepcastError:
-    return StepcastError(f"{op.body.target} ({op.name}) in layer {op.layer!r} has no transposed Jacobian: {reason}")
+def _refused(op: Op, reason: str) -> SchedcastError:
+    return SchedcastError(f"{op.body.target} ({op.name}) in layer {op.layer!r} has no transposed Jacobian: {reason}")
 
 
 def _sample(operand: Operand, graph: TrainingGraph) -> tuple[int, ...]:

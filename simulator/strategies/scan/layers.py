@@ -16,7 +16,7 @@ from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from simulator.strategies.scan.chain import Link, layer_chain
 from simulator.strategies.scan.shapes import reshaped
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: A product of sparse matrices with at least this fraction of nonzero entries is stored as a full matrix, whose products are faster.
 FULL_FROM = 0.25
@@ -46,7 +46,7 @@ class LayerScan:
     """The chain of one micro-batch's backward tasks."""
 
     def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS):
-        """`jacobian`: dense, csr or auto. Raises StepcastError if the backward pass is not a chain."""
+        """`jacobian`: dense, csr or auto. Raises SchedcastError if the backward pass is not a chain."""
         self._build, self._backward, self._jacobian, self._most_terms = build, backward, jacobian, most_terms
         self._links = layer_chain(build, backward)
         self._seed = self._links[0].gradient
@@ -136,7 +136,7 @@ class LayerScan:
             return body
         pattern = ProductPattern(later.form, earlier.form)
         if pattern.terms > self._most_terms:
-            raise StepcastError(
+            raise SchedcastError(
                 f"bppsa: a product of sparse Jacobians from {self._links[later.last - 1].task.name} on has {pattern.terms} terms;"
                 f" expected at most {self._most_terms}; choose a lower level"
             )

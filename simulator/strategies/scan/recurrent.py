@@ -14,7 +14,7 @@ from simulator.plan.views import entry, part
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import full_level
 from simulator.strategies.scan.batches import scan_tasks
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 class _Cell(NamedTuple):
@@ -37,10 +37,10 @@ class _Cell(NamedTuple):
 
 
 _CELLS = {
-    "stepcast.rnn_backward.default": _Cell(lambda args, leftmost: RnnSteps(args[-1], leftmost), 3, (), True, BACKWARD, "rnn_gates", 5),
-    "stepcast.gru_backward.default": _Cell(lambda args, leftmost: GruSteps(leftmost), 6, (3, 4, 5), False, FORWARD, "gru_gates", 15),
+    "schedcast.rnn_backward.default": _Cell(lambda args, leftmost: RnnSteps(args[-1], leftmost), 3, (), True, BACKWARD, "rnn_gates", 5),
+    "schedcast.gru_backward.default": _Cell(lambda args, leftmost: GruSteps(leftmost), 6, (3, 4, 5), False, FORWARD, "gru_gates", 15),
 }
-_WITHOUT_RULE = "stepcast.lstm_backward.default"
+_WITHOUT_RULE = "schedcast.lstm_backward.default"
 _TARGETS = frozenset({*_CELLS, _WITHOUT_RULE})
 
 
@@ -63,7 +63,7 @@ class RecurrentScan:
     """The scans of all recurrent layers in the backward tasks of one micro-batch. Other tasks stay unchanged."""
 
     def __init__(self, build: PlanBuilder, backward: Sequence[Task]):
-        """Raises StepcastError if a layer has no Jacobian rule, or if the loss reads a state other than its last."""
+        """Raises SchedcastError if a layer has no Jacobian rule, or if the loss reads a state other than its last."""
         self._backward = backward
         self._layers = {task.name: _Layer(build, task) for task in backward if is_recurrent(task)}
 
@@ -98,10 +98,10 @@ class _Layer:
     def __init__(self, build: PlanBuilder, task: Task):
         layer = f"recurrent layer {task.layer!r}"
         if task.body.target == _WITHOUT_RULE:
-            raise StepcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU")
+            raise SchedcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU")
         self._args = json.loads(task.body.args)
         if self._args[0] is not None:
-            raise StepcastError(f"bppsa: the loss reads {layer} at several steps; expected only its last state, where the chain begins")
+            raise SchedcastError(f"bppsa: the loss reads {layer} at several steps; expected only its last state, where the chain begins")
         self._task, self._cell = task, _CELLS[task.body.target]
         self._last, self._states = self._operand(1), self._operand(2)  # gradient by the last state [B, H]; all states [T + 1, B, H]
         self._lanes = _Lanes(build, task, self._last.dtype)
@@ -156,5 +156,5 @@ class _Layer:
         places = [{"$": place} for place in range(len(distinct) + len(saved))]
         args = [places[: len(distinct)], *places[len(distinct) :], *(arg for arg in self._args[-1:] if isinstance(arg, str))]
         outputs, launches = tuple(range(len(gates))), self._cell.gates_launches
-        body = OpCall(f"stepcast.{self._cell.gates}.default", json.dumps(args, separators=(",", ":")), outputs=outputs, launches=launches)
+        body = OpCall(f"schedcast.{self._cell.gates}.default", json.dumps(args, separators=(",", ":")), outputs=outputs, launches=launches)
         yield self._lanes.task("gates", body, 0, (*distinct, *saved), tuple(gates))

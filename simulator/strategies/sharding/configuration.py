@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The dimensions of an output: image, channel, height, width. An output of two dimensions has the first two.
 DIMENSIONS = ("n", "c", "h", "w")
@@ -44,11 +44,11 @@ class Configuration:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read degrees such as "n=4,h=2". Raises StepcastError for anything else."""
+        """Read degrees such as "n=4,h=2". Raises SchedcastError for anything else."""
         degrees: dict[str, int] = {}
         for part in text.split(","):
             name, _, number = part.strip().partition("=")
             if name not in DIMENSIONS or name in degrees or not number.isdecimal() or not 1 <= int(number[:9]) <= 65536:
-                raise StepcastError(f"{part.strip()[:40]!r} in {text[:80]!r} is no degree of parallelism; give them as in n=4,h=2")
+                raise SchedcastError(f"{part.strip()[:40]!r} in {text[:80]!r} is no degree of parallelism; give them as in n=4,h=2")
             degrees[name] = int(number)
         return cls(**degrees)

@@ -9,10 +9,10 @@ from simulator.machine.machine import Machine
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import Placed
-from traces.errors import StepcastError, UnknownNameError, UnusableFileError
+from traces.errors import SchedcastError, UnknownNameError, UnusableFileError
 from traces.files import first_fault, read_document
 
-SCHEMA = "stepcast.configurations/1"
+SCHEMA = "schedcast.configurations/1"
 
 _Degree = Annotated[int, Field(ge=1, le=65536, strict=True)]
 
@@ -39,7 +39,7 @@ class ConfigurationsDocument(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_: Literal["stepcast.configurations/1"] = Field(alias="schema")
+    schema_: Literal["schedcast.configurations/1"] = Field(alias="schema")
     layers: dict[str, LayerDocument] = {}
     default: LayerDocument = LayerDocument()
 
@@ -47,7 +47,7 @@ class ConfigurationsDocument(BaseModel):
 def read_configurations(path: str, network: Network, machine: Machine) -> list[Placed]:
     """The configuration and the devices of each layer from a file.
 
-    Raises StepcastError for an unknown layer, and for a configuration that a layer named there cannot have. A layer that the default does
+    Raises SchedcastError for an unknown layer, and for a configuration that a layer named there cannot have. A layer that the default does
     not fit has the largest part of it that fits, first in images.
     """
     document = read_document(path, "configurations", SCHEMA)
@@ -85,12 +85,12 @@ def nearest(network: Network, layer: int, wanted: Configuration) -> Configuratio
 def place(configuration: Configuration, machine: Machine, devices: Sequence[int] | None = None, layer: str = "") -> Placed:
     """Put worker k of a layer on the k-th of `devices`, which are numbers of the machine's devices (default: the first ones).
 
-    Raises StepcastError if there are not as many of them as workers, or not as many different ones.
+    Raises SchedcastError if there are not as many of them as workers, or not as many different ones.
     """
     count = len(machine.devices)
     numbers = list(range(configuration.workers)) if devices is None else list(devices)
     if len(set(numbers)) < len(numbers) or len(numbers) != configuration.workers or any(number >= count for number in numbers):
-        raise StepcastError(
+        raise SchedcastError(
             f"layer {layer}: devices {numbers} are no place for {configuration.workers} workers ({configuration}); expected as many"
             f" different numbers from 0 to {count - 1}"
         )

@@ -4,7 +4,7 @@ import difflib
 
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.regions import name_of
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The number of the first linear layer in the papers, which is that of AlexNet.
 _FIRST_LINEAR = 6
@@ -26,14 +26,14 @@ def paper_names(network: Network) -> dict[str, int]:
 
 
 def layer_called(network: Network, name: str) -> int:
-    """The number of the layer called `name`. Raises StepcastError, with the names, for any other name."""
+    """The number of the layer called `name`. Raises SchedcastError, with the names, for any other name."""
     own = {layer.name: number for number, layer in enumerate(network.layers)}
     names = paper_names(network) | own
     if name in names:
         return names[name]
     nearest = difflib.get_close_matches(name, names, 1)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
-    raise StepcastError(f"unknown layer {name[:80]!r}{hint}; expected one of: {', '.join(own)}, or a paper's name: {_spans(network)}")
+    raise SchedcastError(f"unknown layer {name[:80]!r}{hint}; expected one of: {', '.join(own)}, or a paper's name: {_spans(network)}")
 
 
 def _spans(network: Network) -> str:

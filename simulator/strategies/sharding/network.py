@@ -17,7 +17,7 @@ from simulator.strategies.sharding.backward import Served, served
 from simulator.strategies.sharding.boxes import Box, NotABoxError, behind_views, parts, whole
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
 from simulator.strategies.sharding.regions import divided_dimensions, divided_shape, name_of, needed, output_of, rule_of
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 _CARRIED = (PARAMETER, BUFFER)
 _SOFTMAX, _LOSS = "_log_softmax", "nll_loss_forward"
@@ -99,19 +99,19 @@ class Network:
         yield from (Configuration(*degrees) for degrees in product(*ranges) if prod(degrees) <= workers)
 
     def check(self, layer: int, configuration: Configuration, workers: int) -> None:
-        """Raise StepcastError if a layer cannot have a configuration on at most this many workers."""
+        """Raise SchedcastError if a layer cannot have a configuration on at most this many workers."""
         legal = list(self.legal(layer, workers))
         if configuration not in legal:
             raise self.refusal(layer, configuration, legal)
 
-    def refusal(self, layer: int, configuration: Configuration, legal: Sequence[Configuration]) -> StepcastError:
+    def refusal(self, layer: int, configuration: Configuration, legal: Sequence[Configuration]) -> SchedcastError:
         """The error that says which degrees a layer can have, whose configurations are `legal`."""
         own = self.layers[layer]
         degrees = (sorted({each.degrees[at] for each in legal}) for at in range(len(DIMENSIONS)))
         offered = "; ".join(f"{dim}: {', '.join(map(str, some))}" for dim, some in zip(DIMENSIONS, degrees, strict=True) if some != [1])
         most = max(each.workers for each in legal)
         known = f"its degrees are {offered}, for at most {most} workers" if offered else "it runs on one worker only"
-        return StepcastError(f"layer {own.name} ({' x '.join(map(str, own.shape))}) cannot be divided into {configuration}: {known}")
+        return SchedcastError(f"layer {own.name} ({' x '.join(map(str, own.shape))}) cannot be divided into {configuration}: {known}")
 
     def boxes(self, layer: int, configuration: Configuration) -> list[Box]:
         """By worker, its part of what the layer divides. Raises ValueError if a degree does not divide its extent."""

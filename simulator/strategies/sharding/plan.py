@@ -24,7 +24,7 @@ from simulator.strategies.sharding.parameters import Pieces
 from simulator.strategies.sharding.regions import name_of, rule_of
 from simulator.strategies.sharding.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.strategies.sharding.values import Distributed, Piece
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Results that each worker has for itself: statistics of its part, and the loss and its gradient by the mean over its images.
 _OWN = frozenset({"nll_loss_forward", "ones_like", "full_like"})
@@ -69,11 +69,11 @@ class ShardedStep:
         self._check_memory()
 
     def plan(self) -> Plan:
-        """The finished plan. Raises StepcastError if a part of a tensor is needed that lies nowhere."""
+        """The finished plan. Raises SchedcastError if a part of a tensor is needed that lies nowhere."""
         try:
             return self._plan()
         except NotABoxError as error:
-            raise StepcastError(f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline") from error
+            raise SchedcastError(f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline") from error
 
     def _plan(self) -> Plan:
         self._hold_all()
@@ -120,7 +120,7 @@ class ShardedStep:
         seen: dict[str, str] = {}
         for value in self.graph.values.values():
             if seen.setdefault(value.storage, value.name) != value.name and value.storage in changed:
-                raise StepcastError(
+                raise SchedcastError(
                     f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
                 )
 

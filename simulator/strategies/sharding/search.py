@@ -14,7 +14,7 @@ from simulator.strategies.sharding.costs.paper import paper_tables
 from simulator.strategies.sharding.costs.tables import CostTables
 from simulator.strategies.sharding.elimination import Cheapest, IrreducibleError, cheapest
 from simulator.strategies.sharding.network import Network
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 EXACT, PAPER = "exact", "paper"
@@ -50,13 +50,13 @@ def cheapest_of(tables: CostTables, update: float = 1.0, transfer: float = 1.0) 
 
 
 def reduced(tables: CostTables, update: float = 1.0, transfer: float = 1.0) -> Cheapest:
-    """The choices behind `cheapest_of`, and the layers that were enumerated. Raises StepcastError for a network that does not reduce."""
+    """The choices behind `cheapest_of`, and the layers that were enumerated. Raises SchedcastError for a network that does not reduce."""
     try:
         return cheapest(tables.nodes(update), tables.edges(transfer))
     except IrreducibleError as error:
         names = [tables.network.layers[layer].name for layer in error.nodes]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        raise StepcastError(
+        raise SchedcastError(
             f"the network does not reduce: {len(names)} layers with more than two neighbors each remain ({shown}), and there are too many"
             " ways to configure them together; give configurations in a file with deepa:config=FILE.json, or use image-parallel or owt"
         ) from error

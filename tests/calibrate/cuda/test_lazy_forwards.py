@@ -54,7 +54,7 @@ def test_a_recurrent_layer_flattens_its_weights_before_it_is_timed(monkeypatch):
     monkeypatch.setattr(recurrent, "_flatten", lambda weights, *options: weights[0].neg())
     _, plan = plan_of_model("recurrent")
     with FakeGpu(Times(kernel_s=lambda op, size: 50 * US, gap_s=0.0), FACTS) as gpu:
-        samples = samples_of(gpu, plan, "stepcast.rnn.default")
+        samples = samples_of(gpu, plan, "schedcast.rnn.default")
     assert samples.cold_s == pytest.approx(samples.warm_s, rel=1e-6)
 
 

@@ -29,7 +29,7 @@ from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.commands import gpu_report as command
 from ui.present.reports import gpu_report as gpu_report_page
 
@@ -193,7 +193,7 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     Profile(identity=Identity(kind="gpu", gpu="Other GPU", sms=1)).save(folder / "profile.json.gz")
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
-        with pytest.raises(StepcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
+        with pytest.raises(SchedcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
             context_on(gpu, folder)
         context_on(gpu, folder, resume=False)
     assert [path.name for path in folder.rglob("*") if path.is_file() and path.name != "README.md"] == ["notes.txt"]
@@ -299,7 +299,7 @@ def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
         said = "profile.json.gz was begun with driver fake and is continued with fake.95.05; drivers of one major version count as the same"
         assert said in report.flags
         gpu.driver = "590.1"
-        with pytest.raises(StepcastError, match=r"the driver is fake here, 590 there"):
+        with pytest.raises(SchedcastError, match=r"the driver is fake here, 590 there"):
             context_on(gpu, folder)
 
 
@@ -394,7 +394,7 @@ def test_guesses_follow_the_times_of_earlier_parts(tmp_path):
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path):
     time = SimulatedParts()
-    todo = [time.part("refused", error=StepcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
+    todo = [time.part("refused", error=SchedcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
     report = time.measure(tmp_path, todo, 5)
     assert statuses(report) == {"refused": "failed", "full": "failed", "well": "done"}
     refusal, full, _ = report.parts
@@ -470,13 +470,13 @@ def test_where_reports_go(tmp_path, monkeypatch):
     assert command.default_place("NVIDIA H200") == Path("gpu-report-nvidia-h200")
 
 
-def test_the_command_without_a_gpu(stepcast, tmp_path):
-    refused(stepcast.call("gpu-report", "--out", tmp_path / "out"), "PyTorch")
-    refused(stepcast.call("gpu-report", "--json"), "PyTorch")
-    refused(stepcast.call("gpu-report", "--device", "cpu"), "--device cpu", "stepcast demo")
-    refused(stepcast.call("gpu-report", "--minutes", "0"), "--minutes is 0")
-    refused(stepcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
-    refused(stepcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
+def test_the_command_without_a_gpu(schedcast, tmp_path):
+    refused(schedcast.call("gpu-report", "--out", tmp_path / "out"), "PyTorch")
+    refused(schedcast.call("gpu-report", "--json"), "PyTorch")
+    refused(schedcast.call("gpu-report", "--device", "cpu"), "--device cpu", "schedcast demo")
+    refused(schedcast.call("gpu-report", "--minutes", "0"), "--minutes is 0")
+    refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
+    refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
     assert not list(tmp_path.iterdir())
 
 

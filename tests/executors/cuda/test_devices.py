@@ -25,7 +25,7 @@ from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import mlp
 from tests.support.places import SUPPORT
 from traces.documents.profile import Identity, Profile, Transfer
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 US = 1e-6
 MLP = f"{mlp.__file__}:make"
@@ -167,7 +167,7 @@ def test_memory_does_not_grow(options):
 
 
 def test_a_server_in_the_hosts_memory_is_refused():
-    with pytest.raises(StepcastError, match=r"server=host needs a collective library.* use server=distributed"):
+    with pytest.raises(SchedcastError, match=r"server=host needs a collective library.* use server=distributed"):
         planned(partitioned(2), "server=host")
 
 

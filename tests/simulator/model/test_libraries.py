@@ -11,7 +11,7 @@ import torch
 from simulator.model import libraries
 from simulator.model.job import Job
 from tests.support.same_numbers import assert_trains_alike
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 TINY_BERT = {
     "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50,
@@ -57,7 +57,7 @@ def test_a_model_of_torchvision(two_cores, backend):
 def test_what_a_library_does_not_have_is_refused(model, words):
     library = {"hf": "transformers"}.get(model.partition(":")[0], model.partition(":")[0])
     needs(library)
-    with pytest.raises(StepcastError, match=words):
+    with pytest.raises(SchedcastError, match=words):
         _ = Job(model, 2).factory
 
 
@@ -65,20 +65,20 @@ def test_what_a_library_does_not_have_is_refused(model, words):
 def test_damaged_settings_are_refused(tmp_path, text, words):
     needs("transformers")
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(StepcastError, match=words):
+    with pytest.raises(SchedcastError, match=words):
         _ = Job(f"hf:{tmp_path}", 2).factory
 
 
 def test_settings_that_transformers_does_not_take_are_refused(tmp_path):
     needs("transformers")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "falcon", "head_dim": 32}))
-    with pytest.raises(StepcastError, match=r"its settings do not make a falcon: AttributeError: .*head_dim"):
+    with pytest.raises(SchedcastError, match=r"its settings do not make a falcon: AttributeError: .*head_dim"):
         _ = Job(f"hf:{tmp_path}", 2).factory
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StepcastError, match="timm:vit needs timm, which is not installed"):
+    with pytest.raises(SchedcastError, match="timm:vit needs timm, which is not installed"):
         _ = Job("timm:vit", 2).factory
 
 

@@ -22,7 +22,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_changed_model_is_captured_anew(stepcast, tmp_path, case):
+def test_a_changed_model_is_captured_anew(schedcast, tmp_path, case):
     top, inside, file = CASES[case]
 
     def parameter_bytes(hidden: int) -> int:
@@ -31,7 +31,7 @@ def test_a_changed_model_is_captured_anew(stepcast, tmp_path, case):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).write_text(str(hidden) if file.endswith("json") else f"hidden = {hidden}\n")
         job = ("--model", "model.py:make", "--batch", 2, "--strategy", "baseline", "--machine", "h100", "--json")
-        done = stepcast.call("predict", *job, cwd=tmp_path, HIDDEN=str(hidden), PYTHONDONTWRITEBYTECODE="1")
+        done = schedcast.call("predict", *job, cwd=tmp_path, HIDDEN=str(hidden), PYTHONDONTWRITEBYTECODE="1")
         (peak,) = done.document["at_peak"]
         return peak["by_kind"]["parameter"]
 

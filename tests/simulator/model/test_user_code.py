@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simulator.model.user_code import MOST_CHARACTERS, blamed, brief, training_step
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 CODE = """
 import json
@@ -34,7 +34,7 @@ def user_file(tmp_path, monkeypatch):
 
 
 def message(call) -> str:
-    with pytest.raises(StepcastError) as raised, training_step(4):
+    with pytest.raises(SchedcastError) as raised, training_step(4):
         call()
     return str(raised.value)
 

@@ -1,4 +1,4 @@
-"""`stepcast reproduce bppsa`: the recurrent workloads of the BPPSA paper, from constants fitted on its table 4."""
+"""`schedcast reproduce bppsa`: the recurrent workloads of the BPPSA paper, from constants fitted on its table 4."""
 
 import json
 from dataclasses import astuple, replace
@@ -189,7 +189,7 @@ def test_published_figures():
 def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
     reproducing.reproduction("bppsa", False, tmp_path / "out", True)
     document = json.loads(capfd.readouterr().out)
-    assert (document["schema"], document["paper"]) == ("stepcast.reproduction/1", "bppsa")
+    assert (document["schema"], document["paper"]) == ("schedcast.reproduction/1", "bppsa")
     assert "table 4" in document["fitted_on"]
     assert [(row["T"], row["B"]) for row in document["rnn"]] == [(10, 16), (1000, 16), (3000, 16), (1000, 64)]
     assert all(set(row) == {"T", "B", "forward_s", "baseline_s", "bppsa_s"} for row in document["rnn"])

@@ -1,4 +1,4 @@
-"""`stepcast reproduce deepa`: table 2, bytes, configurations and speed-ups of per-layer parallelism."""
+"""`schedcast reproduce deepa`: table 2, bytes, configurations and speed-ups of per-layer parallelism."""
 
 import pytest
 

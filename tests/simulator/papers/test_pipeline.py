@@ -1,4 +1,4 @@
-"""`stepcast reproduce pipeline`: bounds, stale weights and memory of pipelined training with stale weights."""
+"""`schedcast reproduce pipeline`: bounds, stale weights and memory of pipelined training with stale weights."""
 
 from dataclasses import replace
 

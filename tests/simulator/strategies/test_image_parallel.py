@@ -19,7 +19,7 @@ from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
@@ -191,13 +191,13 @@ def test_every_replica_has_all_carried_storages():
 
 
 def test_refusals():
-    with pytest.raises(StepcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
+    with pytest.raises(SchedcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
         planned("image-parallel", core_groups(1))
-    with pytest.raises(StepcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
+    with pytest.raises(SchedcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
         planned("image-parallel", core_groups(3))
-    with pytest.raises(StepcastError, match="update=backward-fusion cannot clip"):
+    with pytest.raises(SchedcastError, match="update=backward-fusion cannot clip"):
         planned("image-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
-    with pytest.raises(StepcastError, match=r"bucket is -1\.0 MB"):
+    with pytest.raises(SchedcastError, match=r"bucket is -1\.0 MB"):
         planned("image-parallel:bucket=-1", core_groups())
 
 

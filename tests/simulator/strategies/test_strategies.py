@@ -18,7 +18,7 @@ from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import plan_unless_refused, specs
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 STRATEGIES = [*specs(1), "turbodl:async=off", "turbodl:fuse=backward,update=callback"]
@@ -141,7 +141,7 @@ def test_options():
         ("backward-fusion:update_stream=2", "update_stream='2'"),
         ("fusion", "unknown strategy 'fusion'"),
     ):
-        with pytest.raises(StepcastError, match=message):
+        with pytest.raises(SchedcastError, match=message):
             strategies.parse(text)
 
 

@@ -49,7 +49,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
         "faster_than_pytorch_probability",
         "measured_share",
     }
-    assert document["schema"] == "stepcast.prediction/1"
+    assert document["schema"] == "schedcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
     assert document["critical_path"][0]["cause"] == "start"
 
@@ -140,8 +140,8 @@ def test_a_status_is_ok_or_says_why():
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda d: d.update(schema="stepcast.prediction/1"), "is not a validation"),
-        (lambda d: d.update(schema="stepcast.validation/2"), "newer than"),
+        (lambda d: d.update(schema="schedcast.prediction/1"), "is not a validation"),
+        (lambda d: d.update(schema="schedcast.validation/2"), "newer than"),
         (lambda d: d.pop("aa_spread"), "damaged at aa_spread"),
         (lambda d: d["results"][0].update(error="much"), "damaged at results > 0 > error"),
         (lambda d: d.update(results=None), "damaged at results"),

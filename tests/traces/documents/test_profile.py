@@ -70,14 +70,14 @@ def test_another_machine_is_described_in_words():
 
 
 def test_profiles_lie_in_the_data_folder_under_the_machines_name(tmp_path, monkeypatch):
-    monkeypatch.delenv("STEPCAST_DATA", raising=False)
+    monkeypatch.delenv("SCHEDCAST_DATA", raising=False)
     monkeypatch.setattr("platformdirs.user_data_dir", lambda app: str(tmp_path / app))
     assert H100.name == "gpu-nvidia-h100-80gb-hbm3-132-tf32"
     assert list_profiles() == []
     path = profile().save(default_path(H100.name))
     append_samples(path, [{"key": "a", "samples_s": [1e-3]}])
-    assert list_profiles() == [path] == [tmp_path / "stepcast/profiles/gpu-nvidia-h100-80gb-hbm3-132-tf32.json"]
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "elsewhere"))
+    assert list_profiles() == [path] == [tmp_path / "schedcast/profiles/gpu-nvidia-h100-80gb-hbm3-132-tf32.json"]
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "elsewhere"))
     assert list_profiles() == []
 
 
@@ -101,10 +101,10 @@ def test_samples_are_appended_and_read_in_order(tmp_path):
     [
         ("", "not valid JSON"),
         ("[]", "is not a profile"),
-        ('{"schema": "stepcast.timeline/1"}', "is not a profile"),
-        (f'{{"schema": "stepcast.profile/{"9" * 5000}"}}', "is not a profile"),
-        ('{"schema": "stepcast.profile/²"}', "is not a profile"),
-        ('{"schema": "stepcast.profile/2"}', "newer than stepcast.profile/1"),
+        ('{"schema": "schedcast.timeline/1"}', "is not a profile"),
+        (f'{{"schema": "schedcast.profile/{"9" * 5000}"}}', "is not a profile"),
+        ('{"schema": "schedcast.profile/²"}', "is not a profile"),
+        ('{"schema": "schedcast.profile/2"}', "newer than schedcast.profile/1"),
         (f'{{"schema": "{SCHEMA}"}}', "damaged at identity"),
         (f'{{"schema": "{SCHEMA}", "identity": {{"kind": "tpu"}}}}', "damaged at identity > kind"),
         (f'{{"schema": "{SCHEMA}", "identity": {{"kind": "cpu"}}, "costs": {{"k": [[NaN, 1, 1, 1, 1]]}}}}', "the number NaN is not finite"),

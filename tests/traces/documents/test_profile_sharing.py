@@ -12,7 +12,7 @@ from traces import locks
 from traces.documents.merging import merged
 from traces.documents.profile import Contention, Dispatch, Identity, KeyCost, Profile, Stats
 from traces.documents.profile_files import append_samples
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.locks import locked
 
 CPU = Identity(kind="cpu", cpu="AMD EPYC", cores=2)
@@ -61,7 +61,7 @@ def test_a_second_save_writes_only_what_changed_since_the_first(tmp_path):
 @pytest.mark.parametrize("there", ["another machine", "damaged"])
 def test_a_file_that_cannot_be_joined_is_replaced(tmp_path, there):
     path = tmp_path / "p.json"
-    path.write_text("{" if there == "damaged" else json.dumps({"schema": "stepcast.profile/1", "identity": {"kind": "cpu", "cores": 64}}))
+    path.write_text("{" if there == "damaged" else json.dumps({"schema": "schedcast.profile/1", "identity": {"kind": "cpu", "cores": 64}}))
     mine = Profile(identity=CPU, costs={"a": cost(1.0)})
     mine.save(path)
     assert Profile.load(path) == mine
@@ -99,7 +99,7 @@ def test_a_killed_process_leaves_no_stuck_lock(tmp_path, monkeypatch):
     holder.start()
     ready.wait(30)
     monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
-    with pytest.raises(StepcastError, match=r"another process has been writing p.json for 0 s; end it"), locked(path):
+    with pytest.raises(SchedcastError, match=r"another process has been writing p.json for 0 s; end it"), locked(path):
         pass
     os.kill(holder.pid, signal.SIGKILL)
     holder.join()
@@ -110,7 +110,7 @@ def test_a_killed_process_leaves_no_stuck_lock(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StepcastError, match=r"cannot write .* is not a folder"):
+    with pytest.raises(SchedcastError, match=r"cannot write .* is not a folder"):
         Profile(identity=CPU).save(tmp_path / "file" / "p.json")
 
 

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from traces import files
-from traces.errors import LONGEST, StepcastError, UnusableFileError
+from traces.errors import LONGEST, SchedcastError, UnusableFileError
 from traces.files import read_json, write_json
 
 
@@ -84,6 +84,6 @@ def test_a_damaged_gzip_file_is_refused(tmp_path):
 
 
 def test_the_message_of_an_error_is_one_printable_line():
-    error = StepcastError("unknown model 'a\n\tb\x1b[31m\0\ud800'")
+    error = SchedcastError("unknown model 'a\n\tb\x1b[31m\0\ud800'")
     assert str(error) == r"unknown model 'a b\x1b[31m\x00\ud800'"
-    assert len(str(StepcastError("x" * 10**6))) == LONGEST
+    assert len(str(SchedcastError("x" * 10**6))) == LONGEST

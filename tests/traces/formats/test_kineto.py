@@ -154,7 +154,7 @@ BAD = {
     "empty": (b"", "it is empty"),
     "not JSON": (b"hello", "not valid JSON"),
     "a number": (b"5", "not valid JSON"),
-    "another document": (b'{"schema": "stepcast.plan/1"}', "not a profiler trace"),
+    "another document": (b'{"schema": "schedcast.plan/1"}', "not a profiler trace"),
     "no events": (b'{"traceEvents": []}', "not a profiler trace"),
     "events of another kind": (b'{"traceEvents": 7}', "not a profiler trace"),
     "no GPU work": (json.dumps(NO_GPU).encode(), "no GPU work"),

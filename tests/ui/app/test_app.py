@@ -18,7 +18,7 @@ from tests.support.small_traces import write_trace
 from tests.support.stand_in import answer_by
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.documents.comparison import Comparison
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app import links
 from ui.app import model as app_model
 from ui.present.reports import training as training_report
@@ -65,7 +65,7 @@ def titles(app):
 def test_without_reports_it_says_how_to_make_one(start):
     app = start()
     assert not app.exception
-    assert "stepcast validate" in text_of(app)
+    assert "schedcast validate" in text_of(app)
 
 
 @pytest.mark.parametrize("at", ["", "validate", "board"])
@@ -160,7 +160,7 @@ def test_the_machine_is_described_where_it_is_chosen(start):
 
 def test_a_link_reproduces_the_page_and_names_its_command(start):
     app = what_if(start, strategies=["turbodl"], batch=64, precision="bf16", **{"option turbodl alpha": "2", "times memory": 2.0})
-    line = "stepcast predict --model small-cnn --batch 64 --optimizer sgd:foreach --precision bf16 --machine h200 --scale memory=2"
+    line = "schedcast predict --model small-cnn --batch 64 --optimizer sgd:foreach --precision bf16 --machine h200 --scale memory=2"
     assert app.code[0].value == f"{line} --strategy turbodl:alpha=2"
     query = dict(app.query_params)
     assert query["strategy"] == "turbodl:alpha=2"
@@ -252,7 +252,7 @@ def open_replay(start, *arguments):
 def test_replay_without_a_trace_says_how_to_name_one(start):
     app = open_replay(start)
     assert not app.exception
-    assert "stepcast ui --trace" in app.info[0].value
+    assert "schedcast ui --trace" in app.info[0].value
 
 
 def test_replay_over_the_recording_and_what_if(start, trace):
@@ -352,7 +352,7 @@ def test_the_ranks_of_a_job_have_stragglers(start, tmp_path):
 def test_settings():
     assert app_model.parse_settings(" microbatches=4, stages = 2,") == ("microbatches=4", "stages=2")
     assert app_model.parse_settings("") == ()
-    with pytest.raises(StepcastError):
+    with pytest.raises(SchedcastError):
         app_model.parse_settings("=4")
 
 

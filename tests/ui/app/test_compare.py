@@ -12,7 +12,7 @@ from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, charts_of
 from tests.support.stand_in import answer_by
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.background import BackgroundRun
 from ui.app.sweeping import check_points, commands, outcomes_at, parameters, parse_values
 from ui.request import JobRequest
@@ -124,7 +124,7 @@ def test_numeric_options_of_any_strategy_are_parameters():
     assert again.strategies == ("baseline", "gpipe:microbatches=4,stages=2")
     assert by_name["memory bandwidth, times"].change(replace(REQUEST, scale="memory=3,link=2"), 0.5).scale == "memory=0.5,link=2"
     assert parse_values("1, 0.5", by_name["link GB/s"]) == (0.5, 1.0)
-    with pytest.raises(StepcastError, match=r"'nan' as a value of link GB/s"):
+    with pytest.raises(SchedcastError, match=r"'nan' as a value of link GB/s"):
         parse_values("nan", by_name["link GB/s"])
     check_points([])
 
@@ -154,7 +154,7 @@ def test_a_link_and_commands_reproduce_a_sweep(start):
     assert app.query_params["over"] == "batch=8,16,32,64,128"
     codes = [code.value for code in app.get("code")]
     assert codes[0].startswith(
-        "stepcast predict --model small-cnn --batch 8,16,32,64,128 --optimizer sgd:foreach --precision fp32 --machine h200"
+        "schedcast predict --model small-cnn --batch 8,16,32,64,128 --optimizer sgd:foreach --precision fp32 --machine h200"
     )
     again = app_at("compare")
     again.query_params["over"] = ["batch=4,6"]
@@ -203,7 +203,7 @@ def test_a_stopped_run_ends_after_its_current_item():
 
 def test_an_unexpected_error_ends_a_run_with_one_line():
     def refuse(item):
-        raise StepcastError("no such machine")
+        raise SchedcastError("no such machine")
 
     run = BackgroundRun([0], refuse)
     run.wait(5)

@@ -25,11 +25,11 @@ def test_a_link_holds_the_whole_request(request_):
     assert JobRequest(**request_fields(query)) == request_
 
 
-def test_the_command_line_takes_what_the_link_has(stepcast):
+def test_the_command_line_takes_what_the_link_has(schedcast):
     asked = JobRequest("lenet5", 8, precision="bf16", machine="h100", strategies=("baseline", "turbodl:alpha=2"), scale="memory=2")
     words = shlex.split(command(asked, "--json"))
-    assert words[0] == "stepcast"
-    answer = stepcast.call(*words[1:])
+    assert words[0] == "schedcast"
+    answer = schedcast.call(*words[1:])
     assert answer.status == 0, answer.err
     rows = answer.document["predictions"]
     assert [(row["strategy"], row["precision"]) for row in rows] == [
@@ -39,7 +39,7 @@ def test_the_command_line_takes_what_the_link_has(stepcast):
 
 def test_the_command_that_repeats_a_validation():
     here = validation(result(), result("baseline", options={}))
-    line = "stepcast validate --model small-cnn --batch 64"
+    line = "schedcast validate --model small-cnn --batch 64"
     assert command(request_of(here), name="validate") == (
         f"{line} --optimizer sgd:foreach --precision fp32 --strategy turbodl:alpha=2 --strategy baseline"
     )

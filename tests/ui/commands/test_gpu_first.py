@@ -37,9 +37,9 @@ def test_the_page_starts_with_what_to_fix_first():
     assert lines[:6] == ["# First minutes on NVIDIA H100", "", "## What to fix first", "", r"1. mend \<events\> (events)", ""]
     assert "### events: differs" in lines
     assert "- seconds: `1.5`" in lines
-    assert page.mend_words(FIRST.model_copy(update={"fix_first": ()})) == ["Nothing: every answer is as Stepcast assumes."]
+    assert page.mend_words(FIRST.model_copy(update={"fix_first": ()})) == ["Nothing: every answer is as Schedcast assumes."]
     assert list(FIRST.document())[:2] == ["schema", "fix_first"]
-    assert FIRST.document()["schema"] == "stepcast.gpu_first/1"
+    assert FIRST.document()["schema"] == "schedcast.gpu_first/1"
 
 
 def test_the_report_gets_the_time_that_is_left(two_checks, tmp_path, capsys, monkeypatch):
@@ -77,7 +77,7 @@ def test_the_report_gets_the_time_that_is_left(two_checks, tmp_path, capsys, mon
     lines = capsys.readouterr().err.splitlines()
     assert lines[-4:] == [
         "What to fix first:",
-        "  Nothing: every answer is as Stepcast assumes.",
+        "  Nothing: every answer is as Schedcast assumes.",
         f"GPU report: {document.report}",
         f"answers: {tmp_path / 'out' / 'README.md'}, all of it in {tmp_path / 'all.tgz'}",
     ]
@@ -92,14 +92,14 @@ def test_a_report_that_fails_or_has_no_time_is_said_so(two_checks, tmp_path):
     assert command._report(run.FirstLook(tmp_path, 0.5, WHOLE), []).startswith("It was not begun: 30 s were left")
 
 
-def test_the_command_without_a_gpu(stepcast, tmp_path):
-    refused(stepcast.call("gpu-first", "--out", tmp_path / "out"), "PyTorch")
-    refused(stepcast.call("gpu-first", "--device", "cpu"), "--device cpu", "stepcast demo")
-    refused(stepcast.call("gpu-first", "--minutes", "0"), "--minutes is 0")
-    refused(stepcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
+def test_the_command_without_a_gpu(schedcast, tmp_path):
+    refused(schedcast.call("gpu-first", "--out", tmp_path / "out"), "PyTorch")
+    refused(schedcast.call("gpu-first", "--device", "cpu"), "--device cpu", "schedcast demo")
+    refused(schedcast.call("gpu-first", "--minutes", "0"), "--minutes is 0")
+    refused(schedcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    refused(stepcast.call("gpu-first", "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
+    refused(schedcast.call("gpu-first", "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -107,4 +107,4 @@ def test_json_prints_one_document(two_checks, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(command, "REAL", WHOLE.rpartition(":")[0] + ":whole_at")
     command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], False, True)
     printed = json.loads(capfd.readouterr().out)
-    assert (printed["schema"], printed["fix_first"], len(printed["checks"])) == ("stepcast.gpu_first/1", [], 2)
+    assert (printed["schema"], printed["fix_first"], len(printed["checks"])) == ("schedcast.gpu_first/1", [], 2)

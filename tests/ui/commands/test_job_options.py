@@ -50,4 +50,4 @@ def test_calibration_has_no_memory_limit():
 def test_version():
     done = CliRunner().invoke(app, ["--version"])
     assert done.exit_code == 0
-    assert done.output.startswith("stepcast 0.")
+    assert done.output.startswith("schedcast 0.")

@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: published and predicted figures of papers, with few jobs each."""
+"""`schedcast reproduce`: published and predicted figures of papers, with few jobs each."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
 from traces.documents.reproduction import OK, Figure, Paper, Reproduction, Row, Table
 from traces.documents.timeline import Span, Timeline
-from traces.errors import StepcastError, UnknownNameError, UnusableFileError
+from traces.errors import SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
 from ui.present.reports import reproduction as reproduction_report
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_refused_with_one_line(monkeypatch, tmp_path, old, new
     with pytest.raises(UnusableFileError) as raised:
         reproduce.get.__wrapped__("broken").scope(fusion.Scope)
     assert fault in str(raised.value)
-    assert str(raised.value).endswith("; install stepcast again")
+    assert str(raised.value).endswith("; install schedcast again")
     assert "\n" not in str(raised.value)
 
 
@@ -388,7 +388,7 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     reproducing.reproduction("fusion", False, tmp_path / "new" / "fusion", True)
     shown = capfd.readouterr()
     document = json.loads(shown.out)
-    assert document["schema"] == "stepcast.reproduction/1"
+    assert document["schema"] == "schedcast.reproduction/1"
     assert [each["name"] for each in document["papers"]] == ["fusion"]
     total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
     assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
@@ -413,7 +413,7 @@ def test_the_command_shows_tables(small, capsys):
     assert "1.380x" in shown.out
     assert "no_such_net 32 + priorities: not available: unknown model 'no_such_net'" in " ".join(shown.out.split())
     assert len(shown.err.splitlines()) == 1
-    assert shown.err.startswith("stepcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
+    assert shown.err.startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -444,12 +444,12 @@ def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     assert "busy machine: not a measurement. Other processes took 40 % of the cores" in capsys.readouterr().err
 
 
-def test_papers_are_listed(stepcast):
-    shown = stepcast.call("reproduce")
+def test_papers_are_listed(schedcast):
+    shown = schedcast.call("reproduce")
     assert (shown.status, shown.err) == (0, "")
     assert "turbodl" in shown.out
-    document = stepcast.call("reproduce", "--json").document
-    assert document["schema"] == "stepcast.papers/1"
+    document = schedcast.call("reproduce", "--json").document
+    assert document["schema"] == "schedcast.papers/1"
     assert {"name": "fusion", "about": fusion.PAPER.about, "machine": "titan-xp"} in document["papers"]
 
 
@@ -463,9 +463,9 @@ def test_papers_are_listed(stepcast):
         (["fusion", "turbodl"], "unexpected extra argument"),
     ],
 )
-def test_unusable_requests(stepcast, given, fragment):
-    (stepcast.folder / "file").touch()
-    done = stepcast.call("reproduce", *given)
+def test_unusable_requests(schedcast, given, fragment):
+    (schedcast.folder / "file").touch()
+    done = schedcast.call("reproduce", *given)
     assert (done.status, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert fragment in done.err
@@ -473,5 +473,5 @@ def test_unusable_requests(stepcast, given, fragment):
 
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
-    with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
+    with pytest.raises(SchedcastError, match="nothing to measure on this machine, which has no GPU"):
         measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True), print)

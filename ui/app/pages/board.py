@@ -8,7 +8,7 @@ import streamlit as st
 from simulator.plan.board import order_csv
 from simulator.plan.board.order import Order, OrderError
 from traces import units
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, text_ui
 from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
@@ -49,12 +49,12 @@ def page() -> None:
         with st.spinner("Predicting", show_time=True):
             started = jobs.on_board(request, strategy)
         board_ui(request, strategy, started)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
 
 
 def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:
-    """Choose the strategy to start from that a link names. Raises StepcastError if it is not among the request's strategies."""
+    """Choose the strategy to start from that a link names. Raises SchedcastError if it is not among the request's strategies."""
     named = linked.get(START, [""])[-1]
     if named in request.strategies:
         st.session_state["board strategy"] = named

@@ -8,7 +8,7 @@ import streamlit as st
 
 from simulator.predict.sweep import Axis, Outcome, points
 from traces.documents.comparison import PYTORCH
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
@@ -55,7 +55,7 @@ def page() -> None:
         keep_link("compare", query(request, chosen))
         if asked:
             start(request, chosen)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
@@ -106,7 +106,7 @@ def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], boo
 
 
 def start(request: JobRequest, chosen: Sequence[tuple[Parameter, str]]) -> None:
-    """Start a sweep in the background, in place of an earlier one. Raises StepcastError for unusable values."""
+    """Start a sweep in the background, in place of an earlier one. Raises SchedcastError for unusable values."""
     changed = tuple(parameter for parameter, _ in chosen)
     axes = tuple(Axis(parameter.name, parse_values(written, parameter)) for parameter, written in chosen)
     check_points(axes)

@@ -11,7 +11,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
 from traces.documents.profile import Identity, Profile
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.links import command, query_of, request_fields
 from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
@@ -48,7 +48,7 @@ def page() -> None:
         keep_link("machine", query_of(request))
         with st.spinner("Planning the job"):
             model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     profile = model.profile
@@ -59,7 +59,7 @@ def page() -> None:
     elif chosen == _THIS_CPU:
         st.warning(markdown_escaped(machine_facts.NOT_CALIBRATED))
         if own_profile_differs():
-            st.caption("A profile of this machine exists, but with other software; `stepcast profiles` lists it.")
+            st.caption("A profile of this machine exists, but with other software; `schedcast profiles` lists it.")
     own_roof = roof(model)
     keys = key_points(profile) if profile is not None else []
     st.plotly_chart(roofline_figure(points, own_roof, keys), key="roofline")

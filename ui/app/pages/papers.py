@@ -7,7 +7,7 @@ import streamlit as st
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
 from traces.documents.reproduction import Paper, Reproduction
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.model import reports_folder
@@ -34,7 +34,7 @@ def page() -> None:
     name = select(st.sidebar, "Paper", list(papers), "paper")
     try:
         check_link(name)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     keep_link("papers", {"paper": [name]})
@@ -57,13 +57,13 @@ def page() -> None:
         try:
             runs.start(["reproduce", name, "--out", str(folder)], PAGE, folder)
             st.rerun()
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
     if kept:
         document_ui(folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
-    share_ui(f"stepcast reproduce {name} --out {name}", {"paper": [name]}, files)
+    share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
 
 
 def paper_folder(name: str) -> Path:
@@ -76,7 +76,7 @@ def document_ui(folder: Path) -> None:
     place = folder / reproduction_report.DOCUMENT
     try:
         document = load_reproduction(str(place), place.stat().st_mtime_ns)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     for paper in document.papers:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from traces import units
 from traces.documents.search_result import SearchResult
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui
 from ui.app.request_form import put_link, request_ui, title
@@ -47,7 +47,7 @@ def page() -> None:
         asked, cancel = st.container(horizontal=True), st.empty()
         if asked.button("Search", type="primary", key=f"{BUTTON}search"):
             answer_to(request, cancel)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
     if "searched" not in st.session_state:
         return

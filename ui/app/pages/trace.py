@@ -15,7 +15,7 @@ from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ra
 from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
@@ -40,7 +40,7 @@ def page() -> None:
     if not traces:
         st.info(
             "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`,"
-            " and upload the file here, or start the app with `stepcast ui --trace trace.json.gz`."
+            " and upload the file here, or start the app with `schedcast ui --trace trace.json.gz`."
         )
     choices = [(trace,) for trace in traces or example_traces()] + ([tuple(traces)] if len(traces) > 1 else [])
     linked = opened_by_link("trace", LINKED)
@@ -70,9 +70,9 @@ def page() -> None:
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
         summary_ui(replay, number)
-        command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
+        command = ["schedcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
         share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
 
 

@@ -8,7 +8,7 @@ import streamlit as st
 from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.shipped import example_report
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.links import command, request_of
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
@@ -42,7 +42,7 @@ def page() -> None:
     linked = opened_by_link("validate", LINKED) or {}
     try:
         place = place_ui(linked)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     keep_link("validate", own := {"report": [label_of(place)]})
@@ -81,7 +81,7 @@ def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list
 def place_ui(linked: Link) -> Path:
     """The path of the report that the user picks or uploads. If there is none, the page says how to make one, and shows an example.
 
-    Raises StepcastError for a link to a report that is not here.
+    Raises SchedcastError for a link to a report that is not here.
     """
     with st.sidebar:
         new = report_upload_ui()
@@ -92,7 +92,7 @@ def place_ui(linked: Link) -> Path:
         places = [example_report()]
         st.info(
             "No report yet, so this is an example from a CPU with two cores. Make one with"
-            " `stepcast validate --model NAME --batch N --out DIR`. Start the app in the folder that holds it, with it, or open its"
+            " `schedcast validate --model NAME --batch N --out DIR`. Start the app in the folder that holds it, with it, or open its"
             " `validation.json` in the sidebar."
         )
     named = linked.get("report")
@@ -113,7 +113,7 @@ def report_ui(place: Path) -> Report | None:
     """The report at `place`. If it cannot be read, the page says why, and the result is None."""
     try:
         return load_report(str(place), _stamp(place))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return None
 

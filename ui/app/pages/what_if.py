@@ -12,7 +12,7 @@ from simulator.predict.sweep import outcome
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.history import pin, remember
 from ui.app.links import command, query_of
 from ui.app.measure_parts import measuring_ui, unmeasured_ui
@@ -57,7 +57,7 @@ def page() -> None:
         settle(request.batch)
         with st.spinner("Predicting", show_time=True):
             answers = tuple(jobs.predict_many(request))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(title(request), anchor=False)

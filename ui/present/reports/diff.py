@@ -1,7 +1,7 @@
 """The section of a page about a difference of two runs, and the folder of such a page.
 
 index.html                  the page; needs no network and no other file
-diff.json                   the document of `stepcast diff --json`
+diff.json                   the document of `schedcast diff --json`
 a.json.gz, b.json.gz        one step of each run, if there are timelines
 waterfall.png               from one step to the other, term by term
 perfetto.json.gz            both runs on one time axis, if there are timelines
@@ -31,7 +31,7 @@ TITLE = "Why two runs differ"
 def write(folder: Path | str, diff: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline] = ()) -> Path:
     """Write the folder, its page last, and return the page's path. `steps`: one step of each of the timelines, which the page draws.
 
-    Raises StepcastError if the folder cannot be written.
+    Raises SchedcastError if the folder cannot be written.
     """
     folder = Path(folder)
     check_writable(folder, folder=True)

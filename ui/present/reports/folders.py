@@ -2,9 +2,9 @@
 
 from traces.outputs import FolderKind
 
-REPORT = FolderKind("report.json", "stepcast.report", ("index.html", "report.json", "validation.json", "summary.png"))
-TRAINING = FolderKind("run.json", "stepcast.run", ("index.html", "run.json", "loss.png", "loss.svg"))
-REPRODUCTION = FolderKind("reproduction.json", "stepcast.reproduction", ("index.html", "reproduction.json"))
-GPU_FIRST = FolderKind("first.json", "stepcast.gpu_first", ("first.json", "README.md"))
-GPU_REPORT = FolderKind("report.json", "stepcast.gpu-report", ("report.json", "README.md", "facts.json"))
-DIFF = FolderKind("diff.json", "stepcast.diff", ("index.html", "diff.json", "a.json.gz", "b.json.gz", "waterfall.png", "perfetto.json.gz"))
+REPORT = FolderKind("report.json", "schedcast.report", ("index.html", "report.json", "validation.json", "summary.png"))
+TRAINING = FolderKind("run.json", "schedcast.run", ("index.html", "run.json", "loss.png", "loss.svg"))
+REPRODUCTION = FolderKind("reproduction.json", "schedcast.reproduction", ("index.html", "reproduction.json"))
+GPU_FIRST = FolderKind("first.json", "schedcast.gpu_first", ("first.json", "README.md"))
+GPU_REPORT = FolderKind("report.json", "schedcast.gpu-report", ("report.json", "README.md", "facts.json"))
+DIFF = FolderKind("diff.json", "schedcast.diff", ("index.html", "diff.json", "a.json.gz", "b.json.gz", "waterfall.png", "perfetto.json.gz"))

@@ -12,7 +12,7 @@ _SHOWN = 400
 
 def mend_words(first: GpuFirst) -> list[str]:
     """What to mend, numbered, in order of worth."""
-    return [f"{number}. {text}" for number, text in enumerate(first.fix_first, 1)] or ["Nothing: every answer is as Stepcast assumes."]
+    return [f"{number}. {text}" for number, text in enumerate(first.fix_first, 1)] or ["Nothing: every answer is as Schedcast assumes."]
 
 
 def check_line(check: CheckRecord) -> str:
@@ -31,8 +31,8 @@ def readme(first: GpuFirst) -> str:
     sections = [
         f"# First minutes on {_plain(name)}",
         "## What to fix first\n\n" + "\n".join(map(_plain, mend_words(first))),
-        f"Of {len(first.checks)} checks, {counts['ok']} are as Stepcast assumes, {counts['differs']} differ, {counts['failed']} failed and"
-        f" {counts['left']} are left. Measured by `stepcast gpu-first` until {first.date}, within {first.seconds:.0f} s.{state}",
+        f"Of {len(first.checks)} checks, {counts['ok']} are as Schedcast assumes, {counts['differs']} differ, {counts['failed']} failed and"
+        f" {counts['left']} are left. Measured by `schedcast gpu-first` until {first.date}, within {first.seconds:.0f} s.{state}",
         f"Versions: {_plain(versions)}.",
         "\n".join(f"- {_plain(flag)}" for flag in first.flags),
         "## Answers\n\n" + "\n\n".join(_answer(check) for check in first.checks),

@@ -96,7 +96,7 @@ def shipped_summary(folder: Path | None = None) -> str:
 def _about(report: GpuReport) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
-    lines = [f"Measured by `stepcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(versions)}.", ""]
+    lines = [f"Measured by `schedcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(versions)}.", ""]
     lines.append(
         "*error* is predicted / measured − 1 of the times beside it; the errors below are corrected for the drift of a fixed operation"
         " since calibration. Intervals hold 90 %. *against PyTorch* and *over baseline* say how many times as fast a step is as plain"

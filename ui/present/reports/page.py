@@ -2,8 +2,7 @@
 and timelines. It needs no network and no other file; where scripts are off, pictures of its folder take their place.
 
 Every value is escaped (autoescape) except the elements of charts, timelines and pictures, which are made here and in `ui.present.figures`.
-A value
-that a template names but does not receive is an error.
+A value that a template names but does not receive is an error.
 """
 
 import base64

@@ -2,7 +2,7 @@
 
     index.html                    the page; needs no network and no other file
     report.json                   which file is what; the app reads it
-    validation.json               (validation-2.json, ...) the document of `stepcast validate`
+    validation.json               (validation-2.json, ...) the document of `schedcast validate`
     summary.png                   every strategy's predicted and measured step time
     NAME/predicted.json.gz        for each compared strategy: both timelines, their picture, a trace for ui.perfetto.dev and the plan
         /measured.json.gz  timelines.png  timelines.svg  waterfall.png  memory.png  perfetto.json.gz  plan.json.gz
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.timeline import Timeline
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault, read_document, write_atomic, write_json
 from traces.formats.perfetto import export
 from ui.present.figures.memory_picture import memory_picture
@@ -38,7 +38,7 @@ from ui.present.reports.validations import Shown, validation_section
 from ui.present.text import waterfalls
 from ui.present.text.labels import model_name, row_labels
 
-SCHEMA, TITLE = "stepcast.report/1", "Predicted against measured step times"
+SCHEMA, TITLE = "schedcast.report/1", "Predicted against measured step times"
 #: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
 LONGEST_NAME = 80
 
@@ -82,7 +82,7 @@ def write_report(
 
     Each comparison's result must be a row of one of the validations. `plans` holds the plans of the comparisons, in the same order, as
     `simulator.plan.json.dump` returns them; a missing plan or None is not written.
-    Raises StepcastError if the folder cannot be written. Every file in it is then either unchanged or complete.
+    Raises SchedcastError if the folder cannot be written. Every file in it is then either unchanged or complete.
     """
     rows = [row for validation in validations for row in validation.results]
     for comparison in comparisons:
@@ -95,12 +95,12 @@ def write_report(
         _remove_leftovers(folder)
         stage.mkdir()
     except OSError as error:
-        raise StepcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
+        raise SchedcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     try:
         _fill(stage, validations, list(zip_longest(comparisons, plans)))
         _publish(stage, folder)
     except OSError as error:
-        raise StepcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
+        raise SchedcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return place / "index.html"

@@ -1,7 +1,7 @@
 """The sections of a page about reproductions of papers, and the folder of such a page.
 
 index.html                      the page; needs no network and no other file
-reproduction.json               the document of `stepcast reproduce --json`
+reproduction.json               the document of `schedcast reproduce --json`
 PAPER-CHART.png, PAPER-CHART.svg    the pictures of charts, and of networks
 """
 
@@ -22,7 +22,7 @@ DOCUMENT = "reproduction.json"
 
 
 def write(folder: Path | str, document: Reproduction) -> Path:
-    """Write the folder, its page last, and return the page's path. Raises StepcastError if the folder cannot be written."""
+    """Write the folder, its page last, and return the page's path. Raises SchedcastError if the folder cannot be written."""
     folder = Path(folder)
     check_writable(folder, folder=True)
     document.save(folder / DOCUMENT)  # first, because the folder is recognized by it

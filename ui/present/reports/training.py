@@ -1,7 +1,7 @@
 """The section of a page about a training, and the folder of such a page.
 
 index.html              the page; needs no network and no other file
-run.json                the document of `stepcast run --metrics`
+run.json                the document of `schedcast run --metrics`
 loss.png, loss.svg      the picture
 """
 
@@ -24,7 +24,7 @@ DOCUMENT = "run.json"
 
 
 def write(folder: Path | str, document: TrainingRun) -> Path:
-    """Write the folder, its page last, and return the page's path. Raises StepcastError if the folder cannot be written."""
+    """Write the folder, its page last, and return the page's path. Raises SchedcastError if the folder cannot be written."""
     folder = Path(folder)
     check_writable(folder, folder=True)
     document.save(folder / DOCUMENT)  # first, because the folder is recognized by it

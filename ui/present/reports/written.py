@@ -26,14 +26,14 @@ from ui.present.reports.training import training_section
 
 #: By the schema of a file: what its sections are made of.
 DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
-    "stepcast.validation": lambda path: report_sections(read_report(path)),
-    "stepcast.search": lambda path: [search_section(SearchResult.load(path))],
-    "stepcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
-    "stepcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
-    "stepcast.predictions": lambda path: predictions_sections(Predictions.load(path)),
-    "stepcast.timeline": lambda path: [timeline_section(Timeline.load(path), path.name)],
-    "stepcast.run": lambda path: [training_section(TrainingRun.load(path))],
-    "stepcast.reproduction": lambda path: reproduction_sections(Reproduction.load(path)),
+    "schedcast.validation": lambda path: report_sections(read_report(path)),
+    "schedcast.search": lambda path: [search_section(SearchResult.load(path))],
+    "schedcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
+    "schedcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
+    "schedcast.predictions": lambda path: predictions_sections(Predictions.load(path)),
+    "schedcast.timeline": lambda path: [timeline_section(Timeline.load(path), path.name)],
+    "schedcast.run": lambda path: [training_section(TrainingRun.load(path))],
+    "schedcast.reproduction": lambda path: reproduction_sections(Reproduction.load(path)),
 })  # fmt: skip
 
 
@@ -48,8 +48,8 @@ def sections_of(path: Path | str) -> list[Section]:
         if starts_with_schema(path, f"{schema}/"):
             return read(path)
     raise UnusableFileError(
-        f"{path} is no result of Stepcast; expected a folder that --out wrote, or a JSON document of validate, search, diff, predict, run"
-        " or reproduce, or a timeline (stepcast diff A B --out DIR makes a folder of two recorded traces)"
+        f"{path} is no result of Schedcast; expected a folder that --out wrote, or a JSON document of validate, search, diff, predict, run"
+        " or reproduce, or a timeline (schedcast diff A B --out DIR makes a folder of two recorded traces)"
     )
 
 

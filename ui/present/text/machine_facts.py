@@ -14,7 +14,7 @@ from traces.documents.profile import Identity, Profile
 SHOWN = 15
 #: Days after which a profile is called old.
 OLD_DAYS = 90
-NOT_CALIBRATED = "This machine is not calibrated: costs are from specifications; stepcast calibrate measures them."
+NOT_CALIBRATED = "This machine is not calibrated: costs are from specifications; schedcast calibrate measures them."
 #: What fields of a profile's dispatch costs, of its loop and of a host lane mean.
 HOST_WORDS = MappingProxyType({
     "task_overhead_s": "executor's own time per task",

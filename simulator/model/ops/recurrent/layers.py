@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from simulator.model.ops.recurrent import ops as _registered  # noqa: F401 - registers torch.ops.stepcast
-from traces.errors import StepcastError
+from simulator.model.ops.recurrent import ops as _registered  # noqa: F401 - registers torch.ops.schedcast
+from traces.errors import SchedcastError
 
-_ops = torch.ops.stepcast
+_ops = torch.ops.schedcast
 _ARGUMENTS = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
 
 
@@ -83,16 +83,16 @@ class _Layer(torch.autograd.Function):
 def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tuple[Tensor, ...]:
     """Run `func` of CELLS. Returns the output and the last of each carried tensor.
 
-    `layer`: the module that calls it, for errors. Raises StepcastError for packed sequences and under autocast.
+    `layer`: the module that calls it, for errors. Raises SchedcastError for packed sequences and under autocast.
     """
     if torch.is_autocast_enabled("cpu"):
-        raise StepcastError(
+        raise SchedcastError(
             f"recurrent layer {layer!r}: how autocast runs RNN, GRU and LSTM is not modeled (--precision amp); use fp32, tf32 or bf16"
         )
     cell = CELLS[func]
     second = 3 - cell.carried  # a tensor at this position means that batch sizes precede it
     if len(args) > second and isinstance(args[second], Tensor):
-        raise StepcastError(
+        raise SchedcastError(
             f"recurrent layer {layer!r} is given a packed sequence, whose steps differ in batch size; expected a tensor; pad the sequences"
         )
     arguments = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}

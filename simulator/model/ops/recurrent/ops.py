@@ -1,4 +1,4 @@
-"""Registers the ops of recurrent layers, `stepcast::rnn` and so on, with shapes, FLOPs and kernels. T, B, I, H are as in `steps`."""
+"""Registers the ops of recurrent layers, `schedcast::rnn` and so on, with shapes, FLOPs and kernels. T, B, I, H are as in `steps`."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from simulator.model.ops.recurrent import steps
 
-NAMESPACE = "stepcast"
+NAMESPACE = "schedcast"
 _SCHEMAS = {
     "rnn": "(Tensor x, Tensor h0, Tensor w_ih, Tensor w_hh, Tensor? b_ih, Tensor? b_hh, str nonlinearity) -> Tensor",
     "rnn_backward": "(Tensor? grad_out, Tensor? grad_last, Tensor states, Tensor w_hh, str nonlinearity) -> (Tensor, Tensor)",
@@ -105,7 +105,7 @@ def _register(name: str, kernel: Callable, shapes: Callable, flops: Callable) ->
     torch.library.define(qualified, _SCHEMAS[name])
     torch.library.impl(qualified, "CompositeExplicitAutograd")(kernel)
     torch.library.register_fake(qualified)(shapes)
-    register_flop_formula(getattr(torch.ops.stepcast, name))(flops)
+    register_flop_formula(getattr(torch.ops.schedcast, name))(flops)
 
 
 _register("rnn", steps.rnn, _rnn_shapes, _forward_flops(1))

@@ -10,7 +10,7 @@ from pydantic import Discriminator
 from simulator.plan.bodies.csr.rules import Rule
 from simulator.plan.bodies.csr.sparse_rule import MOST_ENTRIES
 from simulator.plan.bodies.csr.store import store
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
     from simulator.plan.bodies.csr.pattern import Pattern
@@ -72,12 +72,12 @@ class ProductPattern:
         return self.symbolic().pattern
 
     def symbolic(self) -> "Terms":
-        """Which entries of the factors each entry is the sum of. Raises StepcastError if int32 cannot number the terms."""
+        """Which entries of the factors each entry is the sum of. Raises SchedcastError if int32 cannot number the terms."""
         from simulator.plan.bodies.csr import symbolic
 
         def compute() -> "Terms":
             if self.terms > MOST_ENTRIES:
-                raise StepcastError(
+                raise SchedcastError(
                     f"a product of sparse Jacobians {self.rows}x{self.left.cols} by {self.left.cols}x{self.cols} has {self.terms} terms;"
                     f" expected at most {MOST_ENTRIES}; use full matrices, or a scan of fewer levels"
                 )

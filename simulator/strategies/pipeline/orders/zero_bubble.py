@@ -11,7 +11,7 @@ from itertools import islice, product
 
 from simulator.strategies.pipeline.greedy import EARLIER, LATER, ROUNDS, Plan, Problem, Rule, plan
 from simulator.strategies.pipeline.schedule import BY_INPUT, BY_WEIGHT, FORWARD, Action, Schedule
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 #: Where the stages lie. straight: stage s on rank s. looped: stage s on rank s % ranks, several on each rank. v: two on each rank, the
 #: first half of the stages on the ranks in order, the second half in reverse.
@@ -47,7 +47,7 @@ def order(
     number). `most_alive=stages` is the memory of 1F1B, in all shapes: a rank with two stages has stages of half the size. `per_rank` counts
     in the looped shape alone.
 
-    Raises StepcastError if `shape` or `most_alive` cannot be.
+    Raises SchedcastError if `shape` or `most_alive` cannot be.
     """
     problem = _problem(stages, micro_batches, seconds, most_alive, _ranks(stages, shape, per_rank), transfer_s)
     return Schedule(_best(problem, list(_rules(shape))).ranks)
@@ -92,7 +92,7 @@ def _ranks(stages: int, shape: str, per_rank: int) -> tuple[int, ...]:
         raise UnknownNameError("shape", shape, SHAPES)
     per_rank = {STRAIGHT: 1, LOOPED: per_rank, V: 2}[shape]
     if stages < 1 or stages % per_rank:
-        raise StepcastError(f"a {shape} schedule has {per_rank} stages on each rank, got {stages} stages; choose a multiple of {per_rank}")
+        raise SchedcastError(f"a {shape} schedule has {per_rank} stages on each rank, got {stages} stages; choose a multiple of {per_rank}")
     ranks = stages // per_rank
     return tuple(stages - 1 - stage if shape == V and stage >= ranks else stage % ranks for stage in range(stages))
 
@@ -107,7 +107,7 @@ def _problem(
 ) -> Problem:
     per_rank = rank_of.count(0)
     if most_alive is not None and most_alive < per_rank:
-        raise StepcastError(
+        raise SchedcastError(
             f"a rank cannot work with {most_alive} forwards alive; expected at least {per_rank}, one for each of its stages"
         )
     lengths = {kind: tuple(seconds(Action(stage, kind, 0)) for stage in range(stages)) for kind in (FORWARD, BY_INPUT, BY_WEIGHT)}

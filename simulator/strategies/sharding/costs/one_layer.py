@@ -1,4 +1,4 @@
-"""What configurations of one layer cost by the paper's model, next to the bytes that really move (`stepcast deepa-cost`)."""
+"""What configurations of one layer cost by the paper's model, next to the bytes that really move (`schedcast deepa-cost`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ def layer_costs(
 ) -> list[LayerCost]:
     """The costs of a layer in each of `configurations`. `given`: the configuration of the layers that it reads.
 
-    By default they divide their images among all devices, or as many of them as possible. Raises StepcastError, with the possible ones, for
-    a configuration that a layer cannot have.
+    By default they divide their images among all devices, or as many of them as possible. Raises SchedcastError, with the possible ones,
+    for a configuration that a layer cannot have.
     """
     sources = dict.fromkeys(edge.source for edge in network.edges if edge.target == layer)
     for number, configuration in [(layer, own) for own in configurations] + [(source, given) for source in sources if given]:

@@ -73,7 +73,7 @@ class CostTables:
         return [(edge.source, edge.target, transfer * edge.seconds) for edge in self.transfers]
 
     def place(self, layer: int, configuration: Configuration) -> int:
-        """The number of a configuration of a layer. Raises StepcastError, with those that are possible, for any other."""
+        """The number of a configuration of a layer. Raises SchedcastError, with those that are possible, for any other."""
         if configuration not in self.configurations[layer]:
             raise self.network.refusal(layer, configuration, self.configurations[layer])
         return self.configurations[layer].index(configuration)

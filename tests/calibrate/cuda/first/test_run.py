@@ -16,7 +16,7 @@ from calibrate.cuda.first.run import FirstLook, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
 from traces.documents.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 GPUS = "tests.support.first_gpus"
 BY_NAME = {check.name: check for check in CHECKS}
@@ -60,18 +60,18 @@ def test_a_crash_and_a_hang_end_one_check_alone_and_are_tried_again(few, tmp_pat
     assert set(verdicts(again).values()) == {"ok"}
     assert {check.name: check.earlier for check in again.checks} == {"versions": False, "events": False, "streams": True, "captures": False}
     assert (again.fix_first, again.well) == ((), True)
-    with pytest.raises(StepcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
+    with pytest.raises(SchedcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
         look(tmp_path / "out", "another")
 
 
 def test_one_check_is_made_again_on_request(few, tmp_path):
     assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
-    with pytest.raises(StepcastError, match=r"unknown check 'event'.*did you mean 'events'"):
+    with pytest.raises(SchedcastError, match=r"unknown check 'event'.*did you mean 'events'"):
         run.named(["event"])
 
 
 def test_without_a_gpu_nothing_is_left_behind(few, tmp_path):
-    with pytest.raises(StepcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
+    with pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
         look(tmp_path / "out", "none")
     assert list(tmp_path.iterdir()) == []
 

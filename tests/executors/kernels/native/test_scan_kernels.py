@@ -198,7 +198,7 @@ def test_kernels_are_used_on_cuda_for_two_dtypes_and_narrow_layers():
 
 def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
     def refuse(source, name):
-        raise nvrtc.StepcastError("no NVRTC library")
+        raise nvrtc.SchedcastError("no NVRTC library")
 
     monkeypatch.setattr(nvrtc, "compiled", refuse)
     native._compiled.cache_clear()

@@ -19,7 +19,7 @@ from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, cpu, gpu, rows, task
 from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.profile import Identity, Profile, Transfer
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 KB, MB = 1e3, 1e6
 #: One protocol for small data, another for large data.
@@ -66,7 +66,7 @@ def test_every_law_has_lines_that_never_fall(points):
 
 def test_no_times_or_times_of_0_are_refused():
     for points in ([], [(8, 0.0)]):
-        with pytest.raises(StepcastError, match="needs sizes of at least 0 bytes and times above 0 s"):
+        with pytest.raises(SchedcastError, match="needs sizes of at least 0 bytes and times above 0 s"):
             fit_collective(points)
 
 

@@ -8,7 +8,7 @@ from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.message import Message
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, copy, task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 SUM = Collective("all-reduce", ("a", "b"))
 
@@ -98,7 +98,7 @@ def test_all_processes_run_as_many_periods_as_the_whole_plan():
 
 def test_memory_that_two_devices_share_is_refused_by_name():
     move = task("move", reads="x", writes="y", on="a", body=Copy("a", "b", means="alias"))
-    with pytest.raises(StepcastError, match=r"^task move gives memory of a a second name on b, but processes share no memory"):
+    with pytest.raises(SchedcastError, match=r"^task move gives memory of a a second name on b, but processes share no memory"):
         local_plan(build(move)[0], "b")
 
 

@@ -138,7 +138,7 @@ def refitted():
 
     latencies = shared_folder("op_latency")
     if latencies is None or not all((latencies.parent / name).is_dir() for name in ("kineto", "layer_profiles")):
-        pytest.skip("no public measurements beside the repository; set STEPCAST_SHARED")
+        pytest.skip("no public measurements beside the repository; set SCHEDCAST_SHARED")
     return refit(latencies.parent, efficiencies.table()["gpu"])
 
 

@@ -11,7 +11,7 @@ from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def graph_of(module: nn.Module, x: torch.Tensor, kind: str = "cpu") -> TrainingGraph:
@@ -76,6 +76,6 @@ def test_a_job_has_the_rules_of_the_machine_that_it_is_planned_for():
 
 
 def test_recurrent_layers_are_refused_in_one_line():
-    with pytest.raises(StepcastError, match=r"recurrent layer 'recurrent'.*--precision amp\); use fp32") as refused:
+    with pytest.raises(SchedcastError, match=r"recurrent layer 'recurrent'.*--precision amp\); use fp32") as refused:
         Job("rnn_bitstream", 4, 10, precision="amp").graph()
     assert "\n" not in str(refused.value)

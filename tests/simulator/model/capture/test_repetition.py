@@ -9,7 +9,7 @@ from torch import nn
 from simulator.model.capture.capture import capture
 from simulator.model.factory import Factory, call_factory
 from simulator.model.graph import TrainingGraph
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 class Net(nn.Linear):
@@ -65,7 +65,7 @@ def grows(module, linear, x):
     ],
 )
 def test_a_model_that_changes_from_step_to_step_is_refused(step, attributes, message):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         graph_of(step, **attributes)
 
 
@@ -106,10 +106,10 @@ def test_a_literal_that_is_changed_in_place_is_copied_first():
 
 
 def test_a_generator_of_the_models_own_is_refused():
-    with pytest.raises(StepcastError, match="draws from a generator of the model's own"):
+    with pytest.raises(SchedcastError, match="draws from a generator of the model's own"):
         graph_of(lambda module, linear, x: linear(x) + torch.randn(3, generator=module.generator), generator=torch.Generator())
 
 
 def test_a_parameter_that_no_module_registers_is_refused():
-    with pytest.raises(StepcastError, match=r"uses a parameter of shape .* that the model does not register"):
+    with pytest.raises(SchedcastError, match=r"uses a parameter of shape .* that the model does not register"):
         graph_of(lambda module, linear, x: linear(x) * module.hidden[0], hidden=[nn.Parameter(torch.ones(3))])

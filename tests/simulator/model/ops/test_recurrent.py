@@ -36,7 +36,7 @@ from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import sequence_models
 from traces.documents.profile import Identity, Profile
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 KINDS = {
     "tanh": lambda **options: nn.RNN(3, 5, **options),
@@ -160,7 +160,7 @@ def test_layers_whose_numbers_would_differ_are_refused_by_name():
         def forward(self, x):
             return self.reader(PackedSequence(x.flatten(0, 1), torch.tensor([2, 2, 2])))
 
-    with pytest.raises(StepcastError, match=r"recurrent layer 'reader' is given a packed sequence.*pad the sequences"):
+    with pytest.raises(SchedcastError, match=r"recurrent layer 'reader' is given a packed sequence.*pad the sequences"):
         graph_of(Packs(), 3, 2, 3)
 
 
@@ -177,9 +177,9 @@ def test_a_step_that_runs_on_real_tensors_is_captured_alike():
 
 
 def test_only_registered_ops_resolve():
-    assert resolve("stepcast.gru.default") is torch.ops.stepcast.gru.default
-    for target in ("stepcast.gru", "stepcast.gru.other", "stepcast.nothing.default", "prims.add.default"):
-        with pytest.raises(StepcastError, match="not a tensor op that a plan may call"):
+    assert resolve("schedcast.gru.default") is torch.ops.schedcast.gru.default
+    for target in ("schedcast.gru", "schedcast.gru.other", "schedcast.nothing.default", "prims.add.default"):
+        with pytest.raises(SchedcastError, match="not a tensor op that a plan may call"):
             resolve(target)
 
 
@@ -199,7 +199,7 @@ class Counted(TorchDispatchMode):
 
 
 def recurrent_tasks(plan: Plan) -> list[Task]:
-    return [task for task in plan.tasks if getattr(task.body, "target", "").startswith("stepcast.")]
+    return [task for task in plan.tasks if getattr(task.body, "target", "").startswith("schedcast.")]
 
 
 def planned(model: str, machine, strategy: str = "baseline", image_size: int = 12, **fields) -> tuple[Job, Plan]:
@@ -298,7 +298,7 @@ def test_a_plan_comes_back_from_json(two_cores):
 
 def test_a_plan_with_absurd_launches_is_damaged(two_cores):
     document = dump(planned("rnn_bitstream", two_cores, image_size=8)[1])
-    (task,) = (task for task in document["segments"][0]["tasks"] if task["body"].get("target") == "stepcast.rnn.default")
+    (task,) = (task for task in document["segments"][0]["tasks"] if task["body"].get("target") == "schedcast.rnn.default")
     for launches in (-1, 10**400):
         task["body"]["launches"] = launches
         with pytest.raises(UnusableFileError, match="launches"):

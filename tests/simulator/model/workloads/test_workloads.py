@@ -14,7 +14,7 @@ from simulator.model.workloads.networks.chains import TwoTowerAlexNet
 from simulator.model.workloads.networks.shortcuts import padded_shortcut
 from simulator.model.workloads.networks.transformer import Transformer
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 #: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
 PUBLISHED = {
@@ -89,7 +89,7 @@ def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
 @pytest.mark.parametrize("name", [name for name in workloads.names() if workloads.get(name).least_size > 1])
 def test_the_least_size_is_the_least_that_runs(name):
     least = workloads.get(name).least_size
-    with pytest.raises(StepcastError, match=f"--image-size is {least - 1}; {name} takes {least} or more"):
+    with pytest.raises(SchedcastError, match=f"--image-size is {least - 1}; {name} takes {least} or more"):
         find_factory(name, least - 1)
     with FakeTensorMode():
         module, inputs, *_ = workloads.get(name).build(2, least)

@@ -9,7 +9,7 @@ from simulator.plan.board.order import Entry, Order, OrderError
 from simulator.strategies import registry as strategies
 from tests.support import tiny
 from tests.support.any_plans import NAMES
-from traces.errors import LONGEST, StepcastError, UnusableFileError
+from traces.errors import LONGEST, SchedcastError, UnusableFileError
 
 PLAN, _ = tiny.build(tiny.task("a", reads="x", writes="p"), tiny.task("b", reads="p", writes="q"), tiny.task("c", reads="x", writes="r"))
 TEXT = "task,device,stream,priority\na,d,0,0\nc,d,1,0\nb,d,0,0\n"
@@ -79,5 +79,5 @@ def test_every_strategy_follows_a_file(tmp_path):
         strategy, options = strategies.parse(f"{name}:schedule={path}")
         assert strategy.plan is not strategies.get(name).plan
         assert not getattr(options, "schedule", "")
-    with pytest.raises(StepcastError, match=r"no schedule at missing\.csv"):
+    with pytest.raises(SchedcastError, match=r"no schedule at missing\.csv"):
         strategies.parse("baseline:schedule=missing.csv")

@@ -16,7 +16,7 @@ from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, copy, gpu, host, task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def bound_of(plan, costs, machine, mode="eager", multipliers=None):
@@ -126,7 +126,7 @@ def test_no_strategy_is_faster_than_its_bound(name):
     for text in strategy.texts(job, machine):
         try:
             plan = strategies.parse(text)[0].plan(job, machine, model, strategies.parse(text)[1])
-        except StepcastError:
+        except SchedcastError:
             continue
         for part in plan.parts:
             costs = model.resolve(part)

@@ -23,7 +23,7 @@ from tests.support.places import ROOT
 from traces.documents.measured_step import MeasuredStep, step_name
 from traces.documents.profile import Identity, Profile
 from traces.documents.search_result import SearchResult
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 JOB = Job("tests/support/mlp.py:make", 16)
 #: A part of what the strategies offer, of every kind.
@@ -148,7 +148,7 @@ def test_the_models_own_code_runs_in_this_process_alone(setup):
 
 
 def test_a_second_search_finds_everything_in_the_cache(setup, tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     first = search(setup, TEXTS, here, cache=Cache(setup.digest))
 
     def nobody(calls):
@@ -164,7 +164,7 @@ def test_a_second_search_finds_everything_in_the_cache(setup, tmp_path, monkeypa
 
 
 def test_ctrl_c_keeps_what_was_evaluated(setup, tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     done = []
 
     def pressed(number, total, text):
@@ -184,7 +184,7 @@ def test_the_document_goes_to_a_file_and_back(everything, tmp_path):
     result = rank(everything).result
     assert SearchResult.load(result.save(tmp_path / "search.json.gz")) == result
     document = result.document()
-    assert document["schema"] == "stepcast.search/1"
+    assert document["schema"] == "schedcast.search/1"
     assert {"strategy", "options", "step_s", "interval_s", "peak_bytes", "fits", "speedup"} <= document["plans"][0].keys()
     assert document["best"] == document["plans"][0]["plan"]
 
@@ -192,14 +192,14 @@ def test_the_document_goes_to_a_file_and_back(everything, tmp_path):
 def test_unknown_strategies_and_clusters_are_refused(setup):
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
         candidates(setup.job, setup.machine, ["gpipes"])
-    with pytest.raises(StepcastError, match=r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
+    with pytest.raises(SchedcastError, match=r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
         pass
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """The address of a Dask scheduler on this machine with two workers; skips without Dask."""
-    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'stepcast[cluster]'")
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'schedcast[cluster]'")
     code = (
         "import sys; from distributed import LocalCluster\n"
         "if __name__ == '__main__':\n"

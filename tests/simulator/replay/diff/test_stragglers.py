@@ -58,7 +58,7 @@ def test_the_sentence_names_the_rank_and_the_kind(tmp_path):
 FOLDER = shared_folder("kineto")
 
 
-@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 def test_the_rank_of_a_real_job_that_begins_its_step_late():
     """Both ranks leave the first collective at the same time; rank 0 begins its step 5.5 ms later than rank 1."""
     recorded = replayed([FOLDER / f"v100_dlrm_rank{rank}of8.json.gz" for rank in (0, 1)])

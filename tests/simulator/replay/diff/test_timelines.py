@@ -13,7 +13,7 @@ from simulator.replay.diff.validated import compare_validated
 from tests.support.page_samples import result, skipped
 from traces.documents.comparison import Change, Comparison
 from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def timeline(*spans, step_s=10.0, window_s=(0.0, 10.0), **more):
@@ -56,12 +56,12 @@ def test_a_step_time_that_is_not_the_period_shown_leaves_a_remainder(tmp_path):
 
 def test_timelines_of_different_models_are_refused(tmp_path):
     other = timeline(("x", "0", 0, 6, "forward"), ("y", "0", 6, 10, "backward"))
-    with pytest.raises(StepcastError, match=r"have only 0\.0 % of their device time in common"):
+    with pytest.raises(SchedcastError, match=r"have only 0\.0 % of their device time in common"):
         compared(tmp_path, BEFORE, other)
 
 
 def test_a_timeline_without_tasks_is_refused(tmp_path):
-    with pytest.raises(StepcastError, match=r"a\.json has no task in its steady period"):
+    with pytest.raises(SchedcastError, match=r"a\.json has no task in its steady period"):
         compared(tmp_path, timeline(), BEFORE)
 
 
@@ -81,9 +81,9 @@ def test_a_validation_without_a_waterfall_is_compared_by_its_timelines():
     row = result("turbodl", 10.0, 13.0).model_copy(update={"waterfall": ()})
     diff = compare_validated(row, "turbodl", Comparison(BEFORE, LONGER, row))
     assert {term.part: term.seconds for term in diff.terms if term.seconds} == pytest.approx({"backward": 1.0, WAITING: 2.0})
-    with pytest.raises(StepcastError, match="validate again with --out DIR"):
+    with pytest.raises(SchedcastError, match="validate again with --out DIR"):
         compare_validated(row, "turbodl", None)
-    with pytest.raises(StepcastError, match="did not run"):
+    with pytest.raises(SchedcastError, match="did not run"):
         compare_validated(skipped(), "bppsa", None)
 
 
@@ -92,5 +92,5 @@ def test_a_step_that_takes_no_time_is_refused():
     usual = run_of_timeline(BEFORE, "usual")
     at_once = replace(usual, name="at once", step_s=0.0)
     for a, b in ((usual, at_once), (at_once, usual)):
-        with pytest.raises(StepcastError, match="the step of at once takes no time"):
+        with pytest.raises(SchedcastError, match="the step of at once takes no time"):
             difference(a, b, "traces", UNEXPLAINED)

@@ -14,7 +14,7 @@ from simulator.replay.whatif.replayed import MOST_RULES, ask, one_step, ranked, 
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel, recording
 from tests.support.small_traces import write_trace
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ def test_a_bad_rule_does_not_affect_the_others(replayed_trace):
 
 
 def test_only_rules_that_cannot_be_read_are_an_error(replayed_trace):
-    with pytest.raises(StepcastError, match="'\\(' is not a regular expression"):
+    with pytest.raises(SchedcastError, match="'\\(' is not a regular expression"):
         ask(replayed_trace, ["remove:/(/", "faster"])
-    with pytest.raises(StepcastError, match="expected at most 16"):
+    with pytest.raises(SchedcastError, match="expected at most 16"):
         ask(replayed_trace, ["cuda-graph"] * (MOST_RULES + 1))
     nothing = ask(replayed_trace, ["remove:/attention/"]).what_if
     assert (nothing.rules, nothing.speedup) == ((), 1.0)
@@ -191,7 +191,7 @@ def test_the_op_that_launched_a_kernel_decides_on_its_class_before_the_name_does
 FOLDER = shared_folder("kineto")
 
 
-@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 def test_bounds_of_a_real_trace_are_at_least_the_gains_of_the_changes_they_bound():
     rules = ["optimizer=free", "optimizer=fused", "optimizer=foreach"]
     rules += ["host free", "host 2x faster", "network free", "network 2x faster"]

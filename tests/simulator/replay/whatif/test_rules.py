@@ -8,7 +8,7 @@ from simulator.replay.replay import Step, simulated_times
 from simulator.replay.whatif import optimizer
 from simulator.replay.whatif.registry import apply_rules, parse, rules
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def changed(replay, *texts):
@@ -131,7 +131,7 @@ def test_a_faster_network_shortens_collectives_alone():
     edited, assumed = apply_rules(replay, ["network*=2"])
     assert [row for row in rows(edited) if row[0] == "ncclAllReduce"] == [("ncclAllReduce", 2.0, 6.0)]
     assert "waiting for the others" in assumed[0]
-    with pytest.raises(StepcastError, match="no collectives"):
+    with pytest.raises(SchedcastError, match="no collectives"):
         apply_rules(PLAIN, ["network*=2"])
 
 
@@ -184,11 +184,11 @@ def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_secon
     for_names = for_loop(layer="")
     plain = replace(for_names, plan=replace(for_names.plan, segments=(_without_updates(for_names),)))
     assert device_rows(plain, "optimizer=fused")[2:] == [("b1", 9.0, 13.0), ("u5", 13.0, 16.5)]
-    with pytest.raises(StepcastError, match="no optimizer"):
+    with pytest.raises(SchedcastError, match="no optimizer"):
         apply_rules(PLAIN, ["optimizer=fused"])
     foreach = recording(launched("u0", 1.0, called="multi_tensor_apply_kernel"), launched("u1", 1.0, called="multi_tensor_apply_kernel"))
     assert device_rows(foreach, "optimizer=fused") == [("u1", 1.0, 2.5)]
-    with pytest.raises(StepcastError, match="the optimizer is already in its foreach form"):
+    with pytest.raises(SchedcastError, match="the optimizer is already in its foreach form"):
         apply_rules(foreach, ["optimizer=foreach"])
 
 
@@ -282,7 +282,7 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
 
 
 def test_backward_fusion_needs_backward():
-    with pytest.raises(StepcastError, match="no backward kernels"):
+    with pytest.raises(SchedcastError, match="no backward kernels"):
         apply_rules(recording(launched("a", 1.0), launched("u", 1.0, phase="update")), ["backward-fusion"])
 
 
@@ -317,7 +317,7 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
     ]
     assert assumed[0].startswith("5 launches become 2")
     assert assumed[1].startswith("1 synchronizations stay")
-    with pytest.raises(StepcastError, match="no step of the recording has two launches"):
+    with pytest.raises(SchedcastError, match="no step of the recording has two launches"):
         apply_rules(edited, ["cuda-graph"])
 
 
@@ -364,7 +364,7 @@ def test_small_kernels_had_their_sms_already():
     assert device_rows(replay, "priority:b=-1") == device_rows(replay)
     part = recording(launched("a", 8.0, grid=10**6), launched("b", 5.0, stream=8, grid=27))
     assert device_rows(part, "priority:b=-1") == [("a", 1.0, 9.0), ("b", 2.0, 6.0)]  # both ran at 4/5 of their speed
-    with pytest.raises(StepcastError, match="every stream"):
+    with pytest.raises(SchedcastError, match="every stream"):
         apply_rules(replay, ["priority:.=-1"])
 
 
@@ -408,7 +408,7 @@ def test_rules_follow_one_another():
     ],
 )
 def test_a_mistake_is_one_line(text, said):
-    with pytest.raises(StepcastError) as error:
+    with pytest.raises(SchedcastError) as error:
         apply_rules(PLAIN, [text])
     assert said in str(error.value)
     assert "\n" not in str(error.value)
@@ -418,12 +418,12 @@ def test_a_mistake_is_one_line(text, said):
 def test_a_hostile_regular_expression_is_stopped(rule):
     """Backtracking over these names would take years. The search gets a second of processor time."""
     replay = recording(launched("a", 1.0, called="a" * 60 + "!"))
-    with pytest.raises(StepcastError, match="takes too long on the kernel names; write a simpler one"):
+    with pytest.raises(SchedcastError, match="takes too long on the kernel names; write a simpler one"):
         apply_rules(replay, [rule])
 
 
 def test_a_regular_expression_too_large_for_memory_is_stopped():
-    with pytest.raises(StepcastError, match="regular expression"):
+    with pytest.raises(SchedcastError, match="regular expression"):
         apply_rules(PLAIN, ["remove:/" + "(" * 4 + "a" + "{1,9999}){1,9999}" * 4 + "/"])
 
 
@@ -434,7 +434,7 @@ def test_whatever_rules_do_the_plan_stays_sound(seed):
     for text in [*texts, "backward-fusion", "backward-fusion=3", "cuda-graph", "priority:nccl=-1", "priority:gemm=-2"]:
         try:
             edited, assumed = apply_rules(replay, [text])
-        except StepcastError:
+        except SchedcastError:
             continue  # the recording has nothing that the rule could change
         rows(edited)  # validates the plan and simulates it to its end
         order = [task.name for task in edited.plan.tasks]

@@ -7,7 +7,7 @@ from simulator.replay.whatif.marked import LONGER, NEW, REMOVED, SHORTER, change
 from simulator.replay.whatif.registry import apply_rules
 from simulator.replay.whatif.search import kernel_matches
 from tests.support.small_replays import kernel, launched, recording
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 REPLAY = recording(
     launched("a", 3.0, called="void gemm_128<float>(int)"),
@@ -24,7 +24,7 @@ def test_matches_are_counted_before_a_rule_is_applied():
 
 @pytest.mark.parametrize(("regex", "line"), [("conv", "no kernel matches 'conv'"), ("(", "is not a regular expression")])
 def test_what_matches_nothing_or_cannot_be_read_is_one_line(regex, line):
-    with pytest.raises(StepcastError, match=line):
+    with pytest.raises(SchedcastError, match=line):
         kernel_matches(REPLAY, regex)
 
 

@@ -11,7 +11,7 @@ from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from simulator.strategies.pipeline.units import units
 from tests.support import staged_models
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def job(name: str, batch: int = 4) -> Job:
@@ -91,5 +91,5 @@ def test_the_forward_of_a_stage_needs_no_later_stage_and_its_backward_no_earlier
 
 @pytest.mark.parametrize("placement", [(0,), (9,), (3, 3), (4, 2)])
 def test_cuts_out_of_range_or_order_are_refused(placement):
-    with pytest.raises(StepcastError, match=r"out of (range|order)"):
+    with pytest.raises(SchedcastError, match=r"out of (range|order)"):
         Cut(job("chain").graph(), placement)

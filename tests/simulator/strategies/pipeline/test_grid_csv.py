@@ -10,7 +10,7 @@ from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.schedule import Action, ScheduleError
 from tests.support.pipelines import OURS
 from tests.support.torch_orders import NAMES, SIZES, as_schedule, runtime, simulated, torch_order
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -154,5 +154,5 @@ def test_large_files_are_refused_before_they_are_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["missing.csv", "", "a\0b.csv", "/dev/zero"])
 def test_paths_that_are_no_files_are_refused(tmp_path, name):
-    with pytest.raises(StepcastError, match="schedule"):
+    with pytest.raises(SchedcastError, match="schedule"):
         grid_csv.read(tmp_path / name)

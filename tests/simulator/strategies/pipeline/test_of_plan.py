@@ -10,7 +10,7 @@ from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b
 from tests.support.applicable import core_groups
 from tests.support.places import SUPPORT
 from tests.support.torch_orders import runtime, simulated
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MLP = f"{SUPPORT / 'mlp.py'}:make"
 ORDERS = {
@@ -48,7 +48,7 @@ def test_a_first_layer_has_no_gradient_by_its_input_but_a_place_in_the_schedule(
 
 
 def test_plans_that_follow_no_schedule():
-    with pytest.raises(StepcastError, match="pipedream works on several steps at once"):
+    with pytest.raises(SchedcastError, match="pipedream works on several steps at once"):
         schedule_of(planned("pipedream"))
-    with pytest.raises(StepcastError, match=r"the plan of baseline follows no schedule .* has no actions"):
+    with pytest.raises(SchedcastError, match=r"the plan of baseline follows no schedule .* has no actions"):
         schedule_of(planned("baseline"))

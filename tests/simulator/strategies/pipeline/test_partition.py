@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.strategies.pipeline.partition import balanced, balanced_unfolded, in_flight_1f1b, stages_of
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def every_placement(count: int, stages: int) -> list[tuple[int, ...]]:
@@ -77,7 +77,7 @@ def test_backward_of_twice_the_forward_gains_one_and_a_half_per_pair_at_best():
     ("stages", "said"), [(4, "cannot cut 3 units into 4 stages: take at most 3"), (0, "0 stages: a pipeline has at least 1")]
 )
 def test_a_number_of_stages_that_cannot_be(stages, said):
-    with pytest.raises(StepcastError, match=said):
+    with pytest.raises(SchedcastError, match=said):
         balanced([1, 1, 1], stages)
 
 
@@ -87,7 +87,7 @@ def test_a_number_of_stages_that_cannot_be(stages, said):
      ((3, 2), "out of order"), ((2, 2), "out of order")],
 )  # fmt: skip
 def test_a_vector_that_is_no_placement(placement, said):
-    with pytest.raises(StepcastError, match=said):
+    with pytest.raises(SchedcastError, match=said):
         stages_of(placement, 5)
 
 

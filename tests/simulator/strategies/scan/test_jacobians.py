@@ -17,7 +17,7 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 CONV = ConvolutionRule(2, 4, 5, 3, (3, 3), padding=(1, 1), mask=Mask(0.5, 3))
 RELU = ElementwiseRule(60, "aten.threshold_backward.default", '[{"$":0},0]')
@@ -76,7 +76,7 @@ def test_gradients_of_pruned_weights_are_masked():
 def test_ops_without_a_rule_are_refused_by_name(model, op, message):
     graph, ops = ops_of(model, image_size=None if model != "mobilenet_v2" else 64)
     chosen = ops.get(op) or next(o for o in ops.values() if op.split()[1] in o.body.target)
-    with pytest.raises(StepcastError, match=rf"in layer '{chosen.layer}' has no transposed Jacobian: .*{message}"):
+    with pytest.raises(SchedcastError, match=rf"in layer '{chosen.layer}' has no transposed Jacobian: .*{message}"):
         jacobian_of(chosen, graph)
 
 
@@ -111,7 +111,7 @@ def test_a_plan_of_products_computes_the_gradient():
     torch.manual_seed(0)
     plan = small_plan()
     x, g = torch.randn(3, 2, 4, 5, dtype=torch.float64, requires_grad=True), torch.randn(60, 3, dtype=torch.float64)
-    weight = torch.ops.stepcast.pruned(torch.randn(3, 2, 3, 3, dtype=torch.float64), 0.5, 3)
+    weight = torch.ops.schedcast.pruned(torch.randn(3, 2, 3, 3, dtype=torch.float64), 0.5, 3)
     out = torch.relu(torch.nn.functional.conv2d(x, weight, padding=1))
     binding = Binding(plan, {}, torch.device)
     instance = Instance(0, len(binding.slot), [])

@@ -10,7 +10,7 @@ from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import SCHEMA, read_configurations
 from simulator.strategies.sharding.network import Network
 from tests.support.applicable import core_groups
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MACHINE = core_groups(4)
 
@@ -57,7 +57,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case, alexnet, tmp_path):
     layers, message = REFUSED[case]
-    with pytest.raises(StepcastError) as refused:
+    with pytest.raises(SchedcastError) as refused:
         read(alexnet, tmp_path, layers)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -66,11 +66,11 @@ def test_refused(case, alexnet, tmp_path):
 @pytest.mark.parametrize("name", ["owt", "deepa"])
 def test_jobs_that_shards_cannot_run_are_refused(name):
     strategy, options = strategies.parse(name)
-    with pytest.raises(StepcastError, match="needs at least 2 devices"):
+    with pytest.raises(SchedcastError, match="needs at least 2 devices"):
         strategy.plan(Job("lenet5", 4), core_groups(1), None, options)
-    with pytest.raises(StepcastError, match="has no micro-batches"):
+    with pytest.raises(SchedcastError, match="has no micro-batches"):
         strategy.plan(Job("lenet5", 4, accumulate=2), MACHINE, None, options)
-    with pytest.raises(StepcastError, match="cannot clip by the global norm"):
+    with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
         strategy.plan(Job("lenet5", 4, clip_norm=1.0), MACHINE, None, options)
 
 

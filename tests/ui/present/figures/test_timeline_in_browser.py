@@ -18,7 +18,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 #: For every track: busy ticks of runs of narrow spans as the track adds them up, and as a loop over all spans does; and
 #: whether every column that is busy is drawn, as busy as it is, where spans are narrower than pixels and where some are a few pixels wide.
 SUMS = """() => {
-  const shown = document.querySelector('.stepcast-timeline').timeline;
+  const shown = document.querySelector('.schedcast-timeline').timeline;
   return shown.rows.flat().flatMap(({ tracks }) => tracks).map((track) => {
     const parts = [[0, track.length], [17, 1234], [5000, 5001]].map(([from, to]) => {
       const plain = {};
@@ -72,7 +72,7 @@ def large(tmp_path_factory):
 def opened(page, address):
     """Open a page and wait until its timeline is drawn. Returns the canvas."""
     page.goto(address)
-    page.locator(".stepcast-timeline").wait_for()
+    page.locator(".schedcast-timeline").wait_for()
     page.wait_for_function(f"{TIMELINE}.frames > 0")
     return page.locator("canvas")
 
@@ -204,7 +204,7 @@ def test_pictures_hold_what_is_visible_and_names_stay_text(page, tmp_path):
     page.locator("canvas").focus()
     page.keyboard.press("n")
     assert hostile.NAME.split()[1] in page.locator(".details").text_content()
-    assert page.locator("img, .stepcast-timeline a, b b").count() == 0
+    assert page.locator("img, .schedcast-timeline a, b b").count() == 0
     assert [url for url in requested if not url.startswith(("file:", "blob:", "data:"))] == []
 
 

@@ -17,7 +17,7 @@ from tests.support.page_samples import prediction, result, skipped, two_lanes, v
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.memory_use import AtPeak
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from ui.present.figures.timeline_canvas import page as timelines_page
 from ui.present.reports import report
 from ui.present.reports.report import read_report, write_report
@@ -33,7 +33,7 @@ def runs():
 def folder(runs, tmp_path_factory):
     place = tmp_path_factory.mktemp("reports") / "one"
     document = sample_validation([*(run.result for run in runs), skipped()])
-    write_report(place, [document], runs, [None, None, {"schema": "stepcast.plan/1"}])
+    write_report(place, [document], runs, [None, None, {"schema": "schedcast.plan/1"}])
     return place
 
 
@@ -75,7 +75,7 @@ def test_page_holds_the_timelines_and_their_script_once(folder, runs):
 
 def test_page_holds_the_charts_and_their_library_once(folder):
     page = (folder / "index.html").read_text()
-    assert page.count('id="stepcast-plotly"') == 1
+    assert page.count('id="schedcast-plotly"') == 1
     titles = [chart["layout"]["title"]["text"] for chart in figures_of_page(page)]
     assert titles.count("turbodl is 1.42x as fast as plain PyTorch") == 1
     assert len(titles) == 1 + 2 * 3, "phases and errors of every strategy"
@@ -131,10 +131,10 @@ def test_same_strategy_twice_gets_two_folders(tmp_path):
 
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
-        raise StepcastError("cannot write: no space left")
+        raise SchedcastError("cannot write: no space left")
 
     monkeypatch.setattr(report, "validation_picture", full)
-    with pytest.raises(StepcastError, match="no space"):
+    with pytest.raises(SchedcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
 
@@ -144,8 +144,8 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(StepcastError("no")))
-        with pytest.raises(StepcastError):
+        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
+        with pytest.raises(SchedcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"
     write_report(place, [validation(result("deepa"))])
@@ -155,7 +155,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
 
 def test_unwritable_place_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StepcastError, match=r"cannot write .*; choose another place"):
+    with pytest.raises(SchedcastError, match=r"cannot write .*; choose another place"):
         write_report(tmp_path / "file" / "r", [validation(result())])
 
 
@@ -166,7 +166,7 @@ def test_unwritable_place_is_one_line(tmp_path):
         (lambda d: d["sections"][0].update(file="../../secret.json"), "outside of itself"),
         (lambda d: d["sections"][0]["comparisons"][0].update(row=99), "row 99"),
         (lambda d: d["sections"][0]["comparisons"][0].update(folder="gone"), "no timeline"),
-        (lambda d: d.update(schema="stepcast.report/2"), "newer"),
+        (lambda d: d.update(schema="schedcast.report/2"), "newer"),
     ],
 )
 def test_damaged_reports_are_refused(tmp_path, damage, message):

@@ -44,7 +44,7 @@ def write_everything(folder, name="turbodl"):
 
 def write_predictions(place, name):
     placed = {"model": name, "batch": 32, "machine": "h100"}
-    document = {"schema": "stepcast.predictions/1", "predictions": [prediction().model_dump(mode="json") | placed],
+    document = {"schema": "schedcast.predictions/1", "predictions": [prediction().model_dump(mode="json") | placed],
                 "refused": [placed | {"strategy": name, "why": name}]}  # fmt: skip
     place.write_bytes(gzip.compress(json.dumps(document).encode()))
 
@@ -58,7 +58,7 @@ def test_one_page_of_everything_stands_alone(tmp_path):
     assert all(f'<a href="#{number}">' in words for number in range(1, len(sections) + 1))
     assert "http" not in words
     assert 'src="' not in words
-    assert text.count('id="stepcast-plotly"') == 1
+    assert text.count('id="schedcast-plotly"') == 1
     titles = [figure["layout"]["title"]["text"] for figure in figures_of_page(text)]
     assert {"Step time and peak memory of every plan", "Task time per phase", "From A to B"} <= set(titles)
 
@@ -80,13 +80,13 @@ def test_a_folder_without_the_steps_of_an_earlier_difference_draws_none(tmp_path
     diff_report.write(tmp_path, difference(), {}, [two_lanes(), two_lanes()])
     diff_report.write(tmp_path, difference(), {})
     (section,) = sections_of(tmp_path)
-    assert "stepcast-payload" not in section.body
+    assert "schedcast-payload" not in section.body
 
 
 def damaged_places():
-    yield "empty.json", "", "no result of Stepcast"
-    yield "trace.json", '{"traceEvents": []}', "no result of Stepcast"
-    yield "list.json", "[]", "no result of Stepcast"
+    yield "empty.json", "", "no result of Schedcast"
+    yield "trace.json", '{"traceEvents": []}', "no result of Schedcast"
+    yield "list.json", "[]", "no result of Schedcast"
     for schema in DOCUMENTS:
         yield f"{schema}.json", f'{{"schema": "{schema}/1"}}', "damaged"
         yield f"{schema}.json", f'{{"schema": "{schema}/99"}}', "newer"

@@ -1,5 +1,5 @@
-// Entry point of HTML pages: draws a chart in every element of the class `stepcast-chart`, whose script holds a figure of plotly, when it is
-// first seen. The element `stepcast-plotly` holds the library. Texts have the color of the page.
+// Entry point of HTML pages: draws a chart in every element of the class `schedcast-chart`, whose script holds a figure of plotly, when it is
+// first seen. The element `schedcast-plotly` holds the library. Texts have the color of the page.
 
 import { bytesOf, drawForPaper } from "../timeline_canvas/embedded.js";
 
@@ -25,9 +25,9 @@ const seen = new IntersectionObserver((entries) => {
 }, { rootMargin: "600px" });
 
 const library = document.createElement("script");
-library.textContent = await textIn(document.querySelector("#stepcast-plotly"));
+library.textContent = await textIn(document.querySelector("#schedcast-plotly"));
 document.head.append(library); // runs at once
-for (const element of document.querySelectorAll(".stepcast-chart")) {
+for (const element of document.querySelectorAll(".schedcast-chart")) {
   const figure = JSON.parse(await textIn(element.querySelector("script"))), place = document.createElement("div");
   element.append(place);
   charts.push({ place, figure, drawn: false });

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from ui.present.figures.timeline_canvas import assets
 
 #: How the element of a chart begins. No text of a user's can: its quotes are escaped.
-ELEMENT = '<div class="stepcast-chart"'
+ELEMENT = '<div class="schedcast-chart"'
 
 
 def chart_html(figure: go.Figure, about: str, fallback: str = "") -> Markup:
@@ -29,7 +29,7 @@ def chart_html(figure: go.Figure, about: str, fallback: str = "") -> Markup:
 def head() -> Markup:
     """What a page with charts carries once: the library, and the script that draws every chart."""
     script = assets.joined([assets.HERE / "embedded.js", Path(__file__).with_name("charts.js")])
-    return Markup(f'{_packed(get_plotlyjs(), "stepcast-plotly")}\n<script type="module">\n{script}</script>')
+    return Markup(f'{_packed(get_plotlyjs(), "schedcast-plotly")}\n<script type="module">\n{script}</script>')
 
 
 def _packed(text: str, name: str = "") -> str:

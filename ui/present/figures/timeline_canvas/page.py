@@ -12,7 +12,7 @@ from ui.present.figures.timeline_canvas.assets import script, style
 from ui.present.figures.timeline_canvas.payload import timelines_payload
 
 #: How the element of timelines begins. No text of a user's can: its quotes are escaped.
-ELEMENT = '<div class="stepcast-payload"'
+ELEMENT = '<div class="schedcast-payload"'
 
 
 def timelines_html(timelines: Sequence[Timeline], title: str | None = None, fallback: str = "") -> Markup:

@@ -17,7 +17,7 @@ let made = 0; // ids are unique on a page
 
 /** The elements of one timeline, by name; `root` holds all of them. */
 export function partsOf() {
-  const id = `stepcast-timeline-${++made}`;
+  const id = `schedcast-timeline-${++made}`;
   const parts = {
     title: element("strong", { className: "title" }),
     search: element("input", { type: "search", placeholder: "Search tasks, layers, phases", "aria-label": "Search tasks, layers and phases" }),
@@ -38,7 +38,7 @@ export function partsOf() {
   };
   const tools = element("div", { className: "tools" }, parts.search, parts.previous, parts.next, parts.matches,
     element("span", { className: "space" }), parts.colors, parts.out, parts.in, parts.reset, parts.png, parts.svg);
-  const root = element("div", { className: "stepcast-timeline" }, parts.title, tools, parts.legend,
+  const root = element("div", { className: "schedcast-timeline" }, parts.title, tools, parts.legend,
     element("div", { className: "picture" }, parts.canvas, parts.hover), parts.details, parts.words);
   return { ...parts, root };
 }
