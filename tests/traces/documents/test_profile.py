@@ -81,6 +81,15 @@ def test_profiles_lie_in_the_data_folder_under_the_machines_name(tmp_path, monke
     assert list_profiles() == []
 
 
+def test_profiles_stay_where_they_were_under_the_projects_former_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("SCHEDCAST_DATA", raising=False)
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda app: str(tmp_path / app))
+    (tmp_path / "stepcast").mkdir()
+    assert default_path("a") == tmp_path / "stepcast/profiles/a.json"
+    (tmp_path / "schedcast").mkdir()
+    assert default_path("a") == tmp_path / "schedcast/profiles/a.json"
+
+
 def test_profiles_of_one_gpu_with_and_without_tf32_lie_in_two_files():
     fp32 = H100.model_copy(update={"tf32": False})
     assert fp32.name == "gpu-nvidia-h100-80gb-hbm3-132"
