@@ -24,7 +24,7 @@ from tests.support import mlp
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.refusals import refused
 from traces.archives import archive_path
-from traces.documents.base import gpu_report as documents
+from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
