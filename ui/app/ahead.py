@@ -22,7 +22,7 @@ def start() -> None:
 
 
 def _load() -> None:
-    from ui import jobs  # too slow for the first page
+    from ui.service import jobs  # too slow for the first page
 
     for page in pages():
         importlib.import_module(f"{PAGES}.{page.name}")
