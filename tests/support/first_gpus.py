@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.first.check import CheckContext, Scale
+from calibrate.preflight.check import CheckContext, Scale
 from simulator.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in

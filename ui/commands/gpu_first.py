@@ -11,9 +11,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.cuda.first.child import REAL
-from calibrate.cuda.first.run import FirstLook, child_environment, named
 from calibrate.placement import Placement, check_names
+from calibrate.preflight.child import REAL
+from calibrate.preflight.run import FirstLook, child_environment, named
 from traces.archives import archive_path, write_archive
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import write_atomic

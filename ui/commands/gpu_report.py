@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 
 import traces
-from calibrate.cuda.report import measure
-from calibrate.cuda.report_context import ReportContext, Thoroughness
-from calibrate.cuda.report_parts import TARGETS, Target, parts
 from calibrate.placement import Placement, check_names
+from calibrate.preflight.report import measure
+from calibrate.preflight.report_context import ReportContext, Thoroughness
+from calibrate.preflight.report_parts import TARGETS, Target, parts
 from executors.cuda.driver import Driver
 from simulator.job import Job
 from traces.archives import archive_path, write_archive

@@ -12,12 +12,12 @@ from calibrate.cuda import session
 from calibrate.cuda.bench import Bench, Effort
 from calibrate.cuda.co_runs import Sizes, co_runs
 from calibrate.cuda.cold import Cold
-from calibrate.cuda.facts import Scale, measure_facts
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
+from calibrate.preflight.facts import Scale, measure_facts
 from simulator.bodies.opcall import OpCall
 from simulator.bodies.update import STATE, forms
 from simulator.job import Job

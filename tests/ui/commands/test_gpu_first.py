@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibrate.cuda.first import run
-from calibrate.cuda.first.registry import CHECKS
+from calibrate.preflight import run
+from calibrate.preflight.registry import CHECKS
 from tests.support.places import ROOT
 from tests.support.refusals import refused
 from traces.gpu_first import CheckRecord, GpuFirst, Mend

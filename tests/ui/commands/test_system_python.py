@@ -19,7 +19,7 @@ needs_pip = pytest.mark.skipif(find_spec("pip") is None, reason="needs pip, whic
 #: Prints the modules that gpu-report and gpu-first load, after their commands and their checks are imported.
 LOADED = """
 import sys
-import ui.cli, ui.commands.gpu_report, ui.commands.gpu_first, calibrate.cuda.first.registry, executors.cuda.torch_driver
+import ui.cli, ui.commands.gpu_report, ui.commands.gpu_first, calibrate.preflight.registry, executors.cuda.torch_driver
 print(*{name.partition('.')[0] for name in sys.modules})
 """
 

@@ -1,6 +1,6 @@
 """Whether a stream calls the host, eagerly and in every replay of a graph, while the issuing thread goes on."""
 
-from calibrate.cuda.first.check import SUBSTITUTE, Check, CheckContext, Finding
+from calibrate.preflight.check import SUBSTITUTE, Check, CheckContext, Finding
 from traces.errors import StepcastError
 
 _SLEEP_S, _REPLAYS = 0.2, 3

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
+from calibrate.preflight.check import WRONG, Check, CheckContext, Finding
 from calibrate.tiny_model import tiny_job, tiny_plan
 
 _VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}

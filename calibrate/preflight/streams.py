@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from calibrate.cuda.first.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
 from executors.cuda.streams import POOLED
 from traces.errors import StepcastError
 

@@ -6,7 +6,7 @@ from functools import partial
 from calibrate.cuda.bench import Bench, repeated
 from calibrate.cuda.cadence import cadence_s, cross_cadence_s, tiny_kernel
 from calibrate.cuda.cold import flusher
-from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 
 #: Launches per sample, far below the thousand that a queue takes, and graphs of flushes that keep the stream busy meanwhile.
 _LAUNCHES, _FLUSHES = 200, 20

@@ -2,7 +2,7 @@
 
 import torch
 
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.issue import fork, join
 
 _REPLAYS = 3

@@ -6,13 +6,13 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from calibrate.cuda.facts import measure_facts
-from calibrate.cuda.report import Part, Result, usable
-from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
+from calibrate.preflight.facts import measure_facts
+from calibrate.preflight.report import Part, Result, usable
+from calibrate.preflight.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.validation import BASELINE, validate
 from simulator.job import Job
 from simulator.models.user_code import brief

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from calibrate.cuda.anchor import EDGE
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.facts import Scale
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.cuda.transfers import SIZES
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
+from calibrate.preflight.facts import Scale
 from calibrate.testbed import Progress, no_progress
 from executors.cuda.driver import Driver
 from simulator.machine.machine import Machine

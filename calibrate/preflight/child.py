@@ -1,4 +1,4 @@
-"""Runs one check in this process: `python -m calibrate.cuda.first.child NAME CONTEXT RESULT`.
+"""Runs one check in this process: `python -m calibrate.preflight.child NAME CONTEXT RESULT`.
 
 CONTEXT names a function, as module:function or module:function:INDEX, that returns the check's context. The answer is written to RESULT. A
 crash or a hang ends this process alone.
@@ -10,15 +10,15 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from calibrate.cuda.first.check import CheckContext
-from calibrate.cuda.first.registry import CHECKS
+from calibrate.preflight.check import CheckContext
+from calibrate.preflight.registry import CHECKS
 from executors.cuda.torch_driver import gpu
 from simulator.models.user_code import brief
 from traces.errors import StepcastError
 from traces.files import write_json
 from traces.parents import end_with
 
-REAL = "calibrate.cuda.first.child:on_gpu"
+REAL = "calibrate.preflight.child:on_gpu"
 
 
 def on_gpu(index: str = "0") -> CheckContext:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from calibrate import rounds
-from calibrate.cuda import report_parts
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.facts import Scale
-from calibrate.cuda.report import Part, Result, measure
-from calibrate.cuda.report_context import ReportContext, Thoroughness
-from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
+from calibrate.preflight import report_parts
+from calibrate.preflight.facts import Scale
+from calibrate.preflight.report import Part, Result, measure
+from calibrate.preflight.report_context import ReportContext, Thoroughness
+from calibrate.preflight.report_parts import SEQUENCES, TARGETS, Target, cases, parts
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp

@@ -6,9 +6,9 @@ from platform import python_version
 
 import torch
 
-from calibrate.cuda.first.check import SUBSTITUTE, UNCERTAIN, Check, CheckContext, Finding
 from calibrate.device_record import DeviceRecord
 from calibrate.identity import describe_gpu, this_gpu
+from calibrate.preflight.check import SUBSTITUTE, UNCERTAIN, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from simulator.models.user_code import brief
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.cuda.first import run
-from calibrate.cuda.first.registry import CHECKS
-from calibrate.cuda.first.run import FirstLook, child_environment
+from calibrate.preflight import run
+from calibrate.preflight.registry import CHECKS
+from calibrate.preflight.run import FirstLook, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
 from traces.errors import StepcastError
@@ -85,7 +85,7 @@ def test_checks_that_do_not_fit_are_left(few, tmp_path):
 def test_a_killed_call_keeps_what_it_has(tmp_path):
     """The archive too. The process of the check that hung ends with it."""
     code = (
-        "from dataclasses import replace; from pathlib import Path; from calibrate.cuda.first import run\n"
+        "from dataclasses import replace; from pathlib import Path; from calibrate.preflight import run\n"
         "run.CHECKS = [check for check in run.CHECKS if check.name in ('versions', 'streams', 'captures')]\n"
         "from ui.commands.gpu_first import write\n"
         f"write(9, True, Path('out'), None, '{GPUS}:troubled')"

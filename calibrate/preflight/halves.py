@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from calibrate.cuda.first.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import SUBSTITUTE, WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from simulator.models.user_code import brief
 from traces.errors import StepcastError

@@ -9,7 +9,7 @@ import torch
 
 from calibrate.cuda.bench import Bench, repeated
 from calibrate.cuda.cadence import tiny_kernel
-from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 
 _SESSIONS, _CALLS, _NODES = 3, 200, 100
 #: The host's and a graph's times may grow by this share after a session.

@@ -6,9 +6,9 @@ from functools import partial
 
 import torch
 
-from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import TOLERANCE, Expected, steps_to_compare
+from calibrate.preflight.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 from executors.binding import apply_views
 from executors.tensors import job_tensors
 from simulator.costs.model import CostModel

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.cuda.stall import wait
+from calibrate.preflight.report_context import CutShortError, ReportContext, UnsuitedError
 from executors.cuda.driver import Driver
 from simulator.models.user_code import brief
 from traces.comparison import Validation

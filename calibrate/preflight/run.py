@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import calibrate
-from calibrate.cuda.first.check import BLOCKS, Check
-from calibrate.cuda.first.registry import CHECKS
 from calibrate.identity import same_device
+from calibrate.preflight.check import BLOCKS, Check
+from calibrate.preflight.registry import CHECKS
 from traces.errors import StepcastError, UnusableFileError
 from traces.files import read_json
 from traces.gpu_first import CHECKS as OUTPUTS
@@ -130,7 +130,7 @@ class FirstLook:
         outputs = self.folder / OUTPUTS
         outputs.mkdir(parents=True, exist_ok=True)
         (outputs / f"{check.name}.json").unlink(missing_ok=True)
-        command = [sys.executable, "-P", "-m", "calibrate.cuda.first.child", check.name, self.opener, str(outputs / f"{check.name}.json")]
+        command = [sys.executable, "-P", "-m", "calibrate.preflight.child", check.name, self.opener, str(outputs / f"{check.name}.json")]
         with (outputs / f"{check.name}.log").open("w") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**child_environment(), **check.environment}

@@ -1,6 +1,6 @@
 """The checks in the order in which they run: those first whose answers are worth most."""
 
-from calibrate.cuda.first import (
+from calibrate.preflight import (
     attention,
     cadence,
     captures,
@@ -15,7 +15,7 @@ from calibrate.cuda.first import (
     updates,
     versions,
 )
-from calibrate.cuda.first.check import Check
+from calibrate.preflight.check import Check
 
 #: The first one also says which GPU it is, and is made in every call.
 CHECKS: tuple[Check, ...] = (

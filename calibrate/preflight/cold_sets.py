@@ -13,9 +13,9 @@ from torch import nn
 
 from calibrate.cuda.bench import Bench
 from calibrate.cuda.cold import Cold, flusher, in_turn
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
+from calibrate.preflight.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.batch_norm import BACKWARD
 from simulator.job import Job

@@ -2,7 +2,7 @@
 
 import torch
 
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.cuda.issue import fork
 from simulator.models.user_code import brief

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
 from simulator.bodies.update import STATE, Update, forms

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from calibrate.cuda.first.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
+from calibrate.preflight.check import UNCERTAIN, WRONG, Check, CheckContext, Finding
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.attention import KERNELS, Call, choice
 

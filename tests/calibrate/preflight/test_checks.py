@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from calibrate.cuda.first import cold_sets
-from calibrate.cuda.first.check import WRONG, CheckContext, Finding
-from calibrate.cuda.first.registry import CHECKS
+from calibrate.preflight import cold_sets
+from calibrate.preflight.check import WRONG, CheckContext, Finding
+from calibrate.preflight.registry import CHECKS
 from tests.fake_gpu import Times
 from tests.support.first_gpus import (
     LONGER,
