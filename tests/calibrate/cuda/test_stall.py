@@ -8,7 +8,7 @@ import torch
 
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.stall import STALLED, GpuStalledError, wait
-from calibrate.preflight.report import usable
+from calibrate.preflight.probe import usable
 from simulator.bodies.opcall import OpCall
 from simulator.job import Job
 from simulator.machine.presets import load_machine
