@@ -10,14 +10,16 @@ ARGS ?=
 # command that fetches their wheels elsewhere; WHEELS=FOLDER then takes them from there.
 SYSTEM ?=
 WHEELS ?=
-ON_GPU = $(if $(SYSTEM),STEPCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/stepcast)
+ON_GPU = $(if $(SYSTEM),SCHEDCAST_WHEELS='$(WHEELS)' $(PYTHON) -m ui.commands.system_python,$(RUN)/schedcast)
 
 # Fails with one line on a Python that is too old.
 IS_NEW = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
   { echo "$(PYTHON) is older than Python 3.11; install a newer one and run: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 
+TESTS = $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8
+
 # What `make quick` runs: the plan, the engine, costs, predictions and documents; no capture of large models, no processes, no browser.
-QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine costs memory collectives layers predict scan)
+QUICK = tests/test_house.py tests/traces $(addprefix tests/simulator/,plan engine machine model/layers predict strategies/scan)
 
 # Compiles modules on all cores. pip would compile on one core, and the tests of packages too. Files that are no modules of this Python are
 # left as they are.
@@ -25,10 +27,10 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
+.PHONY: demo test test-all quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
-	$(RUN)/stepcast demo $(ARGS)
+	$(RUN)/schedcast demo $(ARGS)
 
 # On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
 # without a network: make SYSTEM=1 gpu-first ARGS='--out DIR'
@@ -37,11 +39,16 @@ gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 	$(ON_GPU) $@ $(ARGS)
 
 ui: $(READY)
-	$(RUN)/stepcast ui $(ARGS)
+	$(RUN)/schedcast ui $(ARGS)
 
+# What a change usually breaks: papers, fuzzing, hostile pages and the full matrix of numerics are in test-all.
 test: lint
 	$(COMPILE_OWN)
-	$(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=8 $(ARGS)
+	$(TESTS) -m 'not thorough' $(ARGS)
+
+test-all: lint
+	$(COMPILE_OWN)
+	$(TESTS) $(ARGS)
 
 quick: lint
 	$(COMPILE_OWN)
@@ -51,11 +58,12 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/lint-imports --no-cache
+	$(RUN)/mypy
 
 # Damaged input and random models for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
 FACTOR ?= 100
 fuzz: $(READY)
-	STEPCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
+	SCHEDCAST_FUZZ=$(FACTOR) $(RUN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile tests/fuzz $(ARGS)
 
 bench: $(READY)
 	$(RUN)/python -m tests.benchmarks $(ARGS)

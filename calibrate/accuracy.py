@@ -4,10 +4,10 @@ import torch
 
 from executors.cpu.cores import available_cores
 from executors.tensors import module_tensors
-from simulator.job import Job
-from simulator.workloads.data import Batches
-from traces.curves import Evaluation
-from traces.errors import StepcastError
+from simulator.model.job import Job
+from simulator.model.workloads.data import Batches
+from traces.documents.curves import Evaluation
+from traces.errors import SchedcastError
 
 #: Samples that are evaluated at once, unless the job's batch is larger.
 AT_ONCE = 64
@@ -47,10 +47,10 @@ class Accuracy:
 
 
 def check_evaluable(job: Job, option: str) -> None:
-    """Raise StepcastError if the job has no held-out samples of known classes. `option`: what asks for an accuracy."""
+    """Raise SchedcastError if the job has no held-out samples of known classes. `option`: what asks for an accuracy."""
     batches = job.data()
     if batches is None or not batches.held_out:
-        raise StepcastError(
+        raise SchedcastError(
             f"{option} needs classes to tell apart, and {job.model} has no data set: it repeats one batch; train a model that has one, such"
             " as lenet5 or resnet20"
         )

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from traces.collectives import CollectiveLaw, LawPiece, law_name
-from traces.errors import StepcastError
-from traces.profile import Profile
+from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError
 
 #: The most pieces that are tried, and the fewest points of a piece.
 MOST_PIECES, LEAST_POINTS = 8, 4
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 def store_collective(profile: Profile, operation: str, library: str, ranks: int, points: Iterable[Point]) -> CollectiveLaw:
     """Add measured (bytes, seconds) to the profile's points of other sizes, and fit the law again.
 
-    Bytes are those of one rank's operands. Raises StepcastError if there are no points, or times of 0.
+    Bytes are those of one rank's operands. Raises SchedcastError if there are no points, or times of 0.
     """
     name = law_name(operation, library, ranks)
     law = profile.collectives.get(name)
@@ -40,11 +40,11 @@ def store_collective(profile: Profile, operation: str, library: str, ranks: int,
 def fit_collective(points: Iterable[Point]) -> CollectiveLaw:
     """The law of (bytes, seconds). Several times of one size count as their median.
 
-    Raises StepcastError if there are no points, or times of 0.
+    Raises SchedcastError if there are no points, or times of 0.
     """
     medians = _by_size(points)
     if not medians or medians[0][0] < 0 or min(seconds for _, seconds in medians) <= 0:
-        raise StepcastError(f"a collective's law needs sizes of at least 0 bytes and times above 0 s; got {medians[:4]}")
+        raise SchedcastError(f"a collective's law needs sizes of at least 0 bytes and times above 0 s; got {medians[:4]}")
     count, error = _pieces_needed(medians)
     return CollectiveLaw(pieces=_fits(medians, count)[-1], points=medians, held_out_error=error)
 

@@ -10,8 +10,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from executors.binding import op_tasks
-from simulator.bodies.opcall import OpCall
-from simulator.ops.aten_json import resolve
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.task import Operand, Task
 
 #: The arguments of an op by the names of its schema, and its results by the name "". A tensor is its `Operand`.
@@ -38,7 +37,7 @@ def elements_of(task: Task) -> dict[str, Elements]:
     """By value that the task reads or changes, what its elements must be."""
     known: dict[str, Elements] = {}
     for op in op_tasks(task):
-        rule = _RULES.get(op.body.target.split(".")[1].removesuffix("_")) if isinstance(op.body, OpCall) else None
+        rule = _RULES.get(op.body.op.split(".")[1].removesuffix("_")) if op.body.op else None
         for operand, elements in rule(_arguments(op)) if rule is not None else ():
             former = known.get(operand.value, elements)
             known[operand.value] = former if former.total is not None else min(elements, former, key=lambda each: each.below)

@@ -6,8 +6,8 @@ from itertools import pairwise
 from calibrate.numerics import STEPS
 from calibrate.testbed import Testbed
 from executors.run import WARM_UP
-from simulator.costs.cost import MEASURED, Cost
-from simulator.costs.model import measurable
+from simulator.engine.costs.cost import MEASURED, Cost
+from simulator.engine.costs.model import measurable
 from simulator.engine.simulation import GRAPH
 from simulator.predict.forecast import Forecast
 

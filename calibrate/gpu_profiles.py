@@ -2,11 +2,11 @@
 
 import logging
 
-from traces.errors import StepcastError
-from traces.profile import Profile, slug
-from traces.profile_files import list_profiles
+from traces.documents.profile import Profile, slug
+from traces.documents.profile_files import list_profiles
+from traces.errors import SchedcastError
 
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def gpu_profiles() -> list[Profile]:
@@ -16,7 +16,7 @@ def gpu_profiles() -> list[Profile]:
         if path.name.startswith("gpu-"):
             try:
                 profiles.append(Profile.load(path))
-            except StepcastError as error:
+            except SchedcastError as error:
                 log.warning("%s", error)
     return sorted((profile for profile in profiles if profile.identity.kind == "gpu"), key=lambda p: p.updated, reverse=True)
 

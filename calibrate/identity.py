@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executors.cpu.cores import available_cores
-from traces.profile import Identity, driver_branch
+from traces.documents.profile import Identity, driver_branch
 
 if TYPE_CHECKING:
     from calibrate.device_record import DeviceRecord

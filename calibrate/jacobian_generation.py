@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from executors.kernels.csr.values import COMPILE
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
-from simulator.reproduce.bppsa_sparse import FIRST
-from traces.reproduction import Figure, Row, Table
+from simulator.papers.bppsa_sparse import FIRST
+from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
+from traces.documents.reproduction import Figure, Row, Table
 
 #: The speed-ups in table 1.
 FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}

@@ -13,15 +13,15 @@ from calibrate.numerics import reference
 from calibrate.tiny_model import tiny_job
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
 from executors.run import Backend
-from simulator.bodies.update import Update
-from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, FORWARD
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
-from traces.profile import LoopCosts
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import LoopCosts
 
 #: Steps that are timed by default, and those before them that are not.
 _STEPS, _WARM_UP = 40, 10

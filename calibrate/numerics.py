@@ -14,14 +14,14 @@ from executors.reference import Reference
 from executors.run import WARM_UP, Backend
 from executors.stale_reference import StaleReference
 from executors.tensors import job_tensors
-from simulator.job import Job
-from simulator.models.built import Built
-from simulator.models.user_code import training_step
-from simulator.ops.autocast import GPU, autocast
+from simulator.model.built import Built
+from simulator.model.job import Job
+from simulator.model.ops.autocast import GPU, autocast
+from simulator.model.user_code import training_step
 from simulator.plan.pieces import Box, box_of, covered
 from simulator.plan.plan import Plan
-from simulator.stages.staleness import Staleness, staleness
-from traces.comparison import ValidationResult
+from simulator.strategies.pipeline.staleness import Staleness, staleness
+from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
@@ -189,7 +189,7 @@ class Expected:
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
-        On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises StepcastError with
+        On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
         `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks, and
@@ -233,7 +233,7 @@ class References:
         )
 
     def of(self, plan: Plan) -> Expected:
-        """The numbers that `plan` should compute. Raises StepcastError as `Expected.of` does."""
+        """The numbers that `plan` should compute. Raises SchedcastError as `Expected.of` does."""
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
             self._newest = None  # free them before the next ones are made

@@ -10,7 +10,7 @@ import torch
 
 from calibrate.elements import Elements, elements_of
 from executors.binding import op_tasks
-from simulator.bodies.op_class import op_class
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.plan import Plan
 from simulator.plan.task import OPTIMIZER_STATE, Task, Value
 

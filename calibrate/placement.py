@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from executors.distributed.ranks import Ranks, launched
 from simulator.machine.scaled import AS_IT_IS, Scale
 from simulator.machine.this_cpu import link_bytes_per_s
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Placement:
     ) -> "Placement":
         """The placement that the command line asks for. Under torchrun, the number of processes is the number of devices.
 
-        Raises StepcastError if the options contradict torchrun.
+        Raises SchedcastError if the options contradict torchrun.
         """
         ranks = launched()
         if ranks is None:
             return Placement(device, devices, mode, link, memory_limit_gb, partition=partition)
         if devices not in (None, ranks.world):
-            raise StepcastError(
+            raise SchedcastError(
                 f"--devices {devices}: torchrun started {ranks.world} processes, one per device; leave it out, or start {devices} processes"
             )
         if link != "alias":
-            raise StepcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: leave it out")
+            raise SchedcastError(f"--link {link} joins the devices of one process; torchrun started {ranks.world}: leave it out")
         if partition not in (None, 1):
-            raise StepcastError(f"--partition {partition} splits the GPU of one process; torchrun started {ranks.world}: leave it out")
+            raise SchedcastError(f"--partition {partition} splits the GPU of one process; torchrun started {ranks.world}: leave it out")
         return Placement(device, ranks.world, mode, link, memory_limit_gb, ranks)
 
 
@@ -69,7 +69,7 @@ DEFAULT_PLACEMENT = Placement()
 
 
 def check_names(placement: Placement) -> None:
-    """Raise StepcastError for a device, link or mode that does not exist, and for numbers out of range."""
+    """Raise SchedcastError for a device, link or mode that does not exist, and for numbers out of range."""
     device, devices, mode = placement.device, placement.devices, placement.mode
     link_bytes_per_s(placement.link)
     if mode not in ("eager", "graph"):
@@ -78,21 +78,23 @@ def check_names(placement: Placement) -> None:
     if device != "cpu" and (name != "cuda" or (colon and not number.isdecimal())):
         raise UnknownNameError("device", device, ("cpu", "cuda", "cuda:N"))
     if devices is not None and devices < 1:
-        raise StepcastError(f"--devices is {devices}; expected at least 1")
+        raise SchedcastError(f"--devices is {devices}; expected at least 1")
     if placement.partition is not None and placement.partition < 1:
-        raise StepcastError(f"--partition is {placement.partition}; expected at least 1")
+        raise SchedcastError(f"--partition is {placement.partition}; expected at least 1")
     if placement.partitions > 1 and devices not in (None, 1):
-        raise StepcastError(f"--partition {placement.partition} splits one GPU, and --devices {devices} are several; choose one of the two")
+        raise SchedcastError(
+            f"--partition {placement.partition} splits one GPU, and --devices {devices} are several; choose one of the two"
+        )
     limit = placement.memory_limit_gb
     if limit is not None and not 0 < limit < float("inf"):
-        raise StepcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
+        raise SchedcastError(f"--memory-limit is {limit} GB; expected a number above 0, such as 16")
 
 
 def check_one_gpu(placement: Placement, why: str) -> None:
-    """Raise StepcastError, with `why`, if the placement asks for several GPUs."""
+    """Raise SchedcastError, with `why`, if the placement asks for several GPUs."""
     count = placement.devices or 1
     if count > 1:
-        raise StepcastError(
-            f"--devices {count}: {why}; start torchrun --nproc-per-node {count} --no-python stepcast ... on a machine with {count} GPUs,"
+        raise SchedcastError(
+            f"--devices {count}: {why}; start torchrun --nproc-per-node {count} --no-python schedcast ... on a machine with {count} GPUs,"
             f" or split the GPU with --partition {count}"
         )

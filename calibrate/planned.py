@@ -5,22 +5,22 @@ from pathlib import Path
 
 from calibrate.operands import geometries
 from calibrate.testbed import Progress, Testbed
-from simulator.costs.model import CostModel, measurable
+from simulator.engine.costs.model import CostModel, measurable
+from simulator.engine.memory.needs import excess_bytes, memory_needs
+from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
 from simulator.engine.simulation import GRAPH
-from simulator.job import Job
 from simulator.machine.machine import Machine, Memory
-from simulator.memory.needs import excess_bytes, memory_needs
-from simulator.memory.over_time import carried_bytes
-from simulator.memory.words import batch_words, holders_words, shortfall_words
-from simulator.options import option_values
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces import units
-from traces.comparison import ValidationResult
-from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Profile
+from traces.documents.comparison import ValidationResult
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError, UnusableFileError
 
 #: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
@@ -72,7 +72,7 @@ def plan_all(
 ) -> tuple[dict[str, Forecast], list[ValidationResult]]:
     """Plan the strategies. Returns forecasts by label, and a row for each strategy that cannot be planned or does not fit.
 
-    Raises StepcastError if the job itself is unusable, or a file that a strategy should follow.
+    Raises SchedcastError if the job itself is unusable, or a file that a strategy should follow.
     """
     job.graph()
     forecasts: dict[str, Forecast] = {}
@@ -82,11 +82,11 @@ def plan_all(
         try:
             predicted = forecast(plan_strategy(label, shared_options, job, machine, model), machine, model, mode)
             if not predicted.fits:
-                raise StepcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model, mode)))
+                raise SchedcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model, mode)))
             forecasts[label] = predicted
         except UnusableFileError:  # the user named the file: this is a mistake of the request
             raise
-        except StepcastError as error:
+        except SchedcastError as error:
             told = with_batch_words(error, job, label, shared_options, model, mode)
             skipped.append(skipped_row(strategy.name, option_values(options), str(told)))
     return forecasts, skipped
@@ -106,7 +106,7 @@ def refusal(predicted: Forecast, largest: int | None) -> str:
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:
-    """Raise StepcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
+    """Raise SchedcastError if a validation, which holds all its programs at once, needs more memory than its machine has.
 
     A forecast that is given twice has two programs. All of them hold their parameters and state (with CUDA graphs, and where tasks lag, so
     that iterations are unfinished between turns, their whole peak), and one of them runs. The first device's memory also holds a step of
@@ -133,7 +133,7 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
         count = len({id(f) for f in forecasts})
         compared = f"{count} {'strategy' if count == 1 else 'strategies'}"
         sizes = ", ".join(f"{what} {units.memory(size)}" for what, size in held[worst.name].items() if size)
-        raise StepcastError(
+        raise SchedcastError(
             f"comparing {compared} at once does not fit: {shortfall_words(needs)}; held by {sizes};"
             " choose a smaller batch, or fewer strategies with --strategy"
         )

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 from calibrate.identity import comparable_cpu, this_cpu
-from traces.profile import Identity, Profile
-from traces.profile_files import default_path
+from traces.documents.profile import Identity, Profile
+from traces.documents.profile_files import default_path
 
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.testbed import Monitor, Progress, Testbed, no_progress
-from traces.verdict import is_busy
+from traces.documents.verdict import is_busy
 
 #: Seconds of one look.
 LOOK_S = 0.5

@@ -7,9 +7,9 @@ from calibrate.numerics import Numerics
 from calibrate.testbed import Progress, Testbed, no_progress
 from calibrate.training import Training
 from executors.run import Run
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from traces.curves import Curve
+from traces.documents.curves import Curve
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Repeated:
     _training: Training | None = None
 
     def begin(self) -> None:
-        """Load and check the first seed's trainings. Raises StepcastError if they cannot be made."""
+        """Load and check the first seed's trainings. Raises SchedcastError if they cannot be made."""
         self._training = self._begun(0, self.check)
         self.numerics, self.differences = self._training.numerics, self._training.differences()
         self.data = self._training.batches.name if self._training.batches is not None else None

@@ -11,11 +11,11 @@ from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
-from simulator.reproduce.registry import Measurement, Source
-from traces.errors import StepcastError
+from simulator.papers.registry import Measurement, Source
+from traces.documents.profile import Profile
+from traces.documents.reproduction import Paper, Table
+from traces.errors import SchedcastError
 from traces.files import check_writable
-from traces.profile import Profile
-from traces.reproduction import Paper, Table
 
 #: Tables that are measured in addition to jobs, by paper.
 _TABLES: MappingProxyType[str, Callable[[], Table]] = MappingProxyType({"bppsa": generation_table})
@@ -28,13 +28,13 @@ Look = Callable[[Testbed], None]
 def measure_paper(source: Source, paper: Paper, bar: Bar, look: Look) -> tuple[Paper, bool]:
     """Validate each of the paper's measurements on this machine.
 
-    Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises StepcastError if the
+    Returns the paper with the validations, and whether all strategies computed what plain PyTorch computes. Raises SchedcastError if the
     paper has no measurement for this machine.
     """
     gpu = gpu_here() is not None
     chosen = source.measurements(gpu)
     if not chosen:
-        raise StepcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
+        raise SchedcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
     outcomes = [_validate(measurement, "cuda" if gpu else "cpu", bar, look) for measurement in chosen]
     tables = (*paper.tables, *([_TABLES[source.name]()] if source.name in _TABLES else []))
     documents = tuple(outcome.validation.document() for outcome in outcomes)

@@ -15,7 +15,7 @@ from executors.measured import Measured
 from executors.run import WARM_UP, Executable
 from executors.segments import sample
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Rounds that count, as a rule and in a quick validation; each gives every program some step times.
 ROUNDS, QUICK_ROUNDS = 10, 4

@@ -6,8 +6,8 @@ from statistics import median
 
 from calibrate.rounds import Candidate, RoundTimes
 from simulator.predict.forecast import Forecast, paired_interval
-from traces.comparison import INTERLEAVED, PROFILE, ValidationResult
-from traces.speedup import measured_speedup
+from traces.documents.comparison import INTERLEAVED, PROFILE, ValidationResult
+from traces.documents.speedup import measured_speedup
 
 
 @dataclass(frozen=True)

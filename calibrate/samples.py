@@ -5,16 +5,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulator.costs.model import measurable
+from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from traces.documents.profile import KeyCost, Profile, Stats
+from traces.documents.profile_files import append_samples
 from traces.errors import out_of_memory
-from traces.profile import KeyCost, Profile, Stats
-from traces.profile_files import append_samples
 
-#: Samples above this multiple of the median count as that, as in `traces.profile.Stats`: another thread took the core meanwhile.
+#: Samples above this multiple of the median count as that, as in `traces.documents.profile.Stats`: another thread took the core meanwhile.
 MOST_RELATIVE = 2.0
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import Progress, Testbed
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, paired_interval
 from simulator.strategies.registry import family
-from traces.profile import Profile
-from traces.search_result import RankedPlan
-from traces.verdict import SAME, verdict
+from traces.documents.profile import Profile
+from traces.documents.search_result import RankedPlan
+from traces.documents.verdict import SAME, verdict
 
 #: Plans whose costs are measured for each one that runs, at most.
 _MEASURED = 3

@@ -5,17 +5,17 @@ from pathlib import Path
 from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from calibrate.profiles import own_profile
-from simulator.costs.model import CostModel
-from simulator.costs.scaled import scaled_costs
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
 from simulator.machine.this_gpu import THIS_GPU, gpu_machine
+from simulator.model.job import DEFAULT, Job
 from simulator.predict.preset import dense_precision, preset_costs
-from traces.errors import StepcastError
-from traces.profile import Profile
-from traces.profile_files import default_folder
+from traces.documents.profile import Profile
+from traces.documents.profile_files import default_folder
+from traces.errors import SchedcastError
 
 
 def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
@@ -30,7 +30,7 @@ def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Pl
 def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement) -> CostModel:
     """The cost model, with its machine as it is."""
     if profile is not None and machine is not None:
-        raise StepcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
+        raise SchedcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
     if profile is None and machine is None:
         machine = THIS_CPU if placement.device == "cpu" else THIS_GPU
     if profile is not None:
@@ -43,7 +43,7 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
     elif machine == THIS_GPU:
         measured = own_gpu_profile(None if job.precision == DEFAULT else job.precision == "tf32")
         if measured is None:
-            raise StepcastError(_no_gpu_profile(job.precision))
+            raise SchedcastError(_no_gpu_profile(job.precision))
         chosen = _gpu(measured, placement)
     elif machine == THIS_CPU:
         measured = own_profile()
@@ -57,7 +57,7 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
 def _cpu(profile: Profile | None, placement: Placement) -> Machine:
     """This CPU or the profile's; its collectives are gloo's if there are several processes."""
     if placement.partitions > 1:
-        raise StepcastError(f"--partition {placement.partition} splits a GPU; use --devices for groups of CPU cores")
+        raise SchedcastError(f"--partition {placement.partition} splits a GPU; use --devices for groups of CPU cores")
     return this_cpu(profile, devices=placement.devices or 1, link=placement.link, library="gloo" if placement.ranks is not None else "")
 
 
@@ -72,10 +72,10 @@ def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machin
 
 
 def _check_tf32(profile: Profile, path: Path, precision: str) -> None:
-    """Raise StepcastError if a profile's float32 products ran in another precision than the job's."""
+    """Raise SchedcastError if a profile's float32 products ran in another precision than the job's."""
     used = profile.identity.precision
     if precision in ("fp32", "tf32") and used != precision:
-        raise StepcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")
+        raise SchedcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")
 
 
 def _no_gpu_profile(precision: str) -> str:
@@ -83,5 +83,5 @@ def _no_gpu_profile(precision: str) -> str:
     kind = "" if precision == DEFAULT else "tf32 " if precision == "tf32" else "fp32 "
     return (
         f"--machine this-gpu: no calibrated {name} on this machine (no {kind}profile of one in {default_folder()});"
-        " stepcast calibrate --device cuda makes one, or use a preset such as h100"
+        " schedcast calibrate --device cuda makes one, or use a preset such as h100"
     )

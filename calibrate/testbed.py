@@ -7,11 +7,11 @@ from typing import Protocol
 import torch
 
 from executors.run import Backend
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.models.built import Built
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 #: Reports progress as (done, total, text).
 Progress = Callable[[int, int, str], None]

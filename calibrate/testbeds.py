@@ -3,11 +3,11 @@
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.placement import Placement, check_names, check_one_gpu
 from calibrate.testbed import Testbed
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def testbed_for(placement: Placement, precision: str) -> Testbed:
-    """The testbed for `placement`. Raises StepcastError for what this machine or version cannot run."""
+    """The testbed for `placement`. Raises SchedcastError for what this machine or version cannot run."""
     check_names(placement)
     testbed = _cpu_testbed(placement, precision) if placement.device == "cpu" else _gpu_testbed(placement, precision)
     testbed.memory_limit_bytes = placement.memory_limit_bytes
@@ -21,13 +21,13 @@ def cpu_testbed() -> Testbed:
 
 def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
     if placement.partitions > 1:
-        raise StepcastError(
+        raise SchedcastError(
             f"--partition {placement.partition} splits a GPU; add --device cuda, or use --devices {placement.partition} for groups of cores"
         )
     if placement.mode == "graph":
-        raise StepcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
+        raise SchedcastError("--mode graph needs CUDA; use --mode eager or --device cuda, or predict it with --machine h200")
     if precision == "tf32":
-        raise StepcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
+        raise SchedcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
     if placement.ranks is not None:
         from calibrate.distributed.cpu_testbed import CpuGroupTestbed
         from executors.distributed.control import open_channel
@@ -42,7 +42,7 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
 
     if placement.ranks is not None:
         if placement.device != "cuda":
-            raise StepcastError(
+            raise SchedcastError(
                 f"--device {placement.device}: under torchrun every process uses the GPU of its local rank; use --device cuda"
             )
         from calibrate.distributed.gpu_testbed import GpuGroupTestbed

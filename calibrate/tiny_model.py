@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.models.factory import Factory
+from simulator.model.factory import Factory
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
 

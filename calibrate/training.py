@@ -17,11 +17,11 @@ from calibrate.testbed import PlainLoop, Progress, Testbed, no_progress
 from executors.binding import op_tasks
 from executors.run import Execution, Feeds, Run
 from executors.tensors import job_tensors
-from simulator.job import Job
-from simulator.models.built import Built
+from simulator.model.built import Built
+from simulator.model.job import Job
+from simulator.model.workloads.data import Batches
 from simulator.plan.plan import Plan
-from simulator.workloads.data import Batches
-from traces.curves import AUTOGRAD, Curve, Evaluation
+from traces.documents.curves import AUTOGRAD, Curve, Evaluation
 
 #: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
 CHECKED_STEPS = 2
@@ -99,7 +99,7 @@ class Training:
     ) -> "Training":
         """Load plans on the testbed's backend and, with `autograd`, plain PyTorch.
 
-        The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises StepcastError if
+        The first steps of the plans named in `check` are compared with plain PyTorch's before anything is trained. Raises SchedcastError if
         the data cannot be made.
         """
         batches = job.data()

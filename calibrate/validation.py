@@ -15,15 +15,15 @@ from calibrate.rows import Against, loop_row, strategy_row
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.measured import step_without_anchors_s, timeline_of
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.models.built import Built
+from simulator.engine.costs.model import CostModel
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.predict.waterfall import measured_waterfall
-from traces.comparison import BASELINE, PYTORCH, Comparison, Validation, ValidationResult
-from traces.profile import Profile, Stats
-from traces.verdict import is_busy
+from traces.documents.comparison import BASELINE, PYTORCH, Comparison, Validation, ValidationResult
+from traces.documents.profile import Profile, Stats
+from traces.documents.verdict import is_busy
 
 
 @dataclass

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from calibrate.validation import Outcome
-from traces.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan
-from traces.speedup import measured_speedup
-from traces.verdict import is_busy
+from traces.documents.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan
+from traces.documents.speedup import measured_speedup
+from traces.documents.verdict import is_busy
 
 #: Step times by plan and round.
 Rounds = Mapping[str, Sequence[Sequence[float]]]

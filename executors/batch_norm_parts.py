@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm  # the one private name: the base class of all batch-norm layers
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
 _DIMENSIONS = (0, 2, 3)
@@ -23,12 +23,12 @@ class BatchNormParts:
     """
 
     def __init__(self, module: nn.Module, degrees: Mapping[str, Sequence[int]]):
-        """Raises StepcastError if a path is not that of a batch-norm layer."""
+        """Raises SchedcastError if a path is not that of a batch-norm layer."""
         modules = dict(module.named_modules())
         self._layers = [(modules.get(path), tuple(own)) for path, own in degrees.items()]
         for path in degrees:
             if not isinstance(modules.get(path), _BatchNorm):
-                raise StepcastError(
+                raise SchedcastError(
                     f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
                     " or synchronize the statistics"
                 )

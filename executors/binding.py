@@ -14,14 +14,13 @@ import torch
 
 from executors.forms import PLAIN, Forms
 from executors.strides import fits, with_strides
-from simulator.bodies.opcall import OpCall
-from simulator.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 Getter = Callable[["Instance"], torch.Tensor]
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 class Instance:
@@ -65,7 +64,7 @@ def input_piece(tensor: torch.Tensor, value: Value) -> torch.Tensor:
 
 def op_tasks(task: Task) -> Iterator[Task]:
     """The single ops that a task runs, each as a task: itself, or the steps of its OpList."""
-    if isinstance(task.body, OpCall):
+    if task.body.op:
         yield task
     for position, step in enumerate(task.body.inner_ops):
         yield replace(task, name=f"{task.name}#{position}", body=step.body, reads=step.reads, writes=step.writes, mutates=step.mutates)
@@ -111,7 +110,7 @@ class Binding:
         source = apply_views(tensors[value.source.value].detach(), value.source)
         if tuple(source.shape) != value.shape:
             whole = tuple(tensors[value.source.value].shape)
-            raise StepcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
+            raise SchedcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
         empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
         return empty.copy_(source)
 

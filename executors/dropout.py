@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
-from simulator.bodies.random_draws import is_random
+from simulator.plan.bodies.random_draws import is_random
 
 _T = TypeVar("_T")
 

@@ -2,14 +2,14 @@
 
 import re
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Seconds that a process waits before it reports a failure that started in another process. The launcher ends all processes when one
 #: fails, so within this time the process that failed first can print the actual error.
 GRACE_S = 2.0
 
 
-class PeerLostError(StepcastError):
+class PeerLostError(SchedcastError):
     """Another process of the job ended or does not answer. That process reports the cause itself."""
 
 

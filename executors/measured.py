@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.engine.memory.kinds import with_memory
+from simulator.engine.memory.over_time import memory_over_time
 from simulator.engine.segments import one_after_another
-from simulator.memory.kinds import with_memory
-from simulator.memory.over_time import memory_over_time
 from simulator.plan.plan import Plan
-from traces.timeline import DeviceUse, Span, Timeline, busy_seconds
+from traces.documents.timeline import DeviceUse, Span, Timeline, busy_seconds
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def timeline_of(
     """The measured timeline of a plan. Its window is the last full period, or in graph mode all periods of the graph.
 
     `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the anchors are
-    removed and later spans move earlier. Memory over time follows from the rule in `simulator.memory`, applied to the measured times.
+    removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times.
     Of a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of
     the first of them.
     """
@@ -197,7 +197,8 @@ def timeline_of(
 
 def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str, peak_bytes: Mapping[str, int]) -> Timeline:
     """The timeline of a plan of several segments. Of later ones it shows the first full period."""
-    timelines, first = [], 0
+    timelines: list[Timeline] = []
+    first = 0
     for part in plan.parts:
         own = [replace(item, index=item.index - first) for item in times if first <= item.index < first + len(part.tasks)]
         first += len(part.tasks)

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from simulator.collectives.local import ProcessGroup
-from traces.errors import StepcastError
+from simulator.engine.collectives.local import ProcessGroup
+from traces.errors import SchedcastError
 
 #: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.
 TIMEOUT = timedelta(minutes=10)
@@ -32,12 +32,12 @@ def make(groups: Sequence[ProcessGroup], devices: Sequence[str], library: str) -
 def group_of(group: ProcessGroup, library: str) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
     """PyTorch's group for `group`, and the ranks of the group's devices in the order of the devices.
 
-    Raises StepcastError if the group was not created, for example because the process runs alone.
+    Raises SchedcastError if the group was not created, for example because the process runs alone.
     """
     try:
         return _groups[library, group]
     except KeyError:
-        raise StepcastError(
+        raise SchedcastError(
             f"the plan has collectives over {', '.join(group.devices)}, which run with a process per device; start it with"
             f" torchrun --nproc-per-node {len(group.devices)}"
         ) from None

@@ -12,23 +12,23 @@ from executors.batch_norm_parts import BatchNormParts
 from executors.dropout import DeterministicDraws, MathAttentionForDropout
 from executors.forms import Forms
 from executors.kernels.update import torch_optimizer
-from simulator.bodies.update import rate_at
-from simulator.models.batch import mapped
-from traces.errors import StepcastError
+from simulator.model.batch import mapped
+from simulator.plan.bodies.update import rate_at
+from traces.errors import SchedcastError
 
 
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     """Split a batch into `count` equal micro-batches along dimension 0.
 
-    `batch`: as in `simulator.models.batch`. What is no tensor is repeated in every micro-batch, and so are the tensors of `whole`,
-    which have no batch dimension. Raises StepcastError if the batch does not divide.
+    `batch`: as in `simulator.model.batch`. What is no tensor is repeated in every micro-batch, and so are the tensors of `whole`,
+    which have no batch dimension. Raises SchedcastError if the batch does not divide.
     """
 
     def part(tensor: Tensor, number: int) -> Tensor:
         if not tensor.dim() or any(tensor is each for each in whole):
             return tensor
         if tensor.shape[0] % count:
-            raise StepcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
+            raise SchedcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
         return tensor.chunk(count)[number]
 
     return [mapped(batch, partial(part, number=number)) for number in range(count)]
@@ -44,7 +44,7 @@ class Reference:
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
-    `rates`: learning rates by phase, as in `simulator.bodies.update.Update`.
+    `rates`: learning rates by phase, as in `simulator.plan.bodies.update.Update`.
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
     The attribute `batch_norm_parts` says which parts of a micro-batch have batch-norm statistics of their own, by layer (`BatchNormParts`).

@@ -10,12 +10,12 @@ from executors.binding import Binding
 from executors.errors import PeerLostError
 from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.pieces import cut_tensors
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import StepcastError, out_of_memory
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError, out_of_memory
 
 
 @dataclass
@@ -35,25 +35,34 @@ class Run:
     peak_bytes: dict[str, int] = field(default_factory=dict)
 
 
-class TaskFailedError(StepcastError):
+class TaskFailedError(SchedcastError):
     """A task raised an error. The program that it belongs to is unusable; the backend can still be used."""
 
 
 class Executable(Protocol):
     """A plan bound to tensors on a backend. It keeps its state between calls.
 
-    `losses`: by iteration, one tensor per micro-batch. `kept`: the kept values of the last complete iteration. `iterations`: how many have
-    begun. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step lengths at the start are not typical.
-    `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared with steps without events.
+    `losses`: by iteration, one tensor per micro-batch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
+    lengths at the start are not typical. `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
+    with steps without events.
     """
 
-    binding: Binding
     losses: dict[int, tuple[torch.Tensor, ...]]
-    kept: dict[str, torch.Tensor]
-    iterations: int
     unit: int
     warm_up: int
     twin_overhead: float | None
+
+    @property
+    def binding(self) -> Binding:
+        """The values' tensors."""
+
+    @property
+    def kept(self) -> dict[str, torch.Tensor]:
+        """The kept values of the last complete iteration."""
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations have begun."""
 
     def run(self, steps: int, inputs: "list[Mapping[str, torch.Tensor]] | None" = None) -> ChunkTimes:
         """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each iteration (default: the job's own)."""
@@ -200,6 +209,6 @@ def failure(task: Task, error: Exception) -> Exception:
     if isinstance(error, PeerLostError) or out_of_memory(error):
         return error
     where = f" in layer {task.layer!r}" if task.layer else ""
-    if isinstance(error, StepcastError):
+    if isinstance(error, SchedcastError):
         return TaskFailedError(f"task {task.name}{where}: {error}")
     return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")

@@ -114,7 +114,7 @@ class SegmentedExecutable:
         for number, part in enumerate(self._parts):
             program, lead = self._programs[number], part.largest_lag
             if self.unit > 1:  # a program of graphs begins with eager periods, and only graphs are timed
-                lead = -(-program.prologue // self.unit) * self.unit
+                lead = -(-program.prologue // self.unit) * self.unit  # type: ignore[attr-defined]  # that program has one
             chunk = self._chunk(number, program.run(lead + steps))
             of_steps = replace(chunk.segments[0], steps_s=chunk.steps_s[lead if self.unit == 1 else 0 :])
             chunks += [replace(chunk, segments=(of_steps,)), self._drained(number)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from executors.reference import Reference
-from simulator.stages.staleness import Staleness
+from simulator.strategies.pipeline.staleness import Staleness
 
 
 class StaleReference(Reference):

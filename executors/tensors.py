@@ -3,12 +3,12 @@
 import torch
 
 from executors.kernels.update import initial_state
-from simulator.graph import TrainingGraph
-from simulator.job import Job
-from simulator.models.built import Built
-from simulator.ops.content import tensor_of
+from simulator.model.built import Built
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from simulator.model.ops.content import tensor_of
 from simulator.plan.task import BUFFER, PARAMETER
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -19,11 +19,11 @@ def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def job_tensors(job: Job, built: Built, graph: TrainingGraph) -> dict[str, torch.Tensor]:
     """Parameters, buffers, constants, inputs, gradient scaler and fresh optimizer state of `built`, by value name. Nothing is copied.
 
-    Raises StepcastError if `built` is not the model that was captured, because its factory makes another one each time, and if the graph
+    Raises SchedcastError if `built` is not the model that was captured, because its factory makes another one each time, and if the graph
     rests on assumptions.
     """
     if graph.assumptions:
-        raise StepcastError(f"the model can be predicted, not run: {graph.assumptions[0]}; use predict")
+        raise SchedcastError(f"the model can be predicted, not run: {graph.assumptions[0]}; use predict")
     tensors = {**module_tensors(built.module), **built.named_inputs(), **built.scaler}
     _check_same_model(tensors, graph)
     for name, content in graph.constants.items():
@@ -41,7 +41,7 @@ def _check_same_model(tensors: dict[str, torch.Tensor], graph: TrainingGraph) ->
         tensor = tensors.get(name)
         if tensor is None or tuple(tensor.shape) != value.shape or tensor.dtype != getattr(torch, value.dtype):
             shown = "missing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
-            raise StepcastError(
+            raise SchedcastError(
                 f"the factory makes another model each time: {name} is {shown}, and was {value.shape} of torch.{value.dtype} when captured;"
                 " expected the same shapes every time; remove what is random in it"
             )

@@ -6,9 +6,9 @@ from executors.kernels.update import initial_state, state_dict
 from executors.run import Backend
 from executors.strides import same_strides, with_strides
 from executors.tensors import job_tensors, module_tensors
-from simulator.job import Job
-from simulator.models.batch import arguments
-from simulator.models.built import Built
+from simulator.model.batch import arguments
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.support.places import session_file
 
-os.environ["STEPCAST_CACHE"] = str(session_file("cache"))
-os.environ["STEPCAST_DATA"] = tempfile.mkdtemp(prefix="stepcast-test-data-")
+os.environ["SCHEDCAST_CACHE"] = str(session_file("cache"))
+os.environ["SCHEDCAST_DATA"] = tempfile.mkdtemp(prefix="schedcast-test-data-")
 
 import pytest
 import setuptools  # noqa: F401 - before any module that imports the standard library's distutils: PyTorch's extensions import it late
@@ -25,7 +25,7 @@ from simulator.machine.machine import Device, Machine, Memory
 #: The files that take longest, which run first: else one of them would occupy one core at the end.
 LONGEST = (
     "executors/distributed/test_distributed.py", "calibrate/preflight/test_report.py", "ui/test_cli_errors.py",
-    "executors/test_numerics.py", "simulator/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/preflight/test_runner.py",
+    "executors/test_numerics.py", "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/preflight/test_runner.py",
     "calibrate/cuda/test_validation.py", "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py",
     "calibrate/preflight/test_probes.py", "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py",
     "ui/commands/test_gpu_commands.py", "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py",
@@ -63,11 +63,11 @@ def cold_launch():
 
 
 @pytest.fixture(scope="session")
-def stepcast(tmp_path_factory):
+def schedcast(tmp_path_factory):
     """The command line in a warm process, in a folder outside the repository."""
     from tests.support.cli_process import Runner
 
-    runner = Runner(tmp_path_factory.mktemp("stepcast"))
+    runner = Runner(tmp_path_factory.mktemp("schedcast"))
     yield runner
     runner.close()
 

@@ -3,7 +3,7 @@
     app.webp      a short animation: a model is chosen, a slider moved, and the numbers change
     search.png    the page of a search
     board.png     the schedule board, with a plan's updates moved to a second stream
-    report.png    the page that `stepcast report` makes of a validation, a search and a difference
+    report.png    the page that `schedcast report` makes of a validation, a search and a difference
 
 It runs the commands and the app as users do, on this machine, and takes about four minutes.
 """
@@ -128,7 +128,7 @@ def picture_board(page: Page, path: Path) -> None:
 
 
 def write_report(folder: Path) -> Path:
-    """The page that `stepcast report` makes of a job's validation, search and difference."""
+    """The page that `schedcast report` makes of a job's validation, search and difference."""
     out, searched, differs, page = folder / "job", folder / "search.json", folder / "diff", folder / "report.html"
     for command in (
         ("validate", *JOB, "--strategy", "backward-fusion", "--strategy", "turbodl", "--quick", "--out", out),
@@ -153,7 +153,7 @@ def main(out: Path) -> None:
             with opened(browser, f"{address}/board?model=resnet18&{job}&strategy=backward-fusion", HIGH) as page:
                 picture_board(page, out / "board.png")
         with opened(browser, write_report(Path(home)).as_uri(), HIGH) as page:
-            page.locator(".stepcast-chart .main-svg").first.wait_for()
+            page.locator(".schedcast-chart .main-svg").first.wait_for()
             shrunk(page.screenshot()).save(out / "report.png", optimize=True)
         browser.close()
 

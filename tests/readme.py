@@ -12,10 +12,10 @@ from textwrap import fill
 from simulator.predict.coverage import coverage, judged
 from tests.support.places import ROOT
 from traces import units
-from traces.comparison import Validation
-from traces.shipped import shipped_validations
-from ui.text import verdicts
-from ui.text.tables import validation_cells
+from traces.documents.comparison import Validation
+from traces.documents.shipped import shipped_validations
+from ui.present.text import verdicts
+from ui.present.text.tables import validation_cells
 
 README = ROOT / "README.md"
 DEMO = [ROOT / f"traces/data/cpu-amd-epyc-2/validations/demo-{model}.json" for model in ("lenet5", "mobilenet_v2")]

@@ -17,7 +17,7 @@ def archive_path(folder: Path) -> Path:
 def write_archive(folder: Path, path: Path) -> Path:
     """Write the folder's files, except hidden ones and archives, to a .tar.gz file, which is replaced in one step. They lie in one folder.
 
-    Raises StepcastError if the file cannot be written.
+    Raises SchedcastError if the file cannot be written.
     """
     packed = io.BytesIO()
     name = Path(os.path.abspath(folder)).name

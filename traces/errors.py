@@ -4,7 +4,7 @@
 LONGEST = 800
 
 
-class StepcastError(Exception):
+class SchedcastError(Exception):
     """A request that cannot be carried out. The command line prints the message on one line and exits with `exit_status`."""
 
     exit_status = 2
@@ -18,7 +18,7 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out: Python's, PyTorch's on a CPU or a GPU, or the operating system's."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error).lower() if isinstance(error, RuntimeError | OSError) and not isinstance(error, StepcastError) else ""
+    text = str(error).lower() if isinstance(error, RuntimeError | OSError) and not isinstance(error, SchedcastError) else ""
     return any(words in text for words in ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory"))
 
 
@@ -30,11 +30,11 @@ def _one_line(message: str) -> str:
     return message if len(message) <= LONGEST else f"{message[: LONGEST - 303]}...{message[-300:]}"
 
 
-class UnusableFileError(StepcastError):
+class UnusableFileError(SchedcastError):
     """A file that is missing, damaged, of another kind, or of a newer schema than this version reads."""
 
 
-class UnknownNameError(StepcastError):
+class UnknownNameError(SchedcastError):
     """A model, strategy, option, device or machine that does not exist."""
 
     def __init__(self, kind: str, name: str, accepted: "list[str] | tuple[str, ...]", do: str = ""):

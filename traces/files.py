@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 #: Bytes of a document after decompression, and its items (list and object entries), at most. Documents of the largest plans and recordings
 #: are a fifth of that. Within these limits reading takes seconds and less than 2 GB.
@@ -32,6 +32,8 @@ _HEAD_BYTES = 200
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+#: How a document begins that was written when the project was called Stepcast, and its names of schemas and ops.
+_FORMER_HEAD, _FORMER = re.compile(rb'\s*\{\s*"schema"\s*:\s*"stepcast\.'), re.compile(rb"\bstepcast(?=[.:])")
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> Path:
@@ -40,7 +42,7 @@ def write_atomic(path: Path | str, content: bytes | str) -> Path:
     A symbolic link stays, and the file that it points to is replaced. A device or a pipe is written in place. A new file has the
     permissions that the umask leaves; a replaced file keeps its own.
 
-    Raises StepcastError if the folder cannot be written or the disk is full.
+    Raises SchedcastError if the folder cannot be written or the disk is full.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -84,15 +86,15 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def cannot_write(path: Path | str, error: OSError) -> StepcastError:
+def cannot_write(path: Path | str, error: OSError) -> SchedcastError:
     """The error that tells the user about a failed write."""
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return StepcastError(f"cannot write {path}: {error.filename or path} is not a folder; choose another place")
-    return StepcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place")
+        return SchedcastError(f"cannot write {path}: {error.filename or path} is not a folder; choose another place")
+    return SchedcastError(f"cannot write {path}: {error.strerror or error}; free some space or choose another place")
 
 
 def check_writable(path: Path | str, folder: bool = False) -> None:
-    """Raise StepcastError if a file (or a `folder`) cannot be written at `path`. Called before long work; leaves no file behind."""
+    """Raise SchedcastError if a file (or a `folder`) cannot be written at `path`. Called before long work; leaves no file behind."""
     path = Path(path)
     try:
         os.lstat(path)
@@ -100,12 +102,12 @@ def check_writable(path: Path | str, folder: bool = False) -> None:
         if error.errno == errno.ENAMETOOLONG:
             raise cannot_write(f"{str(path)[:40]}...", error) from error
     except ValueError as error:  # a NUL in the name
-        raise StepcastError(f"cannot write {str(path)!r}: {error}; choose another name") from error
+        raise SchedcastError(f"cannot write {str(path)!r}: {error}; choose another name") from error
     if path.is_dir() != folder and path.exists():
         expected, actual = ("a folder", "a file") if folder else ("a file", "a folder")
-        raise StepcastError(f"cannot write {path}: it is {actual}, expected the name of {expected}; choose another place")
+        raise SchedcastError(f"cannot write {path}: it is {actual}, expected the name of {expected}; choose another place")
     if path.exists() and not os.access(path, os.W_OK):
-        raise StepcastError(f"cannot write {path}: {os.strerror(errno.EACCES)}; change its permissions or choose another place")
+        raise SchedcastError(f"cannot write {path}: {os.strerror(errno.EACCES)}; change its permissions or choose another place")
     if is_special(path):
         return
     path = Path(os.path.realpath(path))
@@ -137,13 +139,17 @@ def read_json(path: Path | str, what: str) -> Any:
     Numbers are finite, integers have at most 64 bits, and text can be encoded: `write_json` writes nothing else. Raises UnusableFileError
     if the file is missing, unreadable, truncated, larger than `LARGEST_DOCUMENT` after decompression, or not such JSON.
     """
-    text = read_bytes(path, what)
+    text = _with_present_names(read_bytes(path, what))
     try:
         return parse_json(text)
     except TooLargeError as error:
         raise _too_large(path, what, error) from error
     except (ValueError, RecursionError) as error:
         raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
+
+
+def _with_present_names(text: bytes) -> bytes:
+    return _FORMER.sub(b"schedcast", text) if _FORMER_HEAD.match(text) else text
 
 
 def read_text(path: Path | str, what: str, most_bytes: int | None = None) -> str:
@@ -249,12 +255,12 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
     if actual_name != name or not (actual_version.isdecimal() and len(actual_version) <= _LONGEST_VERSION):
         raise UnusableFileError(f"{path} is not a {what} (expected schema {schema}, found {actual!r}); check the name")
     if int(actual_version) > int(version):
-        raise UnusableFileError(f"{what} {path} has schema {actual}, newer than {schema}, the newest this version reads; upgrade stepcast")
+        raise UnusableFileError(f"{what} {path} has schema {actual}, newer than {schema}, the newest this version reads; upgrade schedcast")
     return document
 
 
 def starts_with_schema(path: Path | str, schema: str) -> bool:
-    """Whether a file, plain or gzip, begins as a document of Stepcast's whose schema starts with `schema`. False if it cannot be read."""
+    """Whether a file, plain or gzip, begins as a document of Schedcast's whose schema starts with `schema`. False if it cannot be read."""
     try:
         check_regular(Path(path))
         with open(path, "rb") as raw:
@@ -263,7 +269,7 @@ def starts_with_schema(path: Path | str, schema: str) -> bool:
             head = gzip.GzipFile(fileobj=raw).read(_HEAD_BYTES) if packed else raw.read(_HEAD_BYTES)
     except (OSError, EOFError, zlib.error, ValueError):
         return False
-    return re.match(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(schema.encode()), head) is not None
+    return re.match(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(schema.encode()), _with_present_names(head)) is not None
 
 
 def first_fault(error: ValidationError) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import cannot_write
 
 try:
@@ -22,7 +22,7 @@ PATIENCE_S, TRY_S = 60.0, 0.02
 def locked(path: Path | str) -> Iterator[None]:
     """Keep other processes out of this block for the same `path`. A process that ends, however it ends, lets go of its lock.
 
-    The lock is on the file `.NAME.lock` in the same folder, which exists while it is held. Raises StepcastError if the folder cannot be
+    The lock is on the file `.NAME.lock` in the same folder, which exists while it is held. Raises SchedcastError if the folder cannot be
     written, or if another process holds the lock for longer than `PATIENCE_S`.
     """
     path = Path(os.path.realpath(path))
@@ -60,7 +60,7 @@ def _acquire(lock: Path) -> int:
             return handle
         os.close(handle)
         if time.monotonic() > end_s:
-            raise StepcastError(
+            raise SchedcastError(
                 f"another process has been writing {lock.name[1:-5]} for {PATIENCE_S:.0f} s; end it, or choose another file"
             )
         time.sleep(TRY_S)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import check_writable, is_special, read_json
 
 
@@ -43,11 +43,11 @@ class OutputFolder:
         return tuple(self.path / name for name in self.kind.files)
 
     def check(self, option: str) -> None:
-        """Raise StepcastError if it cannot be written, or if it holds files but no folder of its kind was written there before."""
+        """Raise SchedcastError if it cannot be written, or if it holds files but no folder of its kind was written there before."""
         check_writable(self.path, folder=True)
         entries = [entry for entry in os.listdir(self.path) if not entry.startswith(".")] if self.path.exists() else []
         if entries and not self.kind.written(self.path):
-            raise StepcastError(
+            raise SchedcastError(
                 f"{option} {self.path} has files ({', '.join(sorted(entries)[:3])}{', ...' if len(entries) > 3 else ''}) but no report of"
                 f" this command (a {self.kind.document} with schema {self.kind.schema}); choose a new or an empty folder"
             )
@@ -57,7 +57,7 @@ Output = Path | OutputFolder | None
 
 
 def check_outputs(outputs: Mapping[str, Output], inputs: Iterable[tuple[str, Path | None]] = ()) -> None:
-    """Raise StepcastError if an output cannot be written, or is the same file as an input or another output.
+    """Raise SchedcastError if an output cannot be written, or is the same file as an input or another output.
 
     `outputs` has each output by its option, such as `--timeline`; None is left out. `inputs` are pairs of an option and its file. Links are
     followed. A device or a pipe may be written by several outputs.
@@ -74,7 +74,7 @@ def check_outputs(outputs: Mapping[str, Output], inputs: Iterable[tuple[str, Pat
         for file in files:
             for name, other in taken:
                 if _same(file, other):
-                    raise StepcastError(f"{option} would overwrite {file}, the file of {name}; choose another place")
+                    raise SchedcastError(f"{option} would overwrite {file}, the file of {name}; choose another place")
         taken += [(option, file) for file in files]
 
 

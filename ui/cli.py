@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import logging
 
     from calibrate.placement import Placement
-    from simulator.job import Job
+    from simulator.model.job import Job
 
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
@@ -30,20 +30,20 @@ _STDOUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIP
 #: The folder in which the demo writes its report.
 DEMO_REPORT = Path("report")
 app = typer.Typer(
-    name="stepcast",
+    name="schedcast",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="""Forecast how long a training step takes under a schedule, and prove it by running that schedule.
 
-A first look: [bold]stepcast demo[/]. One model on this machine:
+A first look: [bold]schedcast demo[/]. One model on this machine:
 
-  stepcast validate --model resnet18 --batch 16 --image-size 64
+  schedcast validate --model resnet18 --batch 16 --image-size 64
 
 Your own model: --model my_model.py:make, where make(batch_size) returns (module, inputs, target) or (module, inputs, target, loss).""",
     rich_markup_mode="rich",
 )
 
-Strategy = Annotated[str, typer.Option(autocompletion=completion.strategies, help="NAME[:option=value,...]; see stepcast strategies.")]
+Strategy = Annotated[str, typer.Option(autocompletion=completion.strategies, help="NAME[:option=value,...]; see schedcast strategies.")]
 Strategies = Annotated[
     list[str] | None,
     typer.Option("--strategy", autocompletion=completion.strategies, help="NAME[:option=value,...]; repeatable; default: all."),
@@ -67,7 +67,7 @@ SchedulePath = Annotated[
 ]
 
 MachineName = Annotated[
-    str | None, typer.Option(autocompletion=completion.machines, help="Machine by name; see stepcast machines. Default: this machine.")
+    str | None, typer.Option(autocompletion=completion.machines, help="Machine by name; see schedcast machines. Default: this machine.")
 ]
 Wait = Annotated[
     float,
@@ -101,12 +101,12 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"stepcast {version('stepcast')}")
+        typer.echo(f"schedcast {version('schedcast')}")
         raise typer.Exit
 
 
 @app.callback()
-def stepcast(
+def schedcast(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ):
     """Declares the options that precede a command."""
@@ -126,7 +126,7 @@ def strategies(json: AsJson = False):
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
 def machines(json: AsJson = False):
-    """List the machines that stepcast can predict for."""
+    """List the machines that schedcast can predict for."""
     _commands("listing").machines(json)
 
 
@@ -157,7 +157,7 @@ def calibrate(
     With [bold]--from-trace[/], a recorded trace of the job's training steps, on any NVIDIA GPU, becomes a profile of that GPU. Nothing
     runs. The trace needs shapes (record_shapes=True). Give the model, batch, optimizer and precision that were recorded:
 
-      stepcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
+      schedcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
     """
     if from_trace is not None:
         _commands("tracing").calibrate(job, from_trace, strategy or [], output, json)
@@ -178,12 +178,12 @@ def predict(
         typer.Option(
             metavar="NAME[,NAME...]",
             autocompletion=completion.machines,
-            help="Machines by name; see stepcast machines. Default: this machine.",
+            help="Machines by name; see schedcast machines. Default: this machine.",
         ),
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
-    scale: ScaleText = "",
+    scale: ScaleText = "",  # takes_job puts it into the placement
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -202,13 +202,8 @@ def predict(
     specifications, unless it is this machine or has a shipped profile).
     Exit status 1 when a plan does not fit in memory.
 
-      stepcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
+      schedcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
-    from dataclasses import replace
-
-    from simulator.machine.scaled import scale_of
-
-    placement = replace(placement, scale=scale_of(scale))
     _commands("predicting").predict(
         jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration
     )
@@ -259,11 +254,11 @@ def run(
     With [bold]--beside[/], all curves train on the same batches, from the same parameters, in turns. After Ctrl-C, the steps that were
     completed are still written.
 
-      stepcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
+      schedcast run --model lenet5 --batch 64 --strategy backward-fusion --steps 500 --beside autograd --out training
 
     Accuracy is measured on held-out samples, with the newest weights. Stale against plain training, and when each has 90 % right:
 
-      stepcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside autograd --steps 500 \
+      schedcast run --model resnet20 --image-size 16 --batch 32 --strategy stale-pipeline:on=simulated --beside autograd --steps 500 \
         --seeds 3 --target 0.9 --predict-on 2xgtx1060 --out stale
     """
     from dataclasses import replace
@@ -328,17 +323,17 @@ def gpu_report(
     json: AsJson = False,
     wait: Wait = 0.0,
 ):
-    """Measure this machine's NVIDIA GPU, and how well Stepcast predicts it, within a few minutes.
+    """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
 
     The report measures, in this order: the host's costs; the first model, the baseline and then every strategy, eager and in CUDA graphs;
-    the checks of [bold]stepcast gpu-first[/]; the baseline of four models; every strategy on the second model, with Adam's three forms;
+    the checks of [bold]schedcast gpu-first[/]; the baseline of four models; every strategy on the second model, with Adam's three forms;
     then the other models, TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has.
     Run the command again to continue where it stopped; another patch of the GPU's driver does not matter.
 
     The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
     checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
 
-      stepcast gpu-report --minutes 2 --models lenet5@64 --out first-look
+      schedcast gpu-report --minutes 2 --models lenet5@64 --out first-look
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
@@ -360,15 +355,15 @@ def gpu_first(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Use the time that is left for gpu-report, or do not.")] = True,
     json: AsJson = False,
 ):
-    """Find out in nine minutes whether an NVIDIA GPU that never ran Stepcast before does what Stepcast assumes.
+    """Find out in nine minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
 
     Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
     events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then it measures
-    what [bold]stepcast gpu-report[/] does, in the time that is left and into the same folder. Everything is written after every check, so
+    what [bold]schedcast gpu-report[/] does, in the time that is left and into the same folder. Everything is written after every check, so
     that a call that is killed keeps what it has; the next call of either command with the same --out continues. README.md in the folder
     begins with what to fix first.
 
-    Exit status 1 when a check found something else than Stepcast assumes, or failed; 2 when there is no GPU.
+    Exit status 1 when a check found something else than Schedcast assumes, or failed; 2 when there is no GPU.
     """
     _commands("preflight").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
@@ -389,7 +384,7 @@ def search(
     ] = None,
     profile: ProfilePath = None,
     machine: MachineName = None,
-    scale: ScaleText = "",
+    scale: ScaleText = "",  # takes_job puts it into the placement
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
     ] = None,
@@ -409,13 +404,8 @@ def search(
     The answer is the same in one process, in several, and on a cluster. What was evaluated is kept, also after Ctrl-C.
     Exit status 1 when no plan fits, or when a plan that --verify ran computes other numbers than plain PyTorch.
 
-      stepcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
+      schedcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
     """
-    from dataclasses import replace
-
-    from simulator.machine.scaled import scale_of
-
-    placement = replace(placement, scale=scale_of(scale))
     _commands("searching").search_plans(
         job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
     )
@@ -441,7 +431,7 @@ def deepa_cost(
     The paper's model: transfers of whole inputs between layers that are divided differently, and of gradients and new weights for each
     holder of weights, over one pipe that all devices share. Next to it are the bytes that a plan moves: what each worker needs of others.
 
-      stepcast deepa-cost --model alexnet --batch 512 --layer fc6 --machine k80x16 --config n=16 --config c=16 --config c=2
+      schedcast deepa-cost --model alexnet --batch 512 --layer fc6 --machine k80x16 --config n=16 --config c=16 --config c=2
     """
     _commands("layer_costs").deepa_cost(job, settings, layer, config, input_config, machine, profile, placement, json)
 
@@ -478,12 +468,12 @@ def diff(
 
     Two traces of torch.profiler are replayed, and then replayed again with one thing after another taken from the other trace:
 
-      stepcast diff before.json.gz after.json.gz
+      schedcast diff before.json.gz after.json.gz
 
     Two timelines (of predict, run or replay --timeline) are compared in the same way. In a report folder of validate, the predicted step is
     compared with the measured one:
 
-      stepcast diff report:backward-fusion
+      schedcast diff report:backward-fusion
     """
     _commands("comparing").diff(a, b, perfetto, out, json)
 
@@ -494,7 +484,7 @@ def report(
         list[Path], typer.Argument(metavar="PLACE...", help="Folders that --out wrote, JSON documents and timelines, in the page's order.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.html", help="The page to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Stepcast report",
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Schedcast report",
     json: AsJson = False,
 ):
     """Put what other commands wrote on one page to send to a colleague: one HTML file that needs no network and no other file.
@@ -502,13 +492,13 @@ def report(
     It takes the folders of validate, demo, run, diff and reproduce, the documents of search (--out), predict (--json) and all others, and
     timelines. A job's report, search and diff:
 
-      stepcast validate --model resnet18 --batch 16 --image-size 64 --out job
+      schedcast validate --model resnet18 --batch 16 --image-size 64 --out job
 
-      stepcast search --model resnet18 --batch 16 --image-size 64 --out search.json
+      schedcast search --model resnet18 --batch 16 --image-size 64 --out search.json
 
-      stepcast diff job:turbodl --out diff
+      schedcast diff job:turbodl --out diff
 
-      stepcast report job search.json diff -o resnet18.html
+      schedcast report job search.json diff -o resnet18.html
     """
     _commands("reporting").report(places, out, title, json)
 
@@ -531,7 +521,7 @@ def reproduce(
 
     Tables, pictures and the JSON document in one folder:
 
-      stepcast reproduce fusion --out fusion
+      schedcast reproduce fusion --out fusion
 
     Exit status 1 when a plan that --measure ran gives other gradients or parameters than plain PyTorch.
     """
@@ -585,15 +575,15 @@ def main() -> None:
     wait_passively()
 
     heed_termination()
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
-    _show_progress(logging.getLogger("stepcast.progress"))
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="schedcast: %(message)s")
+    _show_progress(logging.getLogger("schedcast.progress"))
     ranks = _ranks()
     if ranks is not None and not ranks.first:
         from executors.distributed.rank_server import serve_rank
 
         _exit_now(serve_rank(ranks))
     try:
-        status = app(args=sys.argv[1:] or ["--help"], prog_name="stepcast", standalone_mode=False)
+        status = app(args=sys.argv[1:] or ["--help"], prog_name="schedcast", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         status = STOPPED
@@ -614,11 +604,11 @@ def _ranks():
     Commands that need the variables report what is wrong with them.
     """
     from executors.distributed.ranks import launched
-    from traces.errors import StepcastError
+    from traces.errors import SchedcastError
 
     try:
         return launched()
-    except StepcastError:
+    except SchedcastError:
         return None
 
 
@@ -626,13 +616,13 @@ def _end_other_ranks(status: int) -> None:
     """Tell the other processes to end, then end this one at once: one of its threads may still wait for them."""
     from executors.distributed.control import end_ranks
     from executors.errors import PeerLostError
-    from traces.errors import StepcastError
+    from traces.errors import SchedcastError
 
     try:
         end_ranks(status)
     except PeerLostError:
         status = status or 1
-    except StepcastError as error:
+    except SchedcastError as error:
         status = status or _fail(str(error), error.exit_status)
     _exit_now(status)
 
@@ -656,14 +646,14 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
     With `several_ranks`, the status is returned, so that the other processes can be told to end.
     """
-    from traces.errors import StepcastError, out_of_memory
+    from traces.errors import SchedcastError, out_of_memory
 
     if several_ranks:
         from executors.errors import GRACE_S, PeerLostError
 
         if isinstance(error, PeerLostError):
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
-    if isinstance(error, StepcastError):
+    if isinstance(error, SchedcastError):
         return _fail(str(error), error.exit_status, getattr(error, "details", ""))
     if isinstance(error, OSError) and (error.errno in _STDOUT_ERRORS and error.filename is None):
         from ui.commands.output import cannot_print, silence_stdout
@@ -690,7 +680,7 @@ def _exit_stopped() -> None:
 
 def _fail(message: str, status: int, details: str = "") -> int:
     """Print a message on one line, and `details` below it: a drawing with an arrow at what is wrong."""
-    print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
+    print(f"schedcast: {' '.join(message.split())}", file=sys.stderr)
     if details:
         print(f"\n{details}", file=sys.stderr)
     return status

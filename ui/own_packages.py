@@ -1,15 +1,15 @@
-"""Loads Stepcast's packages from the folder of this one. Imports nothing but the standard library."""
+"""Loads Schedcast's packages from the folder of this one. Imports nothing but the standard library."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-#: Stepcast's top-level packages other than this one, lowest layer first.
+#: Schedcast's top-level packages other than this one, lowest layer first.
 OWN_PACKAGES = ("traces", "simulator", "executors", "calibrate")
 
 
 def load_own_packages() -> None:
-    """Load Stepcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them."""
+    """Load Schedcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them."""
     for name in OWN_PACKAGES:
         if name not in sys.modules:
             spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")

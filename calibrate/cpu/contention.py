@@ -10,14 +10,14 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
 from executors.cpu.backend import CpuBackend
-from simulator.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
-from simulator.costs.model import CostModel, measurable
 from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
+from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, CoRun, Profile
 
 #: Keys per group that are fitted; as many others are held out.
 KEYS = 4

@@ -9,10 +9,10 @@ import torch
 from calibrate.cpu.op_switch import op_switch_s
 from calibrate.cpu.shared_overhead import shared_overhead_s
 from executors.cpu.backend import CpuBackend
-from simulator.bodies.host import Host
+from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
-from traces.profile import Dispatch, Profile
+from traces.documents.profile import Dispatch, Profile
 
 _TASKS = 2000
 #: Seconds after which no run is repeated.

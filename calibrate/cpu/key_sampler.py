@@ -6,7 +6,7 @@ from calibrate.cpu.sampler import KeyPairs
 from calibrate.samples import store_samples
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 class KeySampler:

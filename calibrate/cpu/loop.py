@@ -11,7 +11,7 @@ import torch
 from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from simulator.machine.this_cpu import this_cpu
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 _SAMPLES = 15
 #: Bytes of fresh memory that are written at a time: more than the caches of many CPUs hold, little enough to take milliseconds.

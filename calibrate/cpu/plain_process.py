@@ -23,11 +23,11 @@ import torch
 
 from calibrate.samples import Samples
 from executors.cpu.wait_policy import user_environment
-from simulator.costs.model import measurable
-from simulator.job import Job
+from simulator.engine.costs.model import measurable
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ class PlainProcess:
         self._process: subprocess.Popen | None = None
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """The answer of `PlainServer` to a request. Raises StepcastError if it cannot answer, or ends."""
+        """The answer of `PlainServer` to a request. Raises SchedcastError if it cannot answer, or ends."""
         if self._process is None:
             self._start()
         try:
@@ -71,14 +71,14 @@ class PlainProcess:
         except (EOFError, ConnectionError, ProcessLookupError) as error:
             why = self._last_words()
             self.close()
-            raise StepcastError(
+            raise SchedcastError(
                 f"the process that runs plain PyTorch ended{why}; is there enough memory for two copies of the model?"
             ) from error
         except BaseException:  # an answer may still be on its way
             self.close()
             raise
         if not answered:
-            raise StepcastError(answer)
+            raise SchedcastError(answer)
         return answer
 
     def _start(self) -> None:
@@ -89,7 +89,7 @@ class PlainProcess:
             try:
                 self._process = launch(command, user_environment(), theirs.fileno(), self._errors)
             except OSError as error:
-                raise StepcastError(f"the process that runs plain PyTorch cannot be started: {error}") from error
+                raise SchedcastError(f"the process that runs plain PyTorch cannot be started: {error}") from error
             theirs.close()
             failed.pop_all()
             self._end = weakref.finalize(self, _end, self._process, self._channel, self._errors)

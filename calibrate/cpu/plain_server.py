@@ -22,12 +22,12 @@ from executors.cpu.wait_policy import waiting
 from executors.forms import Forms
 from executors.reference import Reference
 from executors.tensors import module_tensors
-from simulator.job import Job
-from simulator.models.user_code import brief, training_step
+from simulator.model.job import Job
+from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import StepcastError
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
+from traces.errors import SchedcastError
 
 #: Dropout draws its masks as PyTorch does.
 _OWN_DRAWS = Forms(draws="stream")
@@ -105,7 +105,7 @@ def serve() -> None:
             name, arguments = pickle.loads(channel.recv_bytes())
             try:
                 answer = True, getattr(server, name)(*arguments)
-            except StepcastError as error:
+            except SchedcastError as error:
                 answer = False, str(error)
             except Exception as error:
                 answer = False, brief(error)

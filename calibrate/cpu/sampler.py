@@ -16,7 +16,7 @@ from calibrate.samples import Samples, reason
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
 from executors.forms import PLAIN, Forms
-from simulator.costs.model import measurable
+from simulator.engine.costs.model import measurable
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 

@@ -11,7 +11,7 @@ from executors.cpu.anchor import Anchor
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.profile import Profile, Stats
+from traces.documents.profile import Profile, Stats
 
 #: Samples per key: the first is discarded, eight are kept.
 ROUNDS = 9

@@ -11,10 +11,10 @@ import torch
 
 from executors.cpu.backend import CpuBackend
 from executors.run import Executable
-from simulator.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, PARAMETER, Operand, Segment, Storage, Task, Value
-from traces.profile import Stats
+from traces.documents.profile import Stats
 
 #: Ops per lane, elements of each op (about 60 us on one core), and runs with one lane and with two.
 _OPS, _ELEMENTS, _RUNS = 200, 20_000, 9

@@ -17,15 +17,15 @@ from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
 from executors.run import Backend
-from simulator.job import Job
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK
-from simulator.models.built import Built
+from simulator.model.built import Built
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces import units
-from traces.comparison import PYTORCH
-from traces.profile import Profile
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import Profile
 
 #: Samples per key of a preview: the first is discarded.
 PREVIEW_ROUNDS = 3

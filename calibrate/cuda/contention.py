@@ -8,12 +8,12 @@ from calibrate.cuda.co_runs import PairTimes, Sizes, co_runs, named_kernels
 from calibrate.cuda.geometry import longest
 from calibrate.cuda.partition_geometry import PartitionGeometry
 from executors.cuda.driver import Driver
-from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
-from simulator.costs.cost import Cost
 from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from traces.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, CoRun, Profile
 
 #: Saturation shares that are tried, in addition to the machine's own.
 _SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)

@@ -17,8 +17,8 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
-from simulator.job import Job
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
@@ -62,7 +62,7 @@ def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) ->
 
 
 def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
-    """The GPU or its partitions, with only what an executor needs to know. Raises StepcastError if the GPU cannot be split."""
+    """The GPU or its partitions, with only what an executor needs to know. Raises SchedcastError if the GPU cannot be split."""
     facts = driver.facts
     names, sms = ["cuda:0"], facts.sms
     if partitions > 1:

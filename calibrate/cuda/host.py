@@ -7,13 +7,13 @@ from collections.abc import Callable
 from calibrate.cuda.bench import Bench, Issue, repeated
 from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.queue import queue_depth
-from traces.errors import StepcastError
-from traces.profile import Dispatch, Profile
+from traces.documents.profile import Dispatch, Profile
+from traces.errors import SchedcastError
 
 #: Calls per sample: far below the queue's depth of about a thousand.
 _CALLS = 200
 _LAUNCHES = 50
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
@@ -69,7 +69,7 @@ def _calls_s(bench: Bench) -> tuple[float | None, float | None]:
     try:
         call_s = _host_s(bench, call, _LAUNCHES)
         return bench.slope_s(repeated(call), _LAUNCHES), call_s
-    except (StepcastError, RuntimeError) as error:
+    except (SchedcastError, RuntimeError) as error:
         log.warning("host calls on streams are not measured: %s", error)
         return None, None
 

@@ -6,7 +6,7 @@ from calibrate.cuda.bench import Bench
 from calibrate.cuda.dispatch import TinyOps
 from calibrate.loop import loop_costs
 from executors.cuda.backend import CudaBackend
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 
 def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:

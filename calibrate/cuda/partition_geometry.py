@@ -5,7 +5,7 @@ from functools import cached_property
 from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from calibrate.cuda.geometry import PARTITIONS, TABLE, fit_waves
 from executors.cuda.driver import Driver
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Numbers of partitions into which the GPU is split; the whole GPU gives the third size.
 _SPLITS = (4, 2)
@@ -32,6 +32,6 @@ class PartitionGeometry:
         """Benches by SM count; empty if the GPU cannot be split."""
         try:
             partitions = [self._driver.partitions(count)[0] for count in _SPLITS]
-        except StepcastError:
+        except SchedcastError:
             return {}
         return {p.sms if p else self._driver.facts.sms: Bench(self._driver, p, self._effort) for p in (*partitions, None)}

@@ -7,7 +7,7 @@ import torch
 from executors.cuda.driver import Driver, Stream
 from executors.reference import Reference
 from executors.tensors import module_tensors
-from simulator.models.user_code import training_step
+from simulator.model.user_code import training_step
 
 
 class GpuLoop:

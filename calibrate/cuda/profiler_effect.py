@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from calibrate.cuda.bench import Bench
 from calibrate.cuda.cadence import tiny_kernel
 from executors.cuda.driver import Driver
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Names of the two times among the extras of a profile's identity.
 BEFORE, AFTER = "launch_before_profiler_s", "launch_after_profiler_s"
@@ -19,7 +19,7 @@ LARGEST = 0.10
 _CALLS = 200
 #: By GPU, seconds of a launch before this process's first profiler session.
 _before: WeakKeyDictionary[Driver, float] = WeakKeyDictionary()
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 def before_profiler(bench: Bench) -> float:

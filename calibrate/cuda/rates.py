@@ -3,7 +3,7 @@
 import torch
 
 from calibrate.cuda.bench import Bench, repeated
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.
 _MATRICES = {"fp32": (torch.float32, 8192), "tf32": (torch.float32, 8192), "bf16": (torch.bfloat16, 8192), "fp64": (torch.float64, 4096)}

@@ -21,12 +21,12 @@ from calibrate.samples import Samples, reason
 from executors.binding import op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
 from executors.forms import Forms
-from simulator.costs.model import measurable
+from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The share of the GPU's memory that one key's operands may take.
 MEMORY_SHARE = 1 / 8
@@ -69,7 +69,7 @@ class CudaSampler:
     def measure(self, plan: Plan, keys: Mapping[str, Task]) -> None:
         """Take all samples of the keys. Keys measured before, and keys that need no measuring, are skipped.
 
-        Raises StepcastError if a key has left the GPU unusable: later measurements would say nothing about the other keys.
+        Raises SchedcastError if a key has left the GPU unusable: later measurements would say nothing about the other keys.
         """
         for key, task in keys.items():
             if key in self.samples or not measurable(task):
@@ -80,7 +80,7 @@ class CudaSampler:
             except GpuStalledError as error:
                 self.failures[key] = f"{STALLED} it"
                 self._compiled.clear()
-                raise StepcastError(
+                raise SchedcastError(
                     f"measuring {key} never ended, so the GPU cannot be used by this process any more; what was measured before is saved:"
                     " start again (this op will not be measured again), and report it"
                 ) from error
@@ -182,7 +182,7 @@ class CudaSampler:
         try:
             wait(self.driver)
         except Exception as error:
-            raise StepcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
+            raise SchedcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

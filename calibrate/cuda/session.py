@@ -12,8 +12,8 @@ from calibrate.testbed import Progress
 from executors.cuda.driver import Driver, Partition
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
-from traces.profile import Profile
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError
 
 #: The most keys between two saves, which share one profiler session. A group is large, since each session takes about a second and a used
 #: profiler may slow the launches that follow. A group ends early when its operands, which the profiler needs all at once, fill the memory.
@@ -47,7 +47,7 @@ def calibrate_gpu(
     """Measure every missing key of `plans` and add it to `profile`, which is saved to `save_to` after each group of keys.
 
     No key is begun later than `deadline_s` seconds from now; another session can continue with the rest. Without `keep_samples` only the
-    profile is saved, without raw samples. Raises StepcastError if `machine` does not describe this GPU, or if a key left the GPU unusable;
+    profile is saved, without raw samples. Raises SchedcastError if `machine` does not describe this GPU, or if a key left the GPU unusable;
     what was measured before is then in the profile.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
@@ -96,7 +96,7 @@ def _partition(device: str, machine: Machine, driver: Driver) -> Partition | Non
     actual = partition.sms if partition else driver.facts.sms
     if actual != sms:
         what = f"one of {count} partitions of {driver.facts.name}" if partition else driver.facts.name
-        raise StepcastError(
+        raise SchedcastError(
             f"{machine.name} says that {device} has {sms} SMs; {what} has {actual}: describe the machine that you calibrate"
         )
     return partition

@@ -7,13 +7,13 @@ can be measured in this process.
 from collections.abc import Iterable
 
 from executors.cuda.driver import Driver
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The first words of the reason why a key, or the co-runs of kernels, could not be measured. They are not tried again.
 STALLED = "the GPU never finished"
 
 
-class GpuStalledError(StepcastError):
+class GpuStalledError(SchedcastError):
     """The GPU has not finished work that takes far less than a second."""
 
 

@@ -26,16 +26,16 @@ from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver
 from executors.cuda.partitions import runnable_mode
 from executors.run import Backend
-from simulator.costs.contention import concurrent_pairs
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.contention import concurrent_pairs
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
-from simulator.models.built import Built
-from simulator.models.user_code import brief
+from simulator.model.built import Built
+from simulator.model.job import DEFAULT, Job
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
-from traces.profile import Profile, Stats
+from traces.documents.profile import Profile, Stats
+from traces.errors import SchedcastError
 
 #: The entry of a device's description that says why the mode is not the one asked for.
 MODE_REASON = "mode_reason"
@@ -43,7 +43,7 @@ MODE_REASON = "mode_reason"
 SPLITS = (2, 4, 8)
 #: Steps of a loop of tiny ops per round of the effort.
 _LOOP_STEPS = 8
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 class GpuTestbed:
@@ -98,7 +98,7 @@ class GpuTestbed:
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU in its partitions. If `profile` does not know the machine yet, measures it first.
 
-        Raises StepcastError if the GPU cannot be split as asked.
+        Raises SchedcastError if the GPU cannot be split as asked.
         """
         if profile is None:
             return self._unmeasured().with_memory_limit(self.memory_limit_bytes)
@@ -112,7 +112,7 @@ class GpuTestbed:
         try:
             facts = Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes, partition_sms=sms)
             return gpu_machine(facts, self._partitions)
-        except StepcastError:  # there is no preset of this GPU
+        except SchedcastError:  # there is no preset of this GPU
             return plain_machine(self.driver, self._partitions)
 
     def _own_sms(self) -> dict[str, int]:
@@ -142,7 +142,7 @@ class GpuTestbed:
         """Measure the host's time in PyTorch's own loop. No plan needs it, so a failure becomes a note."""
         try:
             profile.loop = measure_loop(bench, tiny, _LOOP_STEPS * (self._effort or Effort()).rounds)
-        except (StepcastError, RuntimeError) as error:
+        except (SchedcastError, RuntimeError) as error:
             self.driver.synchronize()  # raises where this GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"PyTorch's own loop was not measured: {brief(error)}"]))
 
@@ -150,7 +150,7 @@ class GpuTestbed:
         """Measure copies between this machine's GPUs, if it has several. They are not needed to run here, so a failure becomes a note."""
         try:
             measure_peers(self.driver, profile, self._sizes, self._effort)
-        except (StepcastError, RuntimeError) as error:
+        except (SchedcastError, RuntimeError) as error:
             self.driver.synchronize()  # raises where this GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
 
@@ -172,7 +172,7 @@ class GpuTestbed:
         self.left = outcome.left
         try:
             learned = self.measure_contention(plans, machine, profile)
-        except StepcastError:
+        except SchedcastError:
             if save_to is not None:
                 profile.save(save_to)
             raise
@@ -201,7 +201,7 @@ class GpuTestbed:
                 profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
         except GpuStalledError as error:
             profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {STALLED} them"]))
-            raise StepcastError(
+            raise SchedcastError(
                 "co-runs of kernels never ended, so the GPU cannot be used by this process any more: start again (they will not be measured"
                 " again), and report it"
             ) from error
@@ -217,7 +217,7 @@ class GpuTestbed:
         for count in SPLITS:
             try:
                 sms[str(count)] = self.driver.partitions(count)[0].sms
-            except StepcastError as error:
+            except SchedcastError as error:
                 log.warning("no partitions: %s", error)
                 break
         return sms

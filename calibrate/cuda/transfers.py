@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 from calibrate.cuda.bench import Bench, Effort, repeated
 from calibrate.cuda.cold import flusher
 from executors.cuda.driver import Driver, Graph
-from traces.errors import StepcastError
-from traces.profile import Profile, Transfer
+from traces.documents.profile import Profile, Transfer
+from traces.errors import SchedcastError
 
 #: 4 KB to 256 MB.
 SIZES = tuple(4096 * 4**i for i in range(9))
@@ -73,12 +73,12 @@ def _copy_s(bench: Bench, busy: Graph, source: torch.Tensor, target: torch.Tenso
 def fit_transfer(points: Sequence[tuple[float, float]]) -> tuple[Transfer, float]:
     """The line through points of (bytes, seconds) with the least squared relative errors, and its worst relative error.
 
-    Raises StepcastError if seconds do not grow with bytes.
+    Raises SchedcastError if seconds do not grow with bytes.
     """
     sizes, seconds = np.array(points, dtype=float).T
     (latency_s, per_byte_s), _ = nnls(np.stack([1 / seconds, sizes / seconds], axis=1), np.ones(len(points)))
     if not per_byte_s:
-        raise StepcastError(f"no transfer rate can be fitted: larger transfers take no longer than small ones: {points}")
+        raise SchedcastError(f"no transfer rate can be fitted: larger transfers take no longer than small ones: {points}")
     worst = float(np.abs((latency_s + per_byte_s * sizes) / seconds - 1).max())
     return Transfer(latency_s=float(latency_s), bytes_per_s=float(1 / per_byte_s), points=[(float(n), float(s)) for n, s in points]), worst
 

@@ -13,14 +13,13 @@ from calibrate.cpu.session import ROUNDS
 from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
 from executors.run import Executable
-from simulator.bodies.collective import Collective
-from simulator.bodies.copy import Copy
-from simulator.collectives.laws import SEND
+from simulator.engine.collectives.laws import SEND
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Segment, Storage, Task, Value
-from traces.collectives import law_name
-from traces.profile import Profile, Stats
+from simulator.plan.task import ACTIVATION, BUFFER, TRANSFER, Resource, Segment, Storage, Task, Value
+from traces.documents.collectives import law_name
+from traces.documents.profile import Profile, Stats
 
 #: Calls per sample. The first is discarded: it follows a barrier, which the processes do not leave at the same moment.
 CALLS = 3
@@ -74,7 +73,7 @@ def _shapes(plan: Plan, backend: DistributedBackend) -> dict[Shape, Plan]:
     """The collectives and messages of a plan, each alone in a plan of its own."""
     shapes: dict[Shape, Plan] = {}
     for task in plan.every_task:
-        if isinstance(task.body, Collective):
+        if task.body.resource is Resource.COLLECTIVE:
             shape = Shape(task.body.name, len(task.body.devices), task.body.payload_bytes(task))
             if shape not in shapes:
                 shapes[shape] = _alone(plan, task)

@@ -22,10 +22,10 @@ from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 GLOO = "gloo"
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 
 class CpuGroupTestbed(CpuTestbed):

@@ -12,8 +12,8 @@ from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import ControlChannel
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
-from traces.profile import Profile
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError
 
 NCCL = "nccl"
 
@@ -24,10 +24,10 @@ class GpuGroupTestbed(GpuTestbed):
     def __init__(self, channel: ControlChannel, driver: Driver, mode: str = "eager", precision: str = "fp32"):
         """`driver` is that of this process's GPU.
 
-        Raises StepcastError for graphs: a capture would have to contain every process's collectives.
+        Raises SchedcastError for graphs: a capture would have to contain every process's collectives.
         """
         if mode != "eager":
-            raise StepcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
+            raise SchedcastError(f"--mode {mode}: several processes run eagerly; leave it out, or use one process")
         super().__init__(driver, mode, precision)
         self._channel = channel
 

@@ -19,7 +19,7 @@ from calibrate.preflight.registry import probes
 from calibrate.preflight.validations import Target
 from calibrate.quiet import wait_until_quiet
 from executors.cuda.torch_driver import gpu
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.parents import end_with
 
 REAL = "calibrate.preflight.child:on_gpu"
@@ -28,13 +28,13 @@ QUIET = "other processes"
 
 
 def on_gpu(index: str = "0") -> Context:
-    """The context of probes on GPU `index`. Raises StepcastError if it cannot be used."""
+    """The context of probes on GPU `index`. Raises SchedcastError if it cannot be used."""
     return Context(gpu(int(index)))
 
 
 def main(handle: str, request: str) -> None:
     """Answer the requests of the connection until it is closed."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="stepcast: %(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="schedcast: %(message)s")
     end_with(os.getppid())
     os.set_inheritable(int(handle), False)
     connection, given = Connection(int(handle)), json.loads(request)
@@ -42,7 +42,7 @@ def main(handle: str, request: str) -> None:
     module, function, *arguments = given["opener"].split(":")
     try:
         context: Context = getattr(import_module(module), function)(*arguments)
-    except StepcastError as error:
+    except SchedcastError as error:
         connection.recv()
         connection.send({"unusable": str(error)})
         return

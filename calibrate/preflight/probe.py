@@ -21,17 +21,17 @@ from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
 from calibrate.testbed import Progress, no_progress
 from executors.cuda.driver import Driver
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.models.user_code import brief
+from simulator.model.job import Job
+from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError, UnusableFileError
+from traces.documents.gpu_report import OUTPUTS
+from traces.documents.profile import Identity, Profile
+from traces.documents.shipped import FILES
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import write_json
-from traces.gpu_report import OUTPUTS
-from traces.profile import Identity, Profile
-from traces.shipped import FILES
 
-#: The worth of what to mend: see `traces.gpu_report.Mend`.
+#: The worth of what to mend: see `traces.documents.gpu_report.Mend`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
 #: A probe that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0
@@ -104,7 +104,7 @@ class Context:
             write_json(self._output, self.figures)
 
     def fault(self, worth: int, mend: str) -> None:
-        """Say what to mend, since the GPU does something else than Stepcast assumes."""
+        """Say what to mend, since the GPU does something else than Schedcast assumes."""
         self.faults.append((worth, mend))
 
     def attempt(self, name: str, case: Callable[[], Any], must: str, worth: int = WRONG) -> Any:
@@ -131,7 +131,7 @@ class Context:
 
     @cached_property
     def profiles(self) -> dict[bool, Profile]:
-        """The folder's profiles by TF32; empty ones where it has none. Raises StepcastError if one is of another machine."""
+        """The folder's profiles by TF32; empty ones where it has none. Raises SchedcastError if one is of another machine."""
         return {tf32: self._profile(tf32) for tf32 in FILES}
 
     def profile_path(self, tf32: bool) -> Path:
@@ -171,7 +171,7 @@ class Context:
             self.notes.append(f"all measurements based on {path.name} were repeated: {self.scrubbed(error)}")
             return Profile(identity=identity)
         if different := profile.matches(identity):
-            raise StepcastError(
+            raise SchedcastError(
                 f"{path} was measured on another machine or software ({'; '.join(different)}); choose another --out, or replace all with"
                 " --no-resume"
             )
@@ -263,7 +263,7 @@ def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve
         fields = {"status": "unsuited", "why": context.scrubbed(error)}
     except Exception as error:
         traceback.print_exc()
-        own = isinstance(error, StepcastError)
+        own = isinstance(error, SchedcastError)
         fields = {"status": "failed", "why": context.scrubbed(error if own else brief(error)), "where": "" if own else _frames(error)}
     mend = [{"worth": worth, "text": text} for worth, text in context.faults]
     flags = list(dict.fromkeys(context.flags))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from calibrate.preflight import validations
 from calibrate.preflight.probe import Probe
-from simulator.discovery import modules
+from simulator.plan.discovery import modules
 from traces.errors import UnknownNameError
 
 #: The package whose modules declare the quick probes.

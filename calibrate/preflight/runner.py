@@ -25,13 +25,13 @@ from calibrate.identity import same_device
 from calibrate.preflight.child import QUIET
 from calibrate.preflight.probe import BLOCKS, GRACE_S, Context, Probe
 from calibrate.preflight.validations import TARGETS, Target
-from traces.comparison import Validation
-from traces.errors import StepcastError, UnusableFileError
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, GpuReport, Mend, PartRecord, fix_first, summarise
+from traces.documents.profile import Identity
+from traces.documents.profile_files import samples_path
+from traces.documents.shipped import FILES
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import read_json
-from traces.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, GpuReport, Mend, PartRecord, fix_first, summarise
-from traces.profile import Identity
-from traces.profile_files import samples_path
-from traces.shipped import FILES
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
@@ -71,16 +71,16 @@ class Processes:
         self.close()
 
     def look(self, wait_s: float, show: Show) -> tuple[str, float | None]:
-        """Wait as `calibrate.quiet` does. Returns the GPU's name and the share that others take. Raises StepcastError if it is unusable."""
+        """Wait as `calibrate.quiet` does. Returns the GPU's name and what others take of it. Raises SchedcastError if unusable."""
         self._start(Path(os.devnull), {})
         try:
             reply = self._exchange(_OPENING_S + wait_s, (QUIET, wait_s, 0.0), show)
         except (EOFError, OSError) as error:
-            raise StepcastError("the GPU could not be opened; stepcast gpu-first --out DIR keeps what its process says") from error
+            raise SchedcastError("the GPU could not be opened; schedcast gpu-first --out DIR keeps what its process says") from error
         finally:
             self.close()
         if "unusable" in reply:
-            raise StepcastError(reply["unusable"])
+            raise SchedcastError(reply["unusable"])
         return reply["product"], reply["busy_share"]
 
     def ask(self, probe: Probe, limit_s: float, left_s: float, reserve_s: float, show: Show) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Runner:
         """Run the probes and return the document, which is also on disk.
 
         Those that failed before come last, since one of them may break the GPU again. If interrupted, what was measured stays. Raises
-        StepcastError if there is no GPU that can be used, or if the folder is of another one.
+        SchedcastError if there is no GPU that can be used, or if the folder is of another one.
         """
         first, *rest = self.probes
         self._identify(first)
@@ -240,7 +240,7 @@ class Runner:
             record = record.model_copy(update={"mend": (*record.mend, Mend(worth=BLOCKS, text=why))})
         self.records[probe.name] = record
         if "unusable" in fields and probe is self.probes[0]:
-            raise StepcastError(fields["unusable"])
+            raise SchedcastError(fields["unusable"])
         return "unusable" not in fields
 
     def write(self, complete: bool = False) -> GpuReport:
@@ -274,7 +274,7 @@ class Runner:
             self.write()
         try:
             self.attempt(first, first.limit_s)
-        except StepcastError:
+        except SchedcastError:
             if new:
                 for path in (self.folder / REPORT, *(self.folder / OUTPUTS / f"{first.name}.{kind}" for kind in ("json", "log"))):
                     path.unlink(missing_ok=True)
@@ -288,7 +288,7 @@ class Runner:
         before = self._earlier.device if self._earlier is not None else {}
         if before and self.device and not same_device(before, self.device):
             names = [" ".join(str(of.get(name)) for name in ("name", "sms", "driver", "cuda", "torch")) for of in (before, self.device)]
-            raise StepcastError(
+            raise SchedcastError(
                 f"{self.folder} is of another machine or software ({names[0]} there, {names[1]} here); choose another --out, or replace all"
                 " with --no-resume"
             )

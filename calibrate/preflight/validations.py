@@ -12,14 +12,14 @@ from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
 from calibrate.preflight.probe import Context, CutShortError, Probe, UnsuitedError, usable
 from calibrate.validation import BASELINE, validate
-from simulator.job import Job
-from simulator.models.user_code import brief
-from simulator.options import option_values
+from simulator.model.job import Job
+from simulator.model.user_code import brief
 from simulator.strategies import registry as strategies
-from traces.comparison import Validation
-from traces.errors import StepcastError, UnusableFileError
-from traces.gpu_report import VALIDATIONS
-from traces.shipped import FILES
+from simulator.strategies.options import option_values
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import VALIDATIONS
+from traces.documents.shipped import FILES
+from traces.errors import SchedcastError, UnusableFileError
 
 MODES = ("eager", "graph")
 #: The first `FIRST` models also run with a small batch, and run every strategy early.
@@ -206,7 +206,7 @@ def _validate(case: Case, context: Context) -> str:
     if case.partitions > 1:
         try:
             context.driver.partitions(case.partitions)
-        except StepcastError as error:
+        except SchedcastError as error:
             raise UnsuitedError(str(error)) from error
     notes, flags = list(context.profiles[case.tf32].notes), context.flags
     try:
@@ -220,7 +220,7 @@ def _validate(case: Case, context: Context) -> str:
         del error
         validation = _one_by_one(case, context)
     if not validation.ran:
-        raise StepcastError(validation.results[0].status.removeprefix("skipped: "))
+        raise SchedcastError(validation.results[0].status.removeprefix("skipped: "))
     validation.save(context.folder / case.file)
     flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
     context.same_numbers = _same_numbers(validation)

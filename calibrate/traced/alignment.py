@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.errors import StepcastError
-from traces.recording.operators import Shape
+from traces.errors import SchedcastError
+from traces.formats.operators import Shape
 
 #: Pairs of a plan's op and a recorded one at most; more take half a gigabyte.
 MOST_PAIRS = 100_000_000
@@ -28,9 +28,9 @@ class Token(NamedTuple):
 
 
 def aligned(plan: Sequence[Token], recorded: Sequence[Token], with_shapes: bool = True) -> list[tuple[int, int]]:
-    """Pairs (index in `plan`, index in `recorded`), increasing in both. Raises StepcastError if there are too many ops."""
+    """Pairs (index in `plan`, index in `recorded`), increasing in both. Raises SchedcastError if there are too many ops."""
     if len(plan) * len(recorded) > MOST_PAIRS:
-        raise StepcastError(f"the trace has {len(recorded):,} ops in one step, too many to align with the plan's {len(plan):,}")
+        raise SchedcastError(f"the trace has {len(recorded):,} ops in one step, too many to align with the plan's {len(plan):,}")
     weights = _weights(plan, recorded, with_shapes)
     rows, columns = weights.shape
     best = np.zeros((rows + 1, columns + 1), dtype=np.int32)

@@ -7,13 +7,12 @@ says what a cost is worth that the fits supply, as for another batch: half of th
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from simulator.bodies.opcall import OpCall
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def checked(plan: Plan, machine: Machine, profile: Profile, precision: str | Non
 
 def every_second_layer(plan: Plan, machine: Machine) -> Collection[str]:
     """The keys of the ops of every second layer with parameters or activations, in the order of their first op."""
-    tasks = [task for task in plan.tasks if isinstance(task.body, OpCall)]
+    tasks = [task for task in plan.tasks if task.body.op]
     layers = list(dict.fromkeys(task.layer for task in tasks))[1::2]
     return {cost_key(task, machine) for task in tasks if task.layer in layers}
 

@@ -10,14 +10,12 @@ from calibrate.traced.names import ALLOCATIONS, common_name
 from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts, Kernel
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.profile import KeyCost, Stats
-from traces.recording.recording import Recording, by_lane
+from traces.documents.profile import KeyCost, Stats
+from traces.formats.recording import Recording, by_lane
 
 #: Half the distance of the quartiles of a time that was divided without a sign of where, as a share of it.
 _UNCERTAIN = 0.35
@@ -82,7 +80,7 @@ def key_costs(steps: Steps, plans: Sequence[Plan], machine: Machine, facts: GpuF
     by_shape: dict[object, list[Task]] = {}
     for number, plan in enumerate((steps.plan, *plans)):
         for task in plan.tasks:
-            if isinstance(task.body, Update):
+            if task.body.is_update:
                 by_shape.setdefault((number, task.reads[0].shape if task.body.form == "for" else ()), []).append(task)
     for tasks in by_shape.values():
         for ops in steps.update_ops(steps.complete, tasks[0]):
@@ -100,11 +98,11 @@ def _whole(run: RecordedRun, task: Task, op: RecordedOp) -> Sample:
 
 def _parts(whole: Plan, divided: Plan) -> dict[int, tuple[Task, ...]]:
     """For the index of every op of `whole` that `divided` issues in two parts, these parts: dX, then dW and dB."""
-    rest = [task for task in divided.tasks if isinstance(task.body, OpCall)]
+    rest = [task for task in divided.tasks if task.body.op]
     parts: dict[int, tuple[Task, ...]] = {}
     position = 0
     for index, task in enumerate(whole.tasks):
-        if not isinstance(task.body, OpCall) or position >= len(rest):
+        if not task.body.op or position >= len(rest):
             continue
         first = rest[position]
         second = rest[position + 1] if position + 1 < len(rest) else None

@@ -13,22 +13,20 @@ from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.refusals import check_kind, check_settings, check_shares
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
-from simulator.costs.model import CostModel, measurable
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.machine import Machine
 from simulator.machine.presets import one_gpu
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.preset import dense_precision
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
-from traces.errors import StepcastError
-from traces.profile import Dispatch, Identity, Profile
-from traces.recording import iterations
-from traces.recording.kineto import load_trace
-from traces.recording.recording import Recording
+from traces.documents.comparison import PYTORCH
+from traces.documents.profile import Dispatch, Identity, Profile
+from traces.errors import SchedcastError
+from traces.formats import iterations
+from traces.formats.kineto import load_trace
+from traces.formats.recording import Recording
 
 #: Blocks that an SM holds at most, by compute capability (CUDA C++ Programming Guide, technical specifications); 32 for others.
 _BLOCKS_PER_SM = {(3, 7): 16, (7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}
@@ -76,16 +74,14 @@ class Traced:
 def profile_from_trace(path: Path, job: Job) -> Traced:
     """Align the trace with the job's step, and return the costs that it recorded.
 
-    Raises StepcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
+    Raises SchedcastError if the file cannot be read, if it is of another kind, model, batch, optimizer or precision than said, or if it
     names a GPU that has no preset.
     """
     recording = load_trace(path)
     profile, facts = _gpu(recording, job)
     machine = gpu_machine(profile)
     plain, divided = _plan(PYTORCH, job, machine.for_pytorch), _plan(_DIVIDED, job, machine)
-    run = RecordedRun(
-        recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if isinstance(t.body, OpCall)}
-    )
+    run = RecordedRun(recording, iterations.find(recording), {common_name(t.body.target) for t in plain.tasks if t.body.op})
     check_kind(run)
     steps = Steps(run, plain)
     check_shares(run, steps, Steps(run, plain, with_shapes=False), job, CostModel(machine, None, dense_precision(job, None)))
@@ -117,14 +113,14 @@ def _plan(name: str, job: Job, machine: Machine) -> Plan:
 
 
 def _gpu(recording: Recording, job: Job) -> tuple[Profile, GpuFacts]:
-    """An empty profile of the GPU that did the most work, and its properties. Raises StepcastError if the trace does not name it."""
+    """An empty profile of the GPU that did the most work, and its properties. Raises SchedcastError if the trace does not name it."""
     seconds: dict[int, float] = {}
     for work in recording.works:
         seconds[work.device] = seconds.get(work.device, 0.0) + work.duration_s
     properties = recording.operators.properties.get(max(seconds, key=seconds.get), {})
     name, sms = properties.get("name"), _number(properties, "numSms")
     if not isinstance(name, str) or not name or not sms:
-        raise StepcastError(
+        raise SchedcastError(
             f"trace {recording.source} does not say which GPU it is of (deviceProperties); record it with PyTorch 1.9 or later"
         )
     capability = (_number(properties, "computeMajor"), _number(properties, "computeMinor"))
@@ -153,7 +149,7 @@ def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> li
     notes = [f"costs are from {of}; the host's times are those under a profiler"]
     if missing:
         notes.append(f"{len(missing)} keys were not recorded")
-    updates = [task for task in steps.plan.tasks if isinstance(task.body, Update)]
+    updates = [task for task in steps.plan.tasks if task.body.is_update]
     recorded = [ops for task in updates[:1] for ops in steps.update_ops(steps.complete, task)]
     if recorded and updates[0].body.form == "for":
         shape = updates[0].reads[0].shape

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from calibrate.traced.names import UPDATE, VIEWS, ZEROING, common_name, phase_within
 from calibrate.traced.steps import Step, Steps
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.plan.task import BACKWARD, FORWARD
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 #: With at least this many steps the time between two ops is the median over steps; with fewer, long ones are clipped.
 _SEVERAL = 3
@@ -35,18 +33,18 @@ def host_times(steps: Steps) -> HostTimes:
     view_s = _view_s(steps)
     zeroing, updating = _ranges(steps, ZEROING), _ranges(steps, UPDATE)
     gaps = {phase: _between(steps, phase) for phase in (FORWARD, BACKWARD)}
-    calls = {phase: [t for t in steps.plan.tasks if t.phase == phase and isinstance(t.body, OpCall)] for phase in (FORWARD, BACKWARD)}
+    calls = {phase: [t for t in steps.plan.tasks if t.phase == phase and t.body.op] for phase in (FORWARD, BACKWARD)}
     each_s = {phase: (gaps[phase] - view_s * sum(task.view_calls for task in calls[phase])) / max(1, len(calls[phase])) for phase in calls}
     parameter_s = _before_steps(steps, zeroing) / parameters
     update_s = _update_s(steps, updating)
-    if any(isinstance(task.body, Update) and task.body.form == "for" for task in steps.plan.tasks):  # a task per parameter
+    if any(task.body.is_update and task.body.form == "for" for task in steps.plan.tasks):  # a task per parameter
         parameter_s, update_s = parameter_s + update_s / parameters, 0.0
     loop = LoopCosts(forward_s=each_s[FORWARD], backward_s=each_s[BACKWARD], view_s=view_s, update_s=update_s, parameter_s=parameter_s)
     return HostTimes(loop, _outside_s(steps, zeroing))
 
 
 def _parameters(steps: Steps) -> int:
-    return max(1, sum(len(task.body.parameters) for task in steps.plan.tasks if isinstance(task.body, Update)))
+    return max(1, sum(len(task.body.parameters) for task in steps.plan.tasks if task.body.is_update))
 
 
 def _view_s(steps: Steps) -> float:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from calibrate.traced.names import FORWARD, GRADIENT, UPDATE, ZEROING, bare, common_name, is_aten, phase_within, updates_parameters
-from traces.recording.iterations import Iterations
-from traces.recording.operators import Operators, Shape
-from traces.recording.recording import KERNEL, MEMSET, Recording
+from traces.formats.iterations import Iterations
+from traces.formats.operators import Operators, Shape
+from traces.formats.recording import KERNEL, MEMSET, Recording
 
 #: A call that takes longer than this many typical launches waited for the device, for room in its queue or for a lock.
 _BLOCKED = 10.0

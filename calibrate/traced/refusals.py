@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from calibrate.traced.names import is_aten
 from calibrate.traced.recorded_ops import RecordedRun
 from calibrate.traced.steps import Steps
-from simulator.bodies.update import Update
-from simulator.costs.model import CostModel
-from simulator.graph import TrainingGraph
-from simulator.job import Job
-from traces.errors import StepcastError
+from simulator.engine.costs.model import CostModel
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from traces.errors import SchedcastError
 from traces.units import percent
 
 #: The least share of the recorded kernel time that must belong to the plan, and of the plan's predicted time that must be recorded.
@@ -37,19 +36,19 @@ def check_kind(run: RecordedRun) -> None:
     recording, operators = run.recording, run.operators
     name = f"trace {recording.source}"
     if not any(is_aten(operator.name) for operator in operators.all):
-        raise StepcastError(f"{name} has no ops of PyTorch on the host; record with ProfilerActivity.CPU as well as CUDA")
+        raise SchedcastError(f"{name} has no ops of PyTorch on the host; record with ProfilerActivity.CPU as well as CUDA")
     total_s = sum(work.duration_s for work in recording.works) or 1.0
     graphs = [w for w in recording.works if w.call >= 0 and "Graph" in recording.calls[w.call].name]
     graph_share = sum(work.duration_s for work in graphs) / total_s
     compiled_s = sum(work.duration_s for work in recording.works if _COMPILED.search(work.name))
     compiled = any(_COMPILED.search(operator.name) for operator in operators.all)
     if graph_share >= _MUCH:
-        raise StepcastError(
+        raise SchedcastError(
             f"{name}: {_percent(graph_share)} of its kernel time was launched by CUDA graphs, which name no ops (matched: 0 % of it);"
             " record an eager step"
         )
     if compiled or compiled_s / total_s >= _MUCH:
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} was recorded under torch.compile: {_percent(compiled_s / total_s)} of its kernel time is in generated kernels, which"
             " belong to no single op; record an eager step"
         )
@@ -61,28 +60,28 @@ def check_shares(run: RecordedRun, steps: Steps, named: Steps, job: Job, model: 
     name, words = f"trace {recording.source}", f"matched: {_percent(steps.share)} of its kernel time"
     if not run.has_shapes:
         share = min(named.share, _plan_share(named, model))
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} was recorded without shapes, so that neither model nor batch can be checked (matched by order and names alone:"
             f" {_percent(share)} of {job.model}); record with record_shapes=True"
         )
     if not any(op.phase == "backward" for op in run.ops):
-        raise StepcastError(f"{name} has no backward pass: inference only ({words} with {job.model}); record training steps")
+        raise SchedcastError(f"{name} has no backward pass: inference only ({words} with {job.model}); record training steps")
     _check_parameters(run, job, len(steps.by_iteration), words)
     recorded_share, plan_share = steps.share, _plan_share(steps, model)
     if min(recorded_share, plan_share) >= LEAST_SHARE:
         return
     both = f"matched: {_percent(recorded_share)} of its kernel time, {_percent(plan_share)} of the expected time of {job.model}"
     if named.share >= LEAST_SHARE and _plan_share(named, model) >= LEAST_SHARE and _same_weights(named):
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} is of another batch or image size than --batch {job.batch}: its first op takes {_first_shape(named)}, that of the job"
             f" {_expected_shape(named)} ({both})"
         )
     if plan_share >= LEAST_SHARE:
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} has another model or other work beside {job.model}: most of it is {_others(steps)} ({both}, expected at least"
             f" {_percent(LEAST_SHARE)}); record {job.model} alone"
         )
-    raise StepcastError(
+    raise SchedcastError(
         f"{name} is not a training step of {job.model} with batch {job.batch} ({both}, expected at least {_percent(LEAST_SHARE)} of each);"
         " give the model, batch and image size that were recorded"
     )
@@ -94,20 +93,20 @@ def check_settings(run: RecordedRun, steps: Steps, job: Job) -> None:
     classes = {operator.name.split("#")[1].split(".")[0] for operator in run.operators.all if operator.name.startswith("Optimizer.step#")}
     known = classes & set(_OPTIMIZERS.values())
     if known and _OPTIMIZERS[job.optimizer] not in known:
-        raise StepcastError(f"{name} trains with {', '.join(sorted(known))}; give its optimizer, as in --optimizer {min(known).lower()}")
+        raise SchedcastError(f"{name} trains with {', '.join(sorted(known))}; give its optimizer, as in --optimizer {min(known).lower()}")
     form = _form(run)
     if form and form != job.form:
         option = {"for": ":for", "foreach": ":foreach", "fused": ":fused"}[form]
-        raise StepcastError(f"{name} updates in the {form} form; give --optimizer {job.optimizer}{option}")
+        raise SchedcastError(f"{name} updates in the {form} form; give --optimizer {job.optimizer}{option}")
     dense = [run.recording.works[i] for step in steps.complete for _, op in step.pairs if op.name in _DENSE for i in op.works]
     total_s = sum(work.duration_s for work in dense) or 1.0
     half, tf32 = (sum(w.duration_s for w in dense if pattern.search(w.name)) / total_s for pattern in (_HALF, _TF32))
     if half >= _MUCH and job.precision in ("default", "fp32", "tf32", "fp64"):
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} computes in 16 bits: {_percent(half)} of the time of its convolutions and matrix products; give its --precision"
         )
     if tf32 >= _MUCH and job.precision == "fp32":
-        raise StepcastError(
+        raise SchedcastError(
             f"{name} computes in TF32: {_percent(tf32)} of the time of its convolutions and matrix products; give --precision tf32"
         )
 
@@ -138,7 +137,7 @@ def _check_parameters(run: RecordedRun, job: Job, iterations: int, words: str) -
     per_step = Counter({shape: round(count / backwards) or 1 for shape, count in recorded.items()})
     share = (expected & per_step).total() / max(expected.total(), per_step.total())
     if share < LEAST_PARAMETERS:
-        raise StepcastError(
+        raise SchedcastError(
             f"trace {run.recording.source} is of another model than {job.model}: it computes gradients of {per_step.total()} parameters,"
             f" of which {(expected & per_step).total()} have the shapes of the model's {expected.total()} ({words})"
         )
@@ -157,7 +156,7 @@ def _plan_share(steps: Steps, model: CostModel) -> float:
     """The share of the plan's time, as priced without the trace, that was recorded."""
     costs = model.resolve(steps.plan)
     missing = {id(task) for task in steps.missing}
-    counted = [(task, cost.cold_s) for task, cost in zip(steps.plan.tasks, costs, strict=True) if not isinstance(task.body, Update)]
+    counted = [(task, cost.cold_s) for task, cost in zip(steps.plan.tasks, costs, strict=True) if not task.body.is_update]
     total_s = sum(seconds for _, seconds in counted)
     return sum(seconds for task, seconds in counted if id(task) not in missing) / total_s if total_s else 0.0
 

@@ -8,11 +8,9 @@ from functools import cached_property
 from calibrate.traced.alignment import Token, aligned
 from calibrate.traced.names import UPDATE, common_name
 from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.recording.operators import Shape
+from traces.formats.operators import Shape
 
 #: A step counts if it has at least this share of the matched ops of the step with the most: the first and the last may be incomplete.
 _COMPLETE = 0.98
@@ -43,7 +41,7 @@ class Steps:
 
     def __init__(self, run: RecordedRun, plan: Plan, with_shapes: bool = True):
         self.run, self.plan = run, plan
-        self.calls = [index for index, task in enumerate(plan.tasks) if isinstance(task.body, OpCall)]
+        self.calls = [index for index, task in enumerate(plan.tasks) if task.body.op]
         self._tokens = [token_of(plan.tasks[index]) for index in self.calls]
         self._with_shapes = with_shapes
         self._known: dict[tuple[Token, ...], list[tuple[int, int]]] = {}
@@ -78,9 +76,7 @@ class Steps:
     def missing(self) -> tuple[Task, ...]:
         """Tasks of the plan without a recorded op in any step that counts."""
         with_op = {index for step in self.complete for index, _ in step.pairs}
-        with_op |= {
-            index for index, task in enumerate(self.plan.tasks) if isinstance(task.body, Update) and self.update_ops(self.complete, task)
-        }
+        with_op |= {index for index, task in enumerate(self.plan.tasks) if task.body.is_update and self.update_ops(self.complete, task)}
         return tuple(task for index, task in enumerate(self.plan.tasks) if index not in with_op)
 
     def others_by_name(self) -> list[tuple[str, int, float]]:
@@ -115,7 +111,7 @@ class Steps:
         return Step(iteration, pairs, updates, tuple(op for op in ops if id(op) not in taken))
 
     def _updates(self, ops: Sequence[RecordedOp]) -> dict[Shape, tuple[RecordedOp, ...]]:
-        tasks = [task for task in self.plan.tasks if isinstance(task.body, Update)]
+        tasks = [task for task in self.plan.tasks if task.body.is_update]
         if not tasks or not ops:
             return {}
         if tasks[0].body.form != "for":

@@ -44,7 +44,7 @@ def prepare() -> bool:
     except (OSError, AttributeError):
         accepted = False
     if not accepted:
-        logging.getLogger("stepcast").warning("the C library's allocator cannot be set; CPU times will be less predictable")
+        logging.getLogger("schedcast").warning("the C library's allocator cannot be set; CPU times will be less predictable")
     return accepted
 
 

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -29,7 +30,7 @@ from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The position of a thread that is not pinned to a core; see `Callers`.
 UNPINNED = -1
@@ -46,7 +47,7 @@ class CpuBackend:
     def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
         """`anchor`: time the anchor op inside runs. `cores`: the cores to use, in order (default: all that this process may use).
 
-        Raises StepcastError if the machine has more cores than that.
+        Raises SchedcastError if the machine has more cores than that.
         """
         cores = deque(available_cores() if cores is None else cores)
         self.groups: dict[str, tuple[int, ...]] = {}
@@ -54,7 +55,7 @@ class CpuBackend:
         for device in machine.devices:
             if len(cores) < device.sms:
                 total = sum(d.sms for d in machine.devices)
-                raise StepcastError(
+                raise SchedcastError(
                     f"machine {machine.name} has {total} cores; this process may use {len(available_cores())}; ask for fewer"
                 )
             group = [cores.popleft() for _ in range(device.sms)]
@@ -270,7 +271,7 @@ class CpuExecutable:
                 except BaseException:
                     schedule.stop()
                     raise
-                entry = schedule.advance(entry, server, lambda end_s, item=item: on_end(item, end_s), self._transfers[entry[1]])
+                entry = schedule.advance(entry, server, partial(on_end, item), self._transfers[entry[1]])
 
         networked = dict.fromkeys(server for server in schedule.servers if server not in self.backend.groups)
         wait = self.backend.callers.start(lambda server: serve(server, UNPINNED), networked)

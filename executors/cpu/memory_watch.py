@@ -8,7 +8,7 @@ memory that an op allocates and frees within its run.
 
 from executors.binding import Binding, Instance, task_storages
 from executors.cpu import allocator
-from simulator.memory.over_time import owners
+from simulator.engine.memory.over_time import owners
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 _POLICY = "OMP_WAIT_POLICY"
 #: Says to processes started from here that the policy in their environment is not the user's.
-_OURS = "STEPCAST_WAIT_POLICY"
+_OURS = "SCHEDCAST_WAIT_POLICY"
 #: The variable that torchrun sets to 1 in each of several processes, unless the user has set it, and one that only torchrun sets.
 _THREADS, _TORCHRUN = "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"
 

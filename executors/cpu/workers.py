@@ -24,7 +24,7 @@ class Workers:
         for core in cores:
             requests: SimpleQueue = SimpleQueue()
             self._requests.append(requests)
-            threading.Thread(target=self._serve, args=(core, requests), daemon=True, name=f"stepcast-core{core}").start()
+            threading.Thread(target=self._serve, args=(core, requests), daemon=True, name=f"schedcast-core{core}").start()
 
     def run(self, work: Callable[[int], None], positions: tuple[int, ...] | None = None) -> None:
         """Run `work(position)` on the workers at `positions` (default: all) and wait for them."""
@@ -68,7 +68,7 @@ class Callers:
         for name in names:
             if name not in self._requests:
                 self._requests[name] = SimpleQueue()
-                threading.Thread(target=_serve_calls, args=(self._requests[name],), daemon=True, name=f"stepcast {name}").start()
+                threading.Thread(target=_serve_calls, args=(self._requests[name],), daemon=True, name=f"schedcast {name}").start()
             self._requests[name].put((work, name, results))
 
         def wait() -> None:

@@ -14,7 +14,7 @@ from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 class CudaBackend:
@@ -24,10 +24,10 @@ class CudaBackend:
         """A machine with several devices is run on partitions of the GPU; plans may use the whole GPU, too.
 
         If the driver cannot capture the work of several partitions in one graph, `mode` becomes eager; see `runnable_mode`.
-        Raises StepcastError if the GPU cannot be split.
+        Raises SchedcastError if the GPU cannot be split.
         """
         if mode not in (EAGER, GRAPH):
-            raise StepcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
+            raise SchedcastError(f"unknown mode {mode!r}; expected {EAGER} or {GRAPH}")
         self.machine, self.driver = machine, driver
         self.partitions = _partitions(machine, driver)
         self.mode, _ = runnable_mode(driver, mode, len(machine.devices))
@@ -81,7 +81,7 @@ def _partitions(machine: Machine, driver: Driver) -> dict[str, Partition | None]
     partitions = driver.partitions(len(names))
     for device, partition in zip(machine.devices, partitions, strict=True):
         if device.sms != partition.sms:
-            raise StepcastError(
+            raise SchedcastError(
                 f"{device.name} was planned with {device.sms} SMs; the GPU's partition has {partition.sms}: calibrate it first"
             )
     check_events(driver, partitions)

@@ -3,25 +3,25 @@
 from types import ModuleType
 from typing import Any
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 class DriverApi:
-    """The functions of `cuda.bindings.driver`, with errors raised as StepcastError. `names`: the module itself, for its constants."""
+    """The functions of `cuda.bindings.driver`, with errors raised as SchedcastError. `names`: the module itself, for its constants."""
 
     def __init__(self, names: ModuleType):
         self.names = names
 
     def __call__(self, function: str, *args: Any) -> Any:
-        """Call one function. Returns its only output, or a tuple of its outputs. Raises StepcastError if it fails or does not exist."""
+        """Call one function. Returns its only output, or a tuple of its outputs. Raises SchedcastError if it fails or does not exist."""
         try:
             code, *outputs = getattr(self.names, function)(*args)
         except AttributeError as error:
-            raise StepcastError(f"cuda-bindings has no {function} ({error}); install a newer one: pip install -U cuda-bindings") from error
+            raise SchedcastError(f"cuda-bindings has no {function} ({error}); install a newer one: pip install -U cuda-bindings") from error
         except RuntimeError as error:  # cuda.bindings looks the function up in libcuda at the first call
-            raise StepcastError(f"the GPU driver has no {function} ({first_line(error)}); update the driver") from error
+            raise SchedcastError(f"the GPU driver has no {function} ({first_line(error)}); update the driver") from error
         if int(code) != 0:
-            raise StepcastError(f"{function} failed with {code.name}; see the CUDA driver's documentation of that error")
+            raise SchedcastError(f"{function} failed with {code.name}; see the CUDA driver's documentation of that error")
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

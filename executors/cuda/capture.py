@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 #: From this version on CUDAGraph.reset releases the pool of a failed capture (pytorch/pytorch#190348). Releasing it twice is an error.
-_RESET_RELEASES = torch.__version__ >= (2, 14)
+_RESET_RELEASES = torch.__version__ >= (2, 14)  # type: ignore[operator]  # declared for strings only
 #: Failed graphs, kept alive because PyTorch's allocator of pinned memory may still point to them.
 _failed: list[torch.cuda.CUDAGraph] = []
 

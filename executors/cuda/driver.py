@@ -1,13 +1,13 @@
 """The interface through which the executor and the calibration use one GPU.
 
 `torch_driver` implements it with CUDA, and the tests with a simulated GPU. Streams and events are used like PyTorch's:
-`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`.
+`stream.wait_event(event)`, `event.record(stream)`, `first.elapsed_time(last)`. They are typed Any where only the driver's own will do.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -52,10 +52,10 @@ class Partition:
 class Event(Protocol):
     """A point in a stream."""
 
-    def record(self, stream: "Stream") -> None:
+    def record(self, stream: Any) -> None:
         """Mark the current end of the stream. A point marked earlier is forgotten."""
 
-    def elapsed_time(self, end: "Event") -> float:
+    def elapsed_time(self, end: Any) -> float:
         """Milliseconds from this event to `end`. Both must be timing events that have been reached."""
 
     def query(self) -> bool:
@@ -65,7 +65,9 @@ class Event(Protocol):
 class Stream(Protocol):
     """A serial queue of the GPU."""
 
-    def wait_event(self, event: Event) -> None:
+    priority: int
+
+    def wait_event(self, event: Any) -> None:
         """Let all later work on this stream wait for the point that the event marks now."""
 
 
@@ -95,7 +97,7 @@ class Driver(Protocol):
         """A stream with a queue of its own, which no other stream in use shares.
 
         Smaller priorities are more urgent; they are clipped to the GPU's levels. The stream's kernels run on the partition's SMs (default:
-        all SMs). Raises StepcastError if there are no more streams.
+        all SMs). Raises SchedcastError if there are no more streams.
         """
 
     def use(self, stream: Stream) -> None:
@@ -114,7 +116,7 @@ class Driver(Protocol):
         """Stop the current stream until a host thread of the driver has slept for `duration_s` (0: has called a function that returns).
 
         The caller does not wait. In a capture the call becomes a node of the graph. Calls from several streams may run one after another.
-        Raises StepcastError if the driver cannot do so.
+        Raises SchedcastError if the driver cannot do so.
         """
 
     def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
@@ -144,11 +146,11 @@ class Driver(Protocol):
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
         """A uint8 tensor in the host's memory."""
 
-    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+    def kernels(self, works: Sequence[Callable[[], object]]) -> list[list[Kernel]] | None:
         """The kernels that each piece of work launches, in order, from one profiler session; None if the profiler is refused."""
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
-        """Split the SMs into `count` disjoint partitions of equal size. Raises StepcastError with the reason if that is impossible."""
+        """Split the SMs into `count` disjoint partitions of equal size. Raises SchedcastError with the reason if that is impossible."""
 
     def peers(self) -> "Sequence[Driver]":
         """The drivers of the machine's other usable GPUs with the same product name."""
@@ -156,7 +158,7 @@ class Driver(Protocol):
     def sm_ids(self, stream: Stream, replayed: bool = False) -> frozenset[int]:
         """The SMs that kernels on `stream` run on, found by a probe kernel. With `replayed`, the kernel runs in a graph's replay.
 
-        Raises StepcastError if the probe kernel cannot be compiled.
+        Raises SchedcastError if the probe kernel cannot be compiled.
         """
 
     def sm_ids_in_one_graph(self, streams: Sequence[Stream]) -> list[frozenset[int]]:

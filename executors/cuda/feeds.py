@@ -62,7 +62,7 @@ class Feeds:
         on_gpu = [(target, source) for name, target, source in pairs if name not in self.at_host]
         on_host = [(target, source) for name, target, source in pairs if name in self.at_host]
         if on_gpu:
-            copy_all(*map(list, zip(*on_gpu, strict=True)))
+            copy_all([target for target, _ in on_gpu], [source for _, source in on_gpu])
         if on_host:
             wait()
         for target, source in on_host:

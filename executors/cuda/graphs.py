@@ -21,9 +21,9 @@ from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
-from simulator.bodies.update import Update, rate_at
+from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Replays per timed twin. The first has no step length of its own.
 TWIN_REPLAYS = 6
@@ -47,12 +47,12 @@ class GraphProgram(EagerProgram):
         super().__init__(site, plan, tensors, seed, keep, start)
         lag = self._compiled.dependencies.largest_lag
         if lag > unit:
-            raise StepcastError(f"{plan.strategy} works {lag} iterations behind, more than the {unit} of a graph; use --mode eager")
+            raise SchedcastError(f"{plan.strategy} works {lag} iterations behind, more than the {unit} of a graph; use --mode eager")
         _check_draws(plan)
         self.unit = unit
         self._graph: Graph | None = None
         self._graph_rates: tuple[float | None, ...] = ()  # the learning rates that the graph has captured
-        updates = [task for task in plan.tasks if isinstance(task.body, Update)]
+        updates = [task for task in plan.tasks if task.body.is_update]
         self._rates = updates[0].body.rates if updates else ()
         self._update_lags = sorted({task.lag for task in updates})
         self._graph_inputs: list[Placed] = []  # the inputs that the graph reads, by offset; empty if it reads the job's own inputs
@@ -63,7 +63,7 @@ class GraphProgram(EagerProgram):
         self._graph_ends: list[Event] = []  # the ends of the graphs that have been launched and not waited for
         self._crossing = self._slots_across_border()
         if {self.binding.slot[name] for name in self._feeds.at_host} & {slot for slots in self._crossing.values() for slot in slots}:
-            raise StepcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
+            raise SchedcastError(f"{plan.strategy} fetches inputs of earlier iterations, which a CUDA graph cannot; use --mode eager")
         self._main_stream = next(iter(self._streams.values()))  # graphs are captured from the first lane's stream and launched on it
         self.driver.seed(seed)
 
@@ -304,10 +304,10 @@ def _copy_of(instance: Instance) -> Instance:
 
 
 def _check_draws(plan: Plan) -> None:
-    """Raise StepcastError if random numbers drawn in issue order would differ from those of the model."""
+    """Raise SchedcastError if random numbers drawn in issue order would differ from those of the model."""
     draws = [task for task in plan.tasks if task.body.random]
     if len({task.lag for task in draws}) > 1 or [task.body.draw for task in draws] != sorted(task.body.draw for task in draws):
-        raise StepcastError(f"{plan.strategy} draws random numbers in an order of its own, which a CUDA graph cannot; use --mode eager")
+        raise SchedcastError(f"{plan.strategy} draws random numbers in an order of its own, which a CUDA graph cannot; use --mode eager")
 
 
 def _concatenate(*runs: Sequence[float]) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ destroyed, because its streams, and the graphs captured on them, may be used as 
 
 from executors.cuda.bindings import DriverApi
 from executors.cuda.driver import Partition
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The first CUDA version that has cuGreenCtxStreamCreate.
 OLDEST_CUDA = 12050
@@ -16,15 +16,15 @@ _INSTEAD = "use the whole GPU as one device instead"
 def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...]:
     """Split GPU `index` into `count` disjoint partitions of equal size. SMs that alignment leaves over stay unused.
 
-    The primary context must exist. Raises StepcastError with the reason if the GPU cannot be split.
+    The primary context must exist. Raises SchedcastError with the reason if the GPU cannot be split.
     """
     if api is None:
-        raise StepcastError(f"partitions need the package cuda-bindings, which is not installed; install it, or {_INSTEAD}")
+        raise SchedcastError(f"partitions need the package cuda-bindings, which is not installed; install it, or {_INSTEAD}")
     if count < 1:
-        raise StepcastError(f"cannot split a GPU into {count} partitions; expected 1 or more")
+        raise SchedcastError(f"cannot split a GPU into {count} partitions; expected 1 or more")
     version = api("cuDriverGetVersion")
     if version < OLDEST_CUDA:
-        raise StepcastError(
+        raise SchedcastError(
             f"partitions need a GPU driver for CUDA 12.5 or newer, this one is for {version // 1000}.{version % 1000 // 10}; "
             f"update the driver, or {_INSTEAD}"
         )
@@ -34,13 +34,13 @@ def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...
     smallest, step = granularity(api, device, whole.sm)
     size = whole.sm.smCount // count // step * step
     if size < smallest:
-        raise StepcastError(
+        raise SchedcastError(
             f"{whole.sm.smCount} SMs cannot be split into {count} partitions: each must have at least {smallest} SMs, in steps of {step}; "
             f"ask for fewer, or {_INSTEAD}"
         )
     groups, group_count, _rest = api("cuDevSmResourceSplitByCount", count, whole, 0, size)
     if group_count < count:
-        raise StepcastError(f"the driver made only {group_count} of {count} partitions of {size} SMs; ask for fewer, or {_INSTEAD}")
+        raise SchedcastError(f"the driver made only {group_count} of {count} partitions of {size} SMs; ask for fewer, or {_INSTEAD}")
     partitions = []
     for number, group in enumerate(groups[:count]):
         description = api("cuDevResourceGenerateDesc", [group], 1)
@@ -48,7 +48,7 @@ def split(api: DriverApi | None, index: int, count: int) -> tuple[Partition, ...
         partitions.append(Partition(number, int(api("cuGreenCtxGetDevResource", context, sm).sm.smCount), context))
     if len({partition.sms for partition in partitions}) > 1:
         sizes = ", ".join(str(partition.sms) for partition in partitions)
-        raise StepcastError(f"the driver made partitions of unequal size ({sizes} SMs); {_INSTEAD}")
+        raise SchedcastError(f"the driver made partitions of unequal size ({sizes} SMs); {_INSTEAD}")
     return tuple(partitions)
 
 

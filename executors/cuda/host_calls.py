@@ -8,7 +8,7 @@ known to reach the function (NVIDIA/cuda-python, "cudaLaunchHostFunc doesn't wor
 import ctypes
 from functools import cache
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: The largest value of useconds_t, the type of usleep's argument. A larger one would be truncated to 32 bits.
 _MOST_US = 2**32 - 1
@@ -18,15 +18,15 @@ _LIBRARY = "libcuda.so.1"
 def call_host(stream: int, duration_s: float) -> None:
     """Let the stream with this handle call a function that sleeps for `duration_s`, rounded to microseconds; 0 returns at once.
 
-    The system's timers usually end the sleep about 50 us late. Raises StepcastError if the duration is out of range or the call fails.
+    The system's timers usually end the sleep about 50 us late. Raises SchedcastError if the duration is out of range or the call fails.
     """
     microseconds = round(duration_s * 1e6)
     if not 0 <= microseconds <= _MOST_US:
-        raise StepcastError(f"a stream of a GPU cannot call the host for {duration_s} s; expected 0 to {_MOST_US // 10**6} s")
+        raise SchedcastError(f"a stream of a GPU cannot call the host for {duration_s} s; expected 0 to {_MOST_US // 10**6} s")
     driver = _driver()
     code = driver.cuLaunchHostFunc(stream, _function("usleep" if microseconds else "labs"), microseconds)
     if code:
-        raise StepcastError(f"cuLaunchHostFunc failed with {_error_name(driver, code)}; see the CUDA driver's documentation of that error")
+        raise SchedcastError(f"cuLaunchHostFunc failed with {_error_name(driver, code)}; see the CUDA driver's documentation of that error")
 
 
 @cache
@@ -35,7 +35,7 @@ def _driver() -> ctypes.CDLL:
         driver = ctypes.CDLL(_LIBRARY)
         driver.cuLaunchHostFunc.argtypes = [ctypes.c_void_p] * 3
     except (OSError, AttributeError) as error:
-        raise StepcastError(
+        raise SchedcastError(
             f"streams cannot call the host: {_LIBRARY} or its cuLaunchHostFunc is missing; update the GPU driver"
         ) from error
     return driver

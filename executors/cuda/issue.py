@@ -11,7 +11,7 @@ from executors.cuda.driver import Driver, Event, Stream
 from executors.cuda.lanes import Lane
 from executors.kernels.registry import handlers
 from executors.run import failure
-from simulator.memory.release import Releases, releases
+from simulator.engine.memory.release import Releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from executors.cuda.driver import Driver, Partition, Stream
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 Lane = tuple[str, int]
 
 
 def lane_priorities(plan: Plan) -> dict[Lane, int]:
-    """The priority of each lane's tasks. Raises StepcastError if a lane's tasks differ, because a CUDA stream has one priority."""
+    """The priority of each lane's tasks. Raises SchedcastError if a lane's tasks differ, because a CUDA stream has one priority."""
     priorities: dict[Lane, int] = {}
     for task in (task for segment in plan.segments for task in segment.tasks):
         priority = priorities.setdefault(task.lane, task.priority)
         if priority != task.priority:
-            raise StepcastError(
+            raise SchedcastError(
                 f"stream {task.stream} of {task.device} has tasks of priorities {priority} and {task.priority} ({task.name}); "
                 "a CUDA stream has one priority: plan them on two streams"
             )

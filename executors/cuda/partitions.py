@@ -10,9 +10,9 @@ from executors.cuda.bindings import first_line
 from executors.cuda.driver import Driver, Partition
 from executors.cuda.issue import fork, join
 from simulator.engine.simulation import EAGER, GRAPH
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 #: By driver and number of partitions, what `one_graph_refusal` found.
 _refusals: WeakKeyDictionary[Driver, dict[int, str]] = WeakKeyDictionary()
@@ -21,22 +21,22 @@ _refusals: WeakKeyDictionary[Driver, dict[int, str]] = WeakKeyDictionary()
 def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
     """Run a probe kernel on every partition. Returns False, and logs a warning, if the kernel cannot be compiled.
 
-    Raises StepcastError if two partitions share an SM, or if one uses more SMs than it has.
+    Raises SchedcastError if two partitions share an SM, or if one uses more SMs than it has.
     """
     for replayed in (False, True):
         try:
             sms = [driver.sm_ids(driver.stream(partition=partition), replayed) for partition in partitions]
-        except StepcastError as error:
+        except SchedcastError as error:
             log.warning("the GPU's partitions could not be checked to be disjoint: %s", error)
             return False
         overlap = _overlap(partitions, sms, "in a graph" if replayed else "eagerly")
         if overlap:
-            raise StepcastError(f"{overlap}; leave --partition out")
+            raise SchedcastError(f"{overlap}; leave --partition out")
     return True
 
 
 def check_events(driver: Driver, partitions: Sequence[Partition]) -> None:
-    """Raise StepcastError if streams of different partitions cannot wait for each other's events.
+    """Raise SchedcastError if streams of different partitions cannot wait for each other's events.
 
     PyTorch creates events in the primary context, and CUDA documents that an event and the stream that records it share a context.
     """
@@ -46,7 +46,7 @@ def check_events(driver: Driver, partitions: Sequence[Partition]) -> None:
         join(driver, streams, streams[0])
         driver.synchronize()
     except RuntimeError as error:
-        raise StepcastError(
+        raise SchedcastError(
             f"the GPU's partitions cannot wait for each other's events ({first_line(error)}); update the driver, or leave --partition out"
         ) from error
 
@@ -94,7 +94,7 @@ def one_graph_refusal(driver: Driver, partitions: Sequence[Partition]) -> str:
     if not reason:
         try:
             reason = _overlap(partitions, driver.sm_ids_in_one_graph(streams), "in one graph")
-        except StepcastError as error:
+        except SchedcastError as error:
             log.warning("the GPU's partitions could not be checked to be disjoint in one graph: %s", error)
     if not reason:
         return ""

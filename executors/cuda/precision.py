@@ -1,5 +1,7 @@
 """Sets PyTorch's flags that decide which dense kernels run on float32 operands."""
 
+from typing import Any
+
 import torch
 
 
@@ -13,7 +15,8 @@ def set_precision(precision: str) -> dict[str, object]:
     PyTorch has old flags (allow_tf32) and new ones (fp32_precision), and reading an old one raises if the two disagree. When an old one is
     turned off, the new one inherits the setting of a level above, which may be TF32. So this function sets both, the old ones first.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    backends: Any = torch.backends  # has attributes that its type does not list
+    matmul, cudnn = backends.cuda.matmul, backends.cudnn
     products, convolutions = precision == "tf32", precision in ("tf32", "default")
     matmul.allow_tf32 = products
     cudnn.allow_tf32 = convolutions

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from executors.cuda.bindings import first_line
-from executors.cuda.driver import Driver, Stream
+from executors.cuda.driver import Driver
 from executors.cuda.issue import fork, join
 from executors.kernels.native.nvrtc import compiled
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Length of the table of SMs, larger than the SM count of any GPU because the numbers of SMs may have gaps.
 _ROOM = 1024
@@ -18,7 +18,7 @@ _BLOCKS_PER_SM = 4
 #: How long a block spins: about 20 us at 2 GHz, so that every SM gets a block before any SM gets a later one.
 _SPIN_CYCLES = 40_000
 _SOURCE = """
-extern "C" __global__ void stepcast_sm_probe(int* seen, int room, int cycles)
+extern "C" __global__ void schedcast_sm_probe(int* seen, int room, int cycles)
 {
     unsigned int sm;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -30,19 +30,19 @@ extern "C" __global__ void stepcast_sm_probe(int* seen, int room, int cycles)
 
 
 class Probe:
-    """The compiled probe kernel. Raises StepcastError if NVRTC cannot compile it."""
+    """The compiled probe kernel. Raises SchedcastError if NVRTC cannot compile it."""
 
     def __init__(self):
-        self._kernel = compiled(_SOURCE, "stepcast_sm_probe")
+        self._kernel = compiled(_SOURCE, "schedcast_sm_probe")
 
-    def sm_ids(self, driver: Driver, stream: Stream, replayed: bool) -> frozenset[int]:
+    def sm_ids(self, driver: Driver, stream: torch.cuda.Stream, replayed: bool) -> frozenset[int]:
         """The SMs that the blocks of one launch on `stream` ran on. With `replayed`, the launch is part of a replayed graph."""
         if replayed:
             return self.sm_ids_in_one_graph(driver, [stream])[0]
         seen = self._launched(driver, [stream])
         return _marked(seen[0])
 
-    def sm_ids_in_one_graph(self, driver: Driver, streams: Sequence[Stream]) -> list[frozenset[int]]:
+    def sm_ids_in_one_graph(self, driver: Driver, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
         """The SMs of one launch on each stream, with all launches in one graph, which is captured from the first stream."""
         seen = self._launched(driver, streams)  # also loads the kernel, which a capture does not allow
         first = streams[0]
@@ -59,7 +59,7 @@ class Probe:
         driver.synchronize()
         return [_marked(table) for table in seen]
 
-    def _launched(self, driver: Driver, streams: Sequence[Stream]) -> list[torch.Tensor]:
+    def _launched(self, driver: Driver, streams: Sequence[torch.cuda.Stream]) -> list[torch.Tensor]:
         """The tables of one eager launch on each stream."""
         seen = [torch.zeros(_ROOM, dtype=torch.int32, device=driver.device) for _ in streams]
         driver.synchronize()
@@ -68,14 +68,14 @@ class Probe:
         driver.synchronize()
         return seen
 
-    def _launch(self, driver: Driver, stream: Stream, seen: torch.Tensor) -> None:
-        """Raises StepcastError if the driver refuses the launch, for example because kernel and stream belong to different contexts."""
+    def _launch(self, driver: Driver, stream: torch.cuda.Stream, seen: torch.Tensor) -> None:
+        """Raises SchedcastError if the driver refuses the launch, for example because kernel and stream belong to different contexts."""
         grid = (driver.facts.sms * _BLOCKS_PER_SM, 1, 1)
         try:
             with torch.cuda.stream(stream):
                 self._kernel(grid=grid, block=(_THREADS, 1, 1), args=[seen, _ROOM, _SPIN_CYCLES], stream=stream)
         except RuntimeError as error:
-            raise StepcastError(f"the kernel that finds a stream's SMs cannot be launched: {first_line(error)}") from error
+            raise SchedcastError(f"the kernel that finds a stream's SMs cannot be launched: {first_line(error)}") from error
 
 
 def _marked(seen: torch.Tensor) -> frozenset[int]:

@@ -17,8 +17,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 
 from executors.cuda.driver import Kernel
 from traces.errors import UnusableFileError
-from traces.recording.kineto import load_trace
-from traces.recording.recording import COLLECTIVE, KERNEL, Recording
+from traces.formats.kineto import load_trace
+from traces.formats.recording import COLLECTIVE, KERNEL, Recording
 
 #: The prefix of the ranges that the trace reader keeps.
 _RANGE = "ProfilerStep#"
@@ -29,7 +29,7 @@ _TEARDOWN = "TEARDOWN_CUPTI"
 _REATTACHES = (12, 6)
 
 
-def kernels(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+def kernels(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:
     """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work.
 
     A session that records no kernel is repeated once.
@@ -51,7 +51,7 @@ def detach_afterwards() -> None:
         os.environ.setdefault(_TEARDOWN, "1")
 
 
-def _session(works: Sequence[Callable[[], None]], device: torch.device) -> list[list[Kernel]] | None:
+def _session(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:
     """The kernels that one session records, by work; None, after a warning, if the profiler cannot be used."""
     # The ranges are recorded on the host, so its activity is needed too.
     session = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
@@ -68,7 +68,7 @@ def _session(works: Sequence[Callable[[], None]], device: torch.device) -> list[
                 torch.cuda.synchronize(device)
     finally:
         session.stop()
-    with tempfile.TemporaryDirectory(prefix="stepcast-") as folder:
+    with tempfile.TemporaryDirectory(prefix="schedcast-") as folder:
         path = Path(folder) / "trace.json"
         try:
             session.export_chrome_trace(str(path))
@@ -95,5 +95,7 @@ def by_range(recording: Recording, count: int) -> list[list[Kernel]] | None:
     return by_number
 
 
-def _refused(reason: str) -> None:
-    logging.getLogger("stepcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)
+def _refused(reason: str) -> list[list[Kernel]] | None:
+    """Log a warning. Returns None: no kernels."""
+    logging.getLogger("schedcast").warning("kernels cannot be listed because the profiler records no GPU work: %s", reason)
+    return None

@@ -12,7 +12,7 @@ import torch
 from executors.cuda import green
 from executors.cuda.bindings import DriverApi
 from executors.cuda.driver import Partition
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Streams per priority in PyTorch's pool (c10/cuda/CUDAStream.cpp, kStreamsPerPool).
 POOLED = 32
@@ -25,7 +25,7 @@ class Streams:
         self._device, self._api = device, api
         self._used: weakref.WeakValueDictionary[int, torch.cuda.Stream] = weakref.WeakValueDictionary()
         self._spare: dict[tuple[object, int], list[int]] = {}
-        least, greatest = torch.cuda.Stream.priority_range()
+        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # a static method
         self._pooled_levels = least - greatest + 1
         self.levels = self._pooled_levels
         if api is not None:
@@ -34,7 +34,7 @@ class Streams:
             self.levels = least - greatest + 1
 
     def open(self, priority: int, partition: Partition | None = None) -> torch.cuda.Stream:
-        """A stream with a queue of its own. Raises StepcastError if all of PyTorch's are in use and cuda.bindings is not installed."""
+        """A stream with a queue of its own. Raises SchedcastError if all of PyTorch's are in use and cuda.bindings is not installed."""
         priority = min(0, max(1 - self.levels, priority))
         if partition is None and priority > -self._pooled_levels:
             for _ in range(POOLED):
@@ -43,7 +43,7 @@ class Streams:
                     self._used[pooled.cuda_stream] = pooled
                     return pooled
         if self._api is None:
-            raise StepcastError(
+            raise SchedcastError(
                 f"PyTorch has only {POOLED} distinct streams of priority {priority}; install the package cuda-bindings to get more, "
                 "or run a plan with fewer lanes"
             )

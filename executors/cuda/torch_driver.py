@@ -5,19 +5,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 
 from executors.cuda import green, host_calls, profiled
 from executors.cuda.bindings import DriverApi, find_driver_api, first_line
 from executors.cuda.capture import captured
-from executors.cuda.driver import GpuFacts, Kernel, Partition
+from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
 from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
 from executors.cuda.waiting import wait_until
 from executors.cuda.workspaces import Workspaces
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
 CONNECTIONS = "32"
@@ -35,7 +36,7 @@ class TorchDriver:
     """
 
     def __init__(self, index: int = 0):
-        """Raises StepcastError with the reason if this GPU does not exist or cannot be used."""
+        """Raises SchedcastError with the reason if this GPU does not exist or cannot be used."""
         self.connections = _set_connections()
         _require_gpu(index)
         self.device = torch.device("cuda", index)
@@ -43,7 +44,7 @@ class TorchDriver:
             torch.cuda.set_device(self.device)
             torch.cuda.synchronize(self.device)  # creates the context, which the driver's functions below need
         except RuntimeError as error:
-            raise StepcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
+            raise SchedcastError(f"GPU {index} cannot be used ({first_line(error)}); see nvidia-smi for what holds it") from error
         self._api = find_driver_api()
         self._streams = Streams(self.device, self._api)
         self._workspaces = Workspaces(self.device, self.stream)
@@ -71,7 +72,7 @@ class TorchDriver:
         """See Driver."""
         return self._streams.open(priority, partition)
 
-    def use(self, stream: torch.cuda.Stream) -> None:
+    def use(self, stream: Any) -> None:
         """See Driver."""
         torch.cuda.set_stream(stream)
 
@@ -80,7 +81,7 @@ class TorchDriver:
         return torch.cuda.Event(enable_timing=timing, external=external)
 
     @contextmanager
-    def capture(self, stream: torch.cuda.Stream) -> Iterator[torch.cuda.CUDAGraph]:
+    def capture(self, stream: Any) -> Iterator[torch.cuda.CUDAGraph]:
         """See Driver. After an error within the context, the graph is empty, the GPU is usable, and the error is raised."""
         with captured(self.device, stream) as graph:
             self._workspaces.keep_for(graph)
@@ -96,7 +97,7 @@ class TorchDriver:
         wait_until(lambda: all(stream.query() for stream in streams), in_flight)
         torch.cuda.synchronize(self.device)  # for streams that are not ours
 
-    def wait_for(self, event: torch.cuda.Event, in_flight: Callable[[], str] | None = None) -> None:
+    def wait_for(self, event: Event, in_flight: Callable[[], str] | None = None) -> None:
         """See Driver."""
         wait_until(event.query, in_flight)
 
@@ -131,7 +132,7 @@ class TorchDriver:
         """See Driver."""
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
 
-    def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
+    def kernels(self, works: Sequence[Callable[[], object]]) -> list[list[Kernel]] | None:
         """See Driver."""
         return profiled.kernels(works, self.device)
 
@@ -147,17 +148,17 @@ class TorchDriver:
         try:
             for index in range(torch.cuda.device_count()):
                 if index != self.device.index and torch.cuda.get_device_properties(index).name == self.facts.name:
-                    with suppress(StepcastError):  # another process holds this GPU
+                    with suppress(SchedcastError):  # another process holds this GPU
                         drivers.append(gpu(index))
         finally:
             torch.cuda.set_device(self.device)
         return tuple(drivers)
 
-    def sm_ids(self, stream: torch.cuda.Stream, replayed: bool = False) -> frozenset[int]:
+    def sm_ids(self, stream: Any, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
         return self._compiled_probe().sm_ids(self, stream, replayed)
 
-    def sm_ids_in_one_graph(self, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
+    def sm_ids_in_one_graph(self, streams: Sequence[Any]) -> list[frozenset[int]]:
         """See Driver."""
         return self._compiled_probe().sm_ids_in_one_graph(self, streams)
 
@@ -171,7 +172,7 @@ _drivers: dict[int, TorchDriver] = {}
 
 
 def gpu(index: int = 0) -> TorchDriver:
-    """The process's driver of GPU `index`, created at the first call. Raises StepcastError if there is no such GPU."""
+    """The process's driver of GPU `index`, created at the first call. Raises SchedcastError if there is no such GPU."""
     if index not in _drivers:
         _drivers[index] = TorchDriver(index)
     return _drivers[index]
@@ -194,16 +195,16 @@ def _set_connections() -> str:
 
 def _require_gpu(index: int) -> None:
     if torch.version.cuda is None:
-        raise StepcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
+        raise SchedcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available:
         reason = str(caught[-1].message).splitlines()[0] if caught else "no NVIDIA GPU or driver found"
-        raise StepcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
+        raise SchedcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
     count = torch.cuda.device_count()
     if not 0 <= index < count:
-        raise StepcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
+        raise SchedcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
 
 
 def _facts(properties, api: DriverApi | None, index: int, levels: int) -> GpuFacts:

@@ -127,7 +127,8 @@ def with_starts(
 
     `ends`: seconds by (period, task) from the start of a graph's replay. `lanes`: by task. No task starts before `begin_s`.
     """
-    times, last = [], {}
+    times: list[Measured] = []
+    last: dict[tuple[str, int], float] = {}
     for (period, index), end in sorted(ends.items()):
         waited_for = [ends.get((period - edge.delta, edge.index), begin_s) for edge in dependencies.edges(period)[index]]
         begin = max([last.get(lanes[index], begin_s), *waited_for])

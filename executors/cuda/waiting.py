@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-log = logging.getLogger("stepcast")
+log = logging.getLogger("schedcast")
 
 #: Seconds after which the wait is reported for the first time. A chunk of steps rarely takes that long.
 PATIENCE_S = 60.0

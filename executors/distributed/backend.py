@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import isnan, nan
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import torch
@@ -20,7 +20,7 @@ from simulator.plan.json import dump
 from simulator.plan.messages import between_devices
 from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 class DistributedBackend:
@@ -32,16 +32,16 @@ class DistributedBackend:
     def __init__(self, machine: Machine, channel: ControlChannel, kind: str = "cpu", precision: str = "fp32"):
         """`kind`: cpu or cuda.
 
-        Raises StepcastError if a process cannot use its device, if two processes have the same GPU, or if the numbers of devices and
+        Raises SchedcastError if a process cannot use its device, if two processes have the same GPU, or if the numbers of devices and
         processes differ.
         """
         self.names = [device.name for device in machine.devices]
         if len(self.names) != channel.ranks.world:
-            raise StepcastError(
+            raise SchedcastError(
                 f"machine {machine.name} has {len(self.names)} devices for {channel.ranks.world} processes; expected one for each"
             )
         self.machine, self.channel = machine, channel
-        options = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
+        options: dict[str, Any] = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
         self.loaded, (_, *others) = self.run_everywhere(lambda: LoadedPlans.open(channel, **options), {"command": "open", **options})
         if kind == "cuda":
             from executors.distributed.own_gpu import check_distinct
@@ -49,7 +49,8 @@ class DistributedBackend:
             check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
         self.local = self.loaded.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
-        self.numbers, self._unused = count(), []
+        self.numbers = count()
+        self._unused: list[int] = []
 
     def run_everywhere(
         self, on_rank_0: Callable[[], Any], message: Mapping[str, Any], tensors: Named | None = None
@@ -62,11 +63,11 @@ class DistributedBackend:
         own_error, result = None, None
         try:
             result = on_rank_0()
-        except StepcastError as error:
+        except SchedcastError as error:
             own_error = error
         try:
             answers = self.channel.gather({})
-        except StepcastError as error:
+        except SchedcastError as error:
             raise own_error or error from error
         if own_error is not None:
             raise own_error
@@ -82,24 +83,27 @@ class DistributedBackend:
         return self.local.device(name)
 
     def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
-        """Bind every process's part of a plan to copies of `tensors`. Raises StepcastError if a process cannot run its part."""
+        """Bind every process's part of a plan to copies of `tensors`. Raises SchedcastError if a process cannot run its part."""
         return load_parts(plan, keep, lambda part, kept, start: self._load(part, tensors, seed, kept, start))
 
     def _load(self, plan: Plan, tensors: Named, seed: int, keep: tuple[str, ...], start: Start) -> "DistributedProgram":
         """Load a plan of one segment."""
         number = next(self.numbers)
         self._prepare(plan, tensors, self._drop_unused())
-        begin = {"iteration": start.iteration, "before": None if start.before is None else start.before.number}
+        before = cast(DistributedProgram, start.before)
+        begin = {"iteration": start.iteration, "before": None if before is None else before.number}
         message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
         local, _ = self.run_everywhere(lambda: self.loaded.load(number, seed, keep, **begin), message)
         if local is None:
-            raise StepcastError(f"plan {plan.strategy} has no task on {self.names[0]}, the device of rank 0; place at least one task there")
+            raise SchedcastError(
+                f"plan {plan.strategy} has no task on {self.names[0]}, the device of rank 0; place at least one task there"
+            )
         program = DistributedProgram(self, plan, number, local)
         finalize(program, self._unused.append, number).atexit = False
         return program
 
     def _prepare(self, plan: Plan, tensors: Named, dropped: Sequence[int] = ()) -> None:
-        """Let every process cut its part out of the plan. Raises StepcastError with the message of a process that fails."""
+        """Let every process cut its part out of the plan. Raises SchedcastError with the message of a process that fails."""
         message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": _parameters(tensors)}
         self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
 

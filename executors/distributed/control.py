@@ -19,7 +19,7 @@ from executors import process_groups
 from executors.cpu import allocator
 from executors.distributed.ranks import Ranks
 from executors.errors import PeerLostError, first_sentence
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Longest wait for a message. It is long because rank 0 may calibrate in between. If rank 0 dies, its connections close and the wait ends.
 MESSAGE_TIMEOUT = timedelta(days=1)
@@ -72,7 +72,7 @@ class ControlChannel:
     def gather(self, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send this rank's answer to rank 0. Returns all answers by rank on rank 0, and an empty list elsewhere.
 
-        Raises StepcastError on rank 0 if a rank answers with an `error`.
+        Raises SchedcastError on rank 0 if a rank answers with an `error`.
         """
         raw = torch.frombuffer(bytearray(json.dumps(answer).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks.world)]
@@ -89,7 +89,7 @@ class ControlChannel:
         answers = [json.loads(content[: int(size)].numpy().tobytes()) for content, size in zip(received, sizes, strict=True)]
         for rank, sent in enumerate(answers):
             if "error" in sent:
-                raise StepcastError(f"process {rank} of {self.ranks.world}: {sent['error']}")
+                raise SchedcastError(f"process {rank} of {self.ranks.world}: {sent['error']}")
         return answers
 
     def give(self, tensor: torch.Tensor) -> None:
@@ -163,20 +163,20 @@ def join_channel(ranks: Ranks) -> ControlChannel | int:
 
 
 def _store() -> dist.Store:
-    """The launcher's store. Raises StepcastError if PyTorch lacks gloo, or if no launcher answers."""
+    """The launcher's store. Raises SchedcastError if PyTorch lacks gloo, or if no launcher answers."""
     if not (dist.is_available() and dist.is_gloo_available()):
-        raise StepcastError(f"PyTorch {torch.__version__} is built without torch.distributed or gloo; run in one process, with --devices")
+        raise SchedcastError(f"PyTorch {torch.__version__} is built without torch.distributed or gloo; run in one process, with --devices")
     try:
         return next(dist.rendezvous("env://"))[0]
     except (ValueError, RuntimeError) as error:
-        raise StepcastError(
+        raise SchedcastError(
             f"torchrun's store cannot be reached ({str(error).splitlines()[0]}); start the processes with torchrun"
         ) from error
 
 
 def _decision_key() -> str:
     """The store's key of rank 0's decision, one per restart of the job."""
-    return f"stepcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} decision"
+    return f"schedcast {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')} decision"
 
 
 def _received_key(rank: int) -> str:

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,11 +13,15 @@ from executors.cpu.cores import available_cores
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
 from executors.kernels.collective import LIBRARIES
-from executors.run import Backend, Executable
+from executors.run import Executable
 from executors.segments import Start
-from simulator.collectives.local import LocalPlan, groups_of, local_plan
+from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from executors.cpu.backend import CpuBackend
+    from executors.cuda.backend import CudaBackend
 
 
 @dataclass
@@ -25,7 +29,7 @@ class LoadedPlans:
     """This process's programs, one per plan that rank 0 has loaded. `devices`: the machine's devices, by rank."""
 
     channel: ControlChannel
-    backend: Backend
+    backend: "CpuBackend | CudaBackend"
     devices: tuple[str, ...]
     _programs: dict[int, tuple[LocalPlan, Executable | None]] = field(default_factory=dict)
     _prepared: tuple[Plan, LocalPlan, Named] | None = None
@@ -69,7 +73,7 @@ class LoadedPlans:
         """Load this device's part of the prepared plan as program `number`, whose first iteration is `iteration`.
 
         It goes on with the carried tensors of program `before`, if that is not None. Returns None if the plan has no task on this device.
-        Raises StepcastError if the part cannot run.
+        Raises SchedcastError if the part cannot run.
         """
         local, tensors = self._take_prepared()
         start = Start(iteration, None if before is None else self._programs[before][1])
@@ -142,7 +146,7 @@ def _losses(program: Executable, local: LocalPlan) -> dict[int, list[float]]:
     return {iteration: [float(loss) for loss in program.losses.pop(iteration)] for iteration in list(program.losses)}
 
 
-def _local_backend(kind: str, ranks: Ranks, device: str, sms: int, precision: str) -> Backend:
+def _local_backend(kind: str, ranks: Ranks, device: str, sms: int, precision: str) -> "CpuBackend | CudaBackend":
     if kind == "cpu":
         from executors.cpu.backend import CpuBackend
 

@@ -12,9 +12,9 @@ from executors.distributed.control import ControlChannel, Named, join_channel
 from executors.distributed.loaded_plans import LoadedPlans, as_parameters, cpu_seconds
 from executors.distributed.ranks import Ranks
 from executors.errors import GRACE_S, PeerLostError
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 from simulator.plan.json import load
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.interrupts import ignore_stopping, stopped_status, terminated
 
 #: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
@@ -30,7 +30,7 @@ def serve_rank(ranks: Ranks) -> int:
         return channel if isinstance(channel, int) else RankServer(channel).serve()
     except PeerLostError:
         return stopped_status() if terminated() else 1
-    except StepcastError as error:
+    except SchedcastError as error:
         return _report(ranks, str(error), error.exit_status)
     except Exception as error:
         return _report(ranks, f"failed: {brief(error)}", 1)
@@ -39,7 +39,7 @@ def serve_rank(ranks: Ranks) -> int:
 def _report(ranks: Ranks, message: str, status: int) -> int:
     """Print an error that rank 0 cannot be told. Returns `status`."""
     time.sleep(GRACE_S)
-    print(f"stepcast: process {ranks.rank} of {ranks.world}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    print(f"schedcast: process {ranks.rank} of {ranks.world}: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return status
 
 
@@ -67,7 +67,7 @@ class RankServer:
         except PeerLostError:
             raise
         except Exception as error:
-            return {"error": str(error) if isinstance(error, StepcastError) else brief(error)}
+            return {"error": str(error) if isinstance(error, SchedcastError) else brief(error)}
 
     def _execute(self, message: dict[str, Any], tensors: Named) -> dict[str, Any]:
         """Execute a command. Returns the answer for rank 0."""

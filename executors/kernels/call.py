@@ -1,16 +1,17 @@
 """Compiles the call of one aten op in its canonical form."""
 
 from collections.abc import Callable
+from typing import Any
 
 from executors.binding import Binding, Instance
-from simulator.ops.aten_json import resolve
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.task import Task
 
 
 def compile_call(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that runs the op on an instance's tensors and stores its results."""
     body = task.body
-    op = resolve(body.target)
+    op: Any = resolve(body.target)
     fill = binding.arguments(task, body.args, body.kwargs, binding.device(task.device))
     setters = [(position, binding.setter(write)) for position, write in zip(body.outputs, task.writes, strict=True)]
     if not setters:

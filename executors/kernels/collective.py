@@ -16,10 +16,10 @@ import torch.distributed as dist
 from executors.binding import Binding, Instance
 from executors.errors import PeerLostError, first_sentence
 from executors.process_groups import group_of
-from simulator.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
-from simulator.collectives.local import ProcessGroup
-from simulator.collectives.rounds import SERVER
-from simulator.collectives.tasks import chunks
+from simulator.engine.collectives.local import ProcessGroup
+from simulator.engine.collectives.rounds import SERVER
+from simulator.engine.collectives.tasks import chunks
+from simulator.plan.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
 from simulator.plan.task import Operand, Task
 
 KIND = "collective"
@@ -30,7 +30,7 @@ LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that takes part in the collective. `task` belongs to a local plan: `mutates` has this device's operands only.
 
-    Raises StepcastError if this process runs alone.
+    Raises SchedcastError if this process runs alone.
     """
     body: Collective = task.body
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
@@ -87,7 +87,7 @@ def _operation(
 
 
 def _ranges(operands: Sequence[Operand], count: int) -> list[tuple[int, int]]:
-    """(first, end) of each chunk's elements in the flat tensor. The chunks of `simulator.collectives.tasks.chunks` are consecutive."""
+    """(first, end) of each chunk's elements in the flat tensor. The chunks (`simulator.engine.collectives.tasks`) are consecutive."""
     starts = [0]
     for operand in operands:
         starts.append(starts[-1] + operand.elements)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from executors.binding import Binding, Instance
-from simulator.bodies.copy import ALIAS
 from simulator.machine.machine import HOST
+from simulator.plan.bodies.copy import ALIAS
 from simulator.plan.task import Task
 
 KIND = "copy"

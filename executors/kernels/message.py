@@ -18,11 +18,11 @@ from executors.errors import PeerLostError, first_sentence
 from executors.kernels.collective import LIBRARIES, dense, flat_view
 from executors.process_groups import group_of
 from executors.strides import same_strides, with_strides
-from simulator.bodies.message import Message
-from simulator.collectives.local import ProcessGroup
+from simulator.engine.collectives.local import ProcessGroup
+from simulator.plan.bodies.message import Message
 from simulator.plan.task import Operand, Task
 from simulator.plan.views import contiguous
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 KIND = "message"
 
@@ -30,7 +30,7 @@ KIND = "message"
 def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that sends the reads, or that receives the writes or the mutated operands. `task` belongs to a local plan.
 
-    Raises StepcastError if this process runs alone.
+    Raises SchedcastError if this process runs alone.
     """
     body: Message = task.body
     device = binding.device(task.device)
@@ -83,9 +83,9 @@ def travelling(operand: Operand, strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _as_planned(tensor: torch.Tensor, operand: Operand, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor with these strides: itself, or a copy. Raises StepcastError for a shape that the receiver does not expect."""
+    """The tensor with these strides: itself, or a copy. Raises SchedcastError for a shape that the receiver does not expect."""
     if tuple(tensor.shape) != tuple(operand.shape):
-        raise StepcastError(
+        raise SchedcastError(
             f"{operand.value} has shape {tuple(tensor.shape)} and was planned with {tuple(operand.shape)}, which the receiving process"
             " expects; cut the model elsewhere"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
-from simulator.discovery import modules
+from simulator.plan.discovery import modules
 
 
 @cache

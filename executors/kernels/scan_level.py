@@ -12,8 +12,8 @@ from torch import Tensor
 from executors.binding import Binding, Instance
 from executors.kernels.native import compile as native
 from executors.kernels.native import scan_level as native_level
-from simulator.bodies.scan_level import ScanLevel
-from simulator.ops.recurrent.scan_order import order, prefix_order
+from simulator.model.ops.recurrent.scan_order import order, prefix_order
+from simulator.plan.bodies.scan_level import ScanLevel
 from simulator.plan.task import Task
 
 KIND = "scan-level"
@@ -83,28 +83,28 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     c_type = native.c_type(task, binding)
     shape = native_level.Shape(task.writes[0].shape[-1], c_type) if c_type else None
     if body.direction == "up":
-        sweep = (shape and native_level.up(shape, body.elements, body.leftmost)) or partial(up, elements=body.elements)
+        sweep_up = (shape and native_level.up(shape, body.elements, body.leftmost)) or partial(up, elements=body.elements)
 
         def run(instance: Instance) -> None:
-            results = sweep(get[0](instance), get[1](instance) if body.leftmost else None)
+            results = sweep_up(get[0](instance), get[1](instance) if body.leftmost else None)
             for setter, result in zip(put, (result for result in results if result is not None), strict=True):
                 setter(instance, result)
 
     elif body.direction == "down":
         no_jacobians = len(task.reads) == 1 + body.leftmost
-        sweep = (shape and native_level.down(shape, body.elements)) or partial(down, elements=body.elements)
+        sweep_down = (shape and native_level.down(shape, body.elements)) or partial(down, elements=body.elements)
 
         def run(instance: Instance) -> None:
             tensors = [getter(instance) for getter in get]
             gradient = tensors.pop() if body.leftmost else None
-            put[0](instance, sweep(None if no_jacobians else tensors[0], tensors[-1], gradient))
+            put[0](instance, sweep_down(None if no_jacobians else tensors[0], tensors[-1], gradient))
 
     else:
         sequence, places = _sequence(body.elements, body.leftmost)
         device = binding.device(task.device)
-        sweep = (shape and native_level.linear(shape, sequence, places, device)) or partial(linear, sequence=sequence, places=places)
+        run_all = (shape and native_level.linear(shape, sequence, places, device)) or partial(linear, sequence=sequence, places=places)
 
         def run(instance: Instance) -> None:
-            put[0](instance, sweep(get[0](instance), get[1](instance)))
+            put[0](instance, run_all(get[0](instance), get[1](instance)))
 
     return run

@@ -12,9 +12,9 @@ from torch import Tensor
 from executors.binding import Binding
 from executors.kernels.native import compile as native
 from executors.kernels.native import jacobian_values as native_values
-from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.ops.recurrent.scan_order import order
-from simulator.ops.recurrent.steps import gru_factors
+from simulator.model.ops.recurrent.scan_order import order
+from simulator.model.ops.recurrent.steps import gru_factors
+from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.plan.task import Task
 
 

@@ -1,4 +1,4 @@
-"""The numeric kernels of `simulator.bodies.update`: those of torch.optim, called through its functional interface.
+"""The numeric kernels of `simulator.plan.bodies.update`: those of torch.optim, called through its functional interface.
 
 Every optimizer's state exists before the first step, and its step count is a float32 tensor on the parameter's device. On CUDA updates run
 in their capturable form, which a CUDA graph can replay.
@@ -6,6 +6,7 @@ in their capturable form, which a CUDA graph can replay.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +19,9 @@ from torch.optim.sgd import sgd
 
 from executors.binding import Binding, Instance
 from executors.strides import same_strides, with_strides
-from simulator.bodies.update import STATE, Update, check_form, hyper_parameters
+from simulator.plan.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 KIND = "update"
 
@@ -42,7 +43,7 @@ _OPTIMIZERS = {
 
 
 def _adagrad(
-    parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], capturable: bool = False, **options: object
+    parameters: list[Tensor], grads: list[Tensor], sums: list[Tensor], steps: list[Tensor], capturable: bool = False, **options: Any
 ) -> None:
     """Adagrad for CUDA graphs: passes host counts to torch.optim and counts the steps here.
 
@@ -59,7 +60,7 @@ def _adagrad(
                 step.add_(1)
 
 
-def _nesterov(parameters: list[Tensor], grads: list[Tensor], buffers: list[Tensor], **options: object) -> None:
+def _nesterov(parameters: list[Tensor], grads: list[Tensor], buffers: list[Tensor], **options: Any) -> None:
     """SGD with Nesterov's momentum. Without weight decay, torch.optim's foreach form adds the momentum to the gradients themselves."""
     changed = options["foreach"] and not options["weight_decay"]
     sgd(parameters, list(_times(grads, 1.0)) if changed else grads, buffers, **options)
@@ -77,7 +78,7 @@ _KERNELS: dict[str, Callable] = {
 }
 
 #: Required arguments of torch.optim's functions that always have torch.optim's default values here.
-_FIXED = {
+_FIXED: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False},
     "momentum": {"dampening": 0.0, "nesterov": False, "maximize": False},
     "nesterov": {"dampening": 0.0, "nesterov": True, "maximize": False},
@@ -100,7 +101,7 @@ def _form_options(optimizer: str, form: str, capturable: bool) -> dict[str, bool
 
 
 @cache
-def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], capturable: bool) -> dict[str, object]:
+def _options(optimizer: str, form: str, hyper: tuple[tuple[str, float], ...], capturable: bool) -> dict[str, Any]:
     options = {**_FIXED[optimizer], **dict(hyper_parameters(optimizer, **dict(hyper))), **_form_options(optimizer, form, capturable)}
     return {**options, "capturable": capturable} if optimizer == "adagrad" else options
 
@@ -148,7 +149,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
     if body.may_skip and binding.forms.cuda and body.form != "fused":
-        raise StepcastError(
+        raise SchedcastError(
             f"on a GPU, the {body.form} form of {body.optimizer} decides on the host whether a step with a gradient scaler is skipped;"
             " expected a form that decides on the GPU; use a fused one such as adam:fused, or --precision amp"
         )

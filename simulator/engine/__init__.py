@@ -1,1 +1,1 @@
-"""The engine. In: a plan, a machine and the cost of each task. Out: a timeline, from a discrete-event simulation."""
+"""The engine. In: a plan, a machine and a profile. Out: the cost of each task, and a timeline from a discrete-event simulation."""

@@ -8,8 +8,8 @@ it gives the locality gain of optimizer fusion.
 from collections import OrderedDict
 from functools import cache
 
+from simulator.engine.memory.over_time import access_counts
 from simulator.machine.machine import Machine
-from simulator.memory.over_time import access_counts
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.bodies.opcall import OpCall
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Device, Machine
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Storage, Task, Value
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simulator.engine.world import World
 from simulator.plan.dependencies import Dependencies
-from traces.timeline import Cause, CriticalSpan
+from traces.documents.timeline import Cause, CriticalSpan
 
 #: By the codes of `engine.world`.
 CAUSES = tuple(Cause)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.costs.cost import Cost
 from simulator.engine.clock import Signal
+from simulator.engine.costs.cost import Cost
 
 
 class Shape(NamedTuple):

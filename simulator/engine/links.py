@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simpy import Event
 
-from simulator.bodies.collective import Collective
-from simulator.collectives.laws import measured_times, message_times
-from simulator.collectives.rounds import rounds
 from simulator.engine.clock import Allocator, Clock, Signal, Timer
+from simulator.engine.collectives.laws import measured_times, message_times
+from simulator.engine.collectives.rounds import rounds
 from simulator.machine.machine import HOST, Link, Machine
-from traces.errors import StepcastError
+from simulator.plan.bodies.collective import Collective
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
     import networkx
@@ -125,7 +125,7 @@ class Links(Allocator):
         return self._capacity[channel]
 
     def route(self, source: str, target: str) -> Route:
-        """How bytes get from `source` to `target`. Raises StepcastError if no links join them."""
+        """How bytes get from `source` to `target`. Raises SchedcastError if no links join them."""
         if (source, target) not in self._routes:
             self._routes[source, target] = self._find(source, target)
         return self._routes[source, target]
@@ -138,7 +138,7 @@ class Links(Allocator):
             return ALIAS_ROUTE
         nodes = next(filter(None, (_shortest_path(graph, source, target) for graph in self._graphs)), [])
         if not nodes:
-            raise StepcastError(
+            raise SchedcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
             )
         hops = list(pairwise(nodes))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.costs.cost import Cost
 from simulator.engine.cache import resident_shares
+from simulator.engine.costs.cost import Cost
 from simulator.engine.kernels import Shape, shape_of
 from simulator.engine.links import ALIAS_ROUTE, Links, Route
 from simulator.machine.machine import HostLane, Machine
@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
 def recipes_of(
     plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, links: Links, *, graph: bool, use_cache: bool
 ) -> list[Recipe]:
-    """One recipe per task of the plan. Raises StepcastError for a link that the machine lacks."""
+    """One recipe per task of the plan. Raises SchedcastError for a link that the machine lacks."""
     cache_matters = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
     shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
     waits = dependencies.waits(dependencies.steady)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from simulator.plan.plan import Plan
-from traces.memory_use import HeldByKind
-from traces.timeline import CriticalSpan, DeviceUse, Span, Timeline
+from traces.documents.memory_use import HeldByKind
+from traces.documents.timeline import CriticalSpan, DeviceUse, Span, Timeline
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ import time
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from simulator.costs.cost import Cost
 from simulator.engine.capacity import Capacity
 from simulator.engine.clock import Clock
+from simulator.engine.costs.cost import Cost
 from simulator.engine.critical_path import critical_path
 from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
 from simulator.engine.long_run import LongRun, long_run
+from simulator.engine.memory.over_time import memory_over_time, peaks
+from simulator.engine.memory.workspaces import workspace_bytes
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
 from simulator.engine.sharing import sharing_lanes
@@ -26,13 +28,11 @@ from simulator.engine.summary import summarise
 from simulator.engine.unroll import Unrolled
 from simulator.engine.world import World
 from simulator.machine.machine import Machine
-from simulator.memory.over_time import memory_over_time, peaks
-from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
+from traces.documents.timeline import Span, Timeline
 from traces.garbage import gc_paused
-from traces.timeline import Span, Timeline
 
 EAGER, GRAPH = "eager", "graph"
 #: A long run has so many times the launches that the queue of a stream holds.
@@ -60,7 +60,7 @@ def simulate(
     the first group or op class while one of the second runs on the same memory; 1 if absent. `merge=False`: every task takes events of its
     own (`lanes`), which gives the same timeline more slowly.
 
-    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; StepcastError for a
+    Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
     device or link that the machine lacks.
     """
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, TRANSFER
-from traces.timeline import DeviceUse, Span, busy_seconds
+from traces.documents.timeline import DeviceUse, Span, busy_seconds
 
 _MOVING = (TRANSFER, COLLECTIVE)
 

@@ -14,7 +14,7 @@ from simulator.engine.recipes import Recipe
 from simulator.engine.steady import PeriodWatch
 from simulator.engine.unroll import Unrolled
 
-#: Codes of `traces.timeline.Cause`, in the order of that enum.
+#: Codes of `traces.documents.timeline.Cause`, in the order of that enum.
 DEPENDENCY, LANE, LAUNCH, LINK, SMS, START = range(6)
 
 NAN = float("nan")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from traces.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from traces.collectives import CollectiveLaw
-    from traces.profile import Transfer
+    from traces.documents.collectives import CollectiveLaw
+    from traces.documents.profile import Transfer
 
 #: The other end of links to the host's memory.
 HOST = "host"

@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from simulator.machine.machine import HOST, HostLane, Link, Machine
-from traces.collectives import SCALED
+from traces.documents.collectives import SCALED
 
 if TYPE_CHECKING:
-    from traces.profile import Profile, Transfer
+    from traces.documents.profile import Profile, Transfer
 
 #: Fields of Memory that have another name in presets.
 _IN_PRESETS = MappingProxyType({"size_bytes": "memory_bytes", "reached": "bandwidth_reached"})

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.machine.machine import Link, Machine
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 #: The SM count of a partition is a multiple of this (green contexts on Hopper).
 SMS_PER_STEP = 8
@@ -17,7 +17,7 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
     """`count` equal partitions of a machine with one GPU.
 
     Links between partitions are aliases and move nothing; links to the host are shared. A partition has as many SMs as the profile says the
-    driver gave it, otherwise the largest multiple of SMS_PER_STEP that fits. Raises StepcastError if the GPU has too few SMs.
+    driver gave it, otherwise the largest multiple of SMS_PER_STEP that fits. Raises SchedcastError if the GPU has too few SMs.
     """
     gpu = whole.devices[0]
     measured = profile.partition_sms.get(str(count)) if profile is not None else None
@@ -45,9 +45,9 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
 
 def _sms_per_partition(sms: int, count: int) -> int:
     if count < 1:
-        raise StepcastError(f"{count} partitions requested; expected at least 1")
+        raise SchedcastError(f"{count} partitions requested; expected at least 1")
     per_partition = sms // count // SMS_PER_STEP * SMS_PER_STEP
     if not per_partition:
         most = sms // SMS_PER_STEP
-        raise StepcastError(f"{count} partitions requested; {sms} SMs give at most {most} of {SMS_PER_STEP} SMs; choose 1 to {most}")
+        raise SchedcastError(f"{count} partitions requested; {sms} SMs give at most {most} of {SMS_PER_STEP} SMs; choose 1 to {most}")
     return per_partition

@@ -28,8 +28,8 @@ from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Lin
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.partitions import split
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
-from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Profile, slug
+from traces.documents.profile import Profile, slug
+from traces.errors import SchedcastError, UnknownNameError
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
@@ -121,22 +121,22 @@ def load_machine(
     `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
     (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). Raises UnknownNameError for an
-    unknown name and StepcastError for more devices than the machine has.
+    unknown name and SchedcastError for more devices than the machine has.
     """
     if name == THIS_CPU:
         if partitions > 1:
-            raise StepcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
+            raise SchedcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
         return this_cpu(profile, devices=devices or 1, link=link)
     entry = data().machines.get(name)
     if entry is None:
-        raise UnknownNameError("machine", name, machine_names(), "`stepcast machines` lists them")
+        raise UnknownNameError("machine", name, machine_names(), "`schedcast machines` lists them")
     if devices is not None and devices > entry.count:
-        raise StepcastError(_too_many(name, entry, devices))
+        raise SchedcastError(_too_many(name, entry, devices))
     if partitions > 1 and devices is None and entry.count > 1:
-        raise StepcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
+        raise SchedcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
-        raise StepcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
+        raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from simulator.machine.machine import Device, HostLane, Link, Machine, Memory
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 #: Factors further from 1 than this are refused.
 MOST = 1000.0
@@ -37,7 +37,7 @@ class Scale:
         for field in fields(self):
             factor = getattr(self, field.name)
             if not 1 / MOST <= factor <= MOST:
-                raise StepcastError(f"--scale {field.name}={factor:g}; expected a factor from {1 / MOST:g} to {MOST:g}, such as 2")
+                raise SchedcastError(f"--scale {field.name}={factor:g}; expected a factor from {1 / MOST:g} to {MOST:g}, such as 2")
 
     @property
     def text(self) -> str:
@@ -50,7 +50,7 @@ AS_IT_IS = Scale()
 
 
 def scale_of(text: str) -> Scale:
-    """Read FIGURE=FACTOR,... Raises StepcastError for anything else."""
+    """Read FIGURE=FACTOR,... Raises SchedcastError for anything else."""
     factors = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -59,7 +59,7 @@ def scale_of(text: str) -> Scale:
         try:
             factors[name] = float(value)
         except ValueError as error:
-            raise StepcastError(f"--scale {part[:60]!r}: {value[:40]!r} is not a number; give it as in --scale memory=2") from error
+            raise SchedcastError(f"--scale {part[:60]!r}: {value[:40]!r} is not a number; give it as in --scale memory=2") from error
     return Scale(**factors)
 
 

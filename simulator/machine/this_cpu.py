@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import psutil
 
 from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory
-from traces.collectives import SCALED
-from traces.errors import StepcastError
+from traces.documents.collectives import SCALED
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 #: fp32 FLOPs per cycle and core (units · lanes · 2 for multiply and add) by the first of these flags that the CPU has.
 FLOPS_PER_CYCLE = MappingProxyType({"avx512f": 32.0, "avx2": 32.0, "avx": 16.0, "asimd": 16.0, "sse2": 8.0})
@@ -59,7 +59,7 @@ ALL_CORES = "cpu"
 def link_bytes_per_s(link: str) -> float | None:
     """Bytes per second of `copy[:GB/s]` (inf without a rate); None for `alias`. How messages are received may follow (`receives_of`).
 
-    Raises StepcastError for any other text.
+    Raises SchedcastError for any other text.
     """
     joined = re.fullmatch(f"(?:(.*),)?({BLOCKING}|{LATE})", link)
     kind, colon, rate = ((joined[1] or ALIAS_LINK) if joined else link).partition(":")
@@ -70,7 +70,7 @@ def link_bytes_per_s(link: str) -> float | None:
     if kind == ALIAS_LINK and not colon:
         return None
     if kind != COPY_LINK or not stated > 0:
-        raise StepcastError(
+        raise SchedcastError(
             f"link is {link!r}; expected alias, copy, or copy:GB/s with a rate above 0 such as copy:0.5, then if receives block"
             f" ,{BLOCKING} or ,{LATE}"
         )
@@ -93,15 +93,15 @@ def this_cpu(
     `library`: with a library, every group is a separate process connected to the others over the network; there may be more groups than
     cores, which then share them.
 
-    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises StepcastError for
+    A profile's measured figures replace the nominal ones, so that a profile of another CPU gives that machine. Raises SchedcastError for
     more cores than there are, or more groups of one process than cores, and for receives that block where nothing is sent.
     """
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
-        raise StepcastError(f"{count} cores requested; there are {available}; choose 1 to {available}")
+        raise SchedcastError(f"{count} cores requested; there are {available}; choose 1 to {available}")
     if not 1 <= devices <= count and not library:
-        raise StepcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
+        raise SchedcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
     fp32 = count * nominal_flops_per_core()
     half = fp32 if cpu_flags() & _HALF_FLAGS else fp32 * _WITHOUT_HALF
     peaks = {"fp32": fp32, "tf32": fp32, "bf16": half, "fp16": half, "fp64": fp32 / 2}
@@ -140,7 +140,7 @@ def this_cpu(
     memory = Memory("memory", size, bandwidth, last_level, min(1.0, bandwidth / (_BANDWIDTH_PER_CORE * count)))
     rate, receives = link_bytes_per_s(link), receives_of(link)
     if rate is None and receives != FREE:
-        raise StepcastError(f"link is {link!r}: groups of cores that share memory send nothing; use {COPY_LINK},{receives}")
+        raise SchedcastError(f"link is {link!r}: groups of cores that share memory send nothing; use {COPY_LINK},{receives}")
     links = () if rate is None else tuple(Link(a, b, 0.0, rate) for a, b in permutations((*names, HOST), 2))
     if rate is not None:
         sources["link"] = f"stated: {link}"

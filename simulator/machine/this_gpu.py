@@ -7,10 +7,10 @@ from simulator.machine.machine import Device, HostLane, Machine, Memory
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.partitions import split
 from simulator.machine.presets import host_figures, one_gpu
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
-    from traces.profile import Profile
+    from traces.documents.profile import Profile
 
 THIS_GPU = "this-gpu"
 DEVICE = "cuda:0"
@@ -19,7 +19,7 @@ DEVICE = "cuda:0"
 def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -> Machine:
     """The profile's GPU as the device `cuda:0`, or split into `cuda:0/0`, `cuda:0/1`, ..., which share its memory and one host lane.
 
-    Figures that the profile lacks are taken from the preset of the same product. Raises StepcastError with the missing figures if there is
+    Figures that the profile lacks are taken from the preset of the same product. Raises SchedcastError with the missing figures if there is
     no such preset, and if the GPU has too few SMs for the partitions.
     """
     whole = replace(with_measured(one_gpu(profile.identity.gpu, profile.identity.sms) or _without_preset(profile), profile), name=name)
@@ -39,7 +39,7 @@ def _without_preset(profile: "Profile") -> Machine:
     }
     missing = [what for what, figure in needed.items() if not figure]
     if missing:
-        raise StepcastError(
+        raise SchedcastError(
             f"the profile of {identity.gpu or identity.name} lacks {', '.join(missing)}, and this GPU has no preset; calibrate it again"
         )
     figures, sources = host_figures()

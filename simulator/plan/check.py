@@ -11,13 +11,13 @@ from simulator.plan.pieces import box_of
 from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
 from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Kinds of values that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
 
 
-class PlanError(StepcastError):
+class PlanError(SchedcastError):
     """A plan that cannot run. `details` shows the tasks around the fault, a line each, with an arrow at the faulty one; "" without one."""
 
     def __init__(self, message: str, details: str = ""):

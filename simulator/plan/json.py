@@ -11,10 +11,10 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
-SCHEMA = "stepcast.plan/1"
+SCHEMA = "schedcast.plan/1"
 #: A file with a task of more kernels, or of more FLOPs or bytes, is damaged.
 _MOST_LAUNCHES, _MOST_WORK, _LARGEST_EXTENT = 2**40, 1e30, 2**63
 #: A petabyte: no tensor is larger, and sums of bytes stay within 64 bits.
@@ -26,12 +26,12 @@ _LARGEST_LAG, _MOST_LAGGING = 1000, 1_000_000
 def dump(plan: Plan) -> dict[str, Any]:
     """The plan as JSON data: `load(json.loads(json.dumps(dump(plan)))) == plan`.
 
-    Raises StepcastError if options or semantics hold anything that JSON cannot express (a tuple, an object, NaN).
+    Raises SchedcastError if options or semantics hold anything that JSON cannot express (a tuple, an object, NaN).
     """
     for field in ("options", "semantics"):
         content = dict(getattr(plan, field))
         if not _is_json(content):
-            raise StepcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
+            raise SchedcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,

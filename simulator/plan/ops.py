@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 LIST = Path(__file__).with_name("ops.json")
-NAMESPACES = ("aten", "stepcast")
+NAMESPACES = ("aten", "schedcast")
 
 
 @cache

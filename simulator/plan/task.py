@@ -132,6 +132,14 @@ class Body:
     crosses_devices: bool = False
     #: Whether each write is a second name for the memory of the read in its place, so that nothing moves.
     aliases: bool = False
+    #: The op that it calls, if it is one call; else "".
+    op: str = ""
+    #: Whether it updates parameters.
+    is_update: bool = False
+    #: Whether its result is what it reads.
+    is_copy: bool = False
+    #: Whether it runs matrix products of cuBLAS, which keeps a workspace per stream.
+    has_products: bool = False
     #: Whether it draws random numbers.
     random: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
@@ -175,6 +183,10 @@ class Body:
         """Blocks of the task's kernel on CUDA; None to derive them from the number of elements written."""
         return None
 
+    def temporaries(self, task: "Task") -> list[int]:
+        """Bytes of the tensors that the task makes for itself and holds at one time."""
+        return []
+
     def moved_bytes(self, task: "Task") -> int:
         """Bytes that go from one of `ends` to the other."""
         return 0
@@ -190,7 +202,7 @@ class Body:
             return handler(source)
         from pydantic import Discriminator
 
-        from simulator.plan.bodies import body_types
+        from simulator.plan.body_types import body_types
 
         return handler.generate_schema(Annotated[reduce(or_, body_types().values()), Discriminator("kind")])
 

@@ -3,7 +3,7 @@
 `render` writes everything there is, a line per task. `outline` writes the tasks alone, for the
 screen. Plans are read from JSON (`simulator.plan.json`). A full text looks like this:
 
-    stepcast.plan-text/1
+    schedcast.plan-text/1
     strategy   forward-fusion
     options    {"form":"fused"}
     semantics  {}
@@ -50,11 +50,11 @@ from simulator.plan.text_lines import (
     word,
 )
 
-SCHEMA = "stepcast.plan-text/1"
+SCHEMA = "schedcast.plan-text/1"
 
 
 def render(plan: Plan) -> str:
-    """The whole plan as text. Raises StepcastError if options or semantics are not JSON data."""
+    """The whole plan as text. Raises SchedcastError if options or semantics are not JSON data."""
     document = json.dump(plan)
     own = {name: value.operand() for name, value in plan.values.items()}
     headers = [["strategy", word(plan.strategy)], ["options", field_text(document["options"])]]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import log1p
 
-from simulator.costs.cost import Z_90
+from simulator.engine.costs.cost import Z_90
 from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
-from traces.comparison import Validation, ValidationResult
+from traces.documents.comparison import Validation, ValidationResult
 
 #: What the coverage of 90 % intervals should lie in.
 WANTED = (0.80, 0.97)

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from simulator.strategies.registry import family
-from traces.comparison import PYTORCH, Validation
-from traces.shipped import shipped_validations
+from traces.documents.comparison import PYTORCH, Validation
+from traces.documents.shipped import shipped_validations
 
 #: With fewer results than these, no discrepancy is estimated.
 LEAST = 6

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def forecast_elsewhere(
@@ -18,7 +18,7 @@ def forecast_elsewhere(
     """Return the forecast on `machine` of the strategy `text`, whose plan `trained` is what trains on this machine.
 
     The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
-    A pipeline that is simulated on one device has its devices there. Raises StepcastError if the machine cannot run it.
+    A pipeline that is simulated on one device has its devices there. Raises SchedcastError if the machine cannot run it.
     """
     strategy, options = strategies.parse(text, shared)
     known = {field.name: field.default for field in fields(options)}
@@ -29,8 +29,8 @@ def forecast_elsewhere(
         changes["on"] = known["on"]
     try:
         predicted = forecast(strategy.plan(job, machine, model, replace(options, **changes)), machine, model)
-    except StepcastError as error:
-        raise StepcastError(f"--predict-on {machine.name}: {error}") from error
+    except SchedcastError as error:
+        raise SchedcastError(f"--predict-on {machine.name}: {error}") from error
     if not predicted.fits:
-        raise StepcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
+        raise SchedcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
     return predicted

@@ -1,19 +1,19 @@
-"""Predict a plan: costs, simulation, interval, memory, and the document that `stepcast predict --json` prints."""
+"""Predict a plan: costs, simulation, interval, memory, and the document that `schedcast predict --json` prints."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.at_peak import at_peak
+from simulator.engine.memory.kinds import with_memory
+from simulator.engine.memory.needs import bytes_by_memory, excess_bytes, memory_needs
+from simulator.engine.memory.workspaces import workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
-from simulator.memory.at_peak import at_peak
-from simulator.memory.kinds import with_memory
-from simulator.memory.needs import bytes_by_memory, excess_bytes, memory_needs
-from simulator.memory.workspaces import workspace_bytes
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
@@ -25,12 +25,12 @@ from simulator.predict.segments import WeightedSensitivity, highest, most, weigh
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import waterfall
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from traces.documents.memory_use import AtPeak
+from traces.documents.timeline import Timeline
+from traces.documents.verdict import is_judged
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
-from traces.memory_use import AtPeak
-from traces.timeline import Timeline
-from traces.verdict import is_judged
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def least_measured(compared: Sequence[Forecast]) -> float | None:
 def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel) -> Plan:
     """Return the plan of `NAME[:option=value,...]`. If the machine's GPU is split, strategies of one device use the unsplit GPU.
 
-    Raises StepcastError if the strategy cannot run the job on the machine.
+    Raises SchedcastError if the strategy cannot run the job on the machine.
     """
     strategy, options = strategies.parse(text, shared)
     if strategy.name == PYTORCH:
@@ -255,11 +255,11 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
 
 def forecast_strategy(
     job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
-) -> Forecast | StepcastError:
+) -> Forecast | SchedcastError:
     """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be."""
     try:
         return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
-    except StepcastError as error:
+    except SchedcastError as error:
         return error
 
 
@@ -269,7 +269,7 @@ def references(machine: Machine) -> tuple[str, ...]:
 
 
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
-    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or StepcastError).
+    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or SchedcastError).
 
     The `references` and the baseline come first, whether or not they are requested.
     """

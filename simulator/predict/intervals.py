@@ -25,8 +25,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simulator.costs.cost import Z_90, Cost
-from traces.timeline import CriticalSpan
+from simulator.engine.costs.cost import Z_90, Cost
+from traces.documents.timeline import CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.
 QUARTILE = 0.6745

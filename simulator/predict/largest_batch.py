@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.memory.needs import TooLargeError, excess_bytes
-from simulator.memory.words import batch_words
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.needs import TooLargeError, excess_bytes
+from simulator.engine.memory.words import batch_words
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
-from traces.comparison import Prediction
-from traces.errors import StepcastError
+from traces.documents.comparison import Prediction
+from traces.errors import SchedcastError
 
 #: Other batch sizes that are planned at most.
 MOST_PLANS = 12
@@ -31,7 +31,7 @@ def largest_batch(
             return excess_bytes(forecast(plan, model.machine, model, mode).memories)
         except TooLargeError as error:
             return error.excess_bytes
-        except StepcastError:
+        except SchedcastError:
             return None
 
     if isinstance(predicted, TooLargeError):
@@ -41,12 +41,12 @@ def largest_batch(
 
 
 def with_batch_words(
-    error: StepcastError, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager"
-) -> StepcastError:
+    error: SchedcastError, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager"
+) -> SchedcastError:
     """Return the error, with the largest batch that fits if it says that the job is too large."""
     if not isinstance(error, TooLargeError):
         return error
-    return StepcastError(f"{error}; {batch_words(largest_batch(job, text, shared, error, model, mode))}")
+    return SchedcastError(f"{error}; {batch_words(largest_batch(job, text, shared, error, model, mode))}")
 
 
 def with_largest_batch(

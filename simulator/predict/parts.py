@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, FORWARD, TRANSFER, UPDATE
-from traces.timeline import Span, Timeline
+from traces.documents.timeline import Span, Timeline
 
 COMMUNICATION, LAUNCHES, CONTENTION, IDLE = "communication", "launches", "contention", "idle"
 #: Parts that are the work of tasks; all phases but these are transfers or collectives.

@@ -1,12 +1,12 @@
 """Make the machine and the cost model of a preset. Its costs come from the shipped profile of its GPU, if there is one."""
 
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
-from traces.profile import Profile
-from traces.shipped import shipped_profile
+from simulator.model.job import DEFAULT, Job
+from traces.documents.profile import Profile
+from traces.documents.shipped import shipped_profile
 
 
 def dense_precision(job: Job, profile: Profile | None) -> str | None:
@@ -24,7 +24,7 @@ def preset_costs(
 ) -> tuple[Machine, CostModel]:
     """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
 
-    Raises StepcastError for an unknown name.
+    Raises SchedcastError for an unknown name.
     """
     profile = shipped_profile(product_of(name), job.precision == "tf32")
     machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)

@@ -12,8 +12,8 @@ import numpy as np
 
 from simulator.predict.intervals import Sensitivity
 from simulator.predict.parts import OnPath, StepParts
-from traces.comparison import Shares
-from traces.memory_use import AtPeak
+from traces.documents.comparison import Shares
+from traces.documents.memory_use import AtPeak
 
 
 @dataclass(frozen=True)

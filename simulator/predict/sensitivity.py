@@ -25,8 +25,8 @@ from functools import cached_property
 
 from simpy import Environment
 
-from simulator.costs.cost import GUESSED, Cost
-from simulator.costs.model import linked
+from simulator.engine.costs.cost import GUESSED, Cost
+from simulator.engine.costs.model import linked
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links, Route
 from simulator.engine.simulation import GRAPH
@@ -35,7 +35,7 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 #: The error of the slow-down of tasks beside others where no co-runs were measured: a factor of two either way.
 UNMEASURED_SLOW_DOWN = 0.7

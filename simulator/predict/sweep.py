@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 
-from traces.comparison import BASELINE, PYTORCH, Prediction
-from traces.verdict import Gain, verdict
+from traces.documents.comparison import BASELINE, PYTORCH, Prediction
+from traces.documents.verdict import Gain, verdict
 
 #: The state of a stretch in which one of the two is refused or does not fit.
 UNUSABLE = "unusable"
@@ -96,7 +96,7 @@ def pareto(outcomes: Iterable[Outcome]) -> list[Outcome]:
 class Stretch:
     """Successive values of a parameter, from `first` to `last`, at which a strategy does the same against a rival.
 
-    `state`: the verdict (`traces.verdict`), or "unusable" (refused, or too large for memory).
+    `state`: the verdict (`traces.documents.verdict`), or "unusable" (refused, or too large for memory).
     `gain_first`, `gain_last`: the rival's step time over the strategy's at the two ends; None if unusable.
     """
 

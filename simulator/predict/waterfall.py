@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from simulator.predict.parts import CONTENTION, IDLE, LAUNCHES, WORK, StepParts
-from traces.comparison import Change
-from traces.timeline import Timeline
+from traces.documents.comparison import Change
+from traces.documents.timeline import Timeline
 
 #: The part by which a measured step differs from the recorded one whose tasks were compared.
 UNEXPLAINED = "not explained by task times"

@@ -1,1 +1,1 @@
-"""Replay. In: profiler traces. Out: a plan whose costs are the recorded durations, simulated and compared with the recording."""
+"""Recorded runs. In: profiler traces. Out: a plan with the recorded durations, simulated, diagnosed, changed and compared."""

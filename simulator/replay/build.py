@@ -1,7 +1,7 @@
 """Build a replay from recordings: the plan, the machine and the iterations.
 
 Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
-kernel follows from the launches, streams and waits that `traces.recording.synchronisation` recovers.
+kernel follows from the launches, streams and waits that `traces.formats.synchronisation` recovers.
 """
 
 from bisect import bisect_right
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.bodies.recorded import Recorded
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
@@ -19,28 +19,28 @@ from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, rank
 from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import Replay, Step, lane_name, span_phase
 from traces import units
-from traces.errors import StepcastError
-from traces.recording import iterations as iterations_of
-from traces.recording.iterations import Iterations
-from traces.recording.kineto import load_trace
-from traces.recording.recording import COLLECTIVE as COLLECTIVE_WORK
-from traces.recording.recording import MEMCPY, Recording
-from traces.recording.synchronisation import UNEXPLAINED_S, Order, recover
-from traces.timeline import Span, Timeline
+from traces.documents.timeline import Span, Timeline
+from traces.errors import SchedcastError
+from traces.formats import iterations as iterations_of
+from traces.formats.iterations import Iterations
+from traces.formats.kineto import load_trace
+from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
+from traces.formats.recording import MEMCPY, Recording
+from traces.formats.synchronisation import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4
 
 
 def load_replay(*paths: Path | str) -> Replay:
-    """Load one trace per rank and build their replay. Raises StepcastError for files that cannot be replayed."""
+    """Load one trace per rank and build their replay. Raises SchedcastError for files that cannot be replayed."""
     return build_replay([load_trace(path) for path in paths])
 
 
 def build_replay(recordings: Sequence[Recording]) -> Replay:
-    """Build the replay of the ranks of one job, recorded on one clock. Raises StepcastError if their times do not overlap."""
+    """Build the replay of the ranks of one job, recorded on one clock. Raises SchedcastError if their times do not overlap."""
     if not recordings:
-        raise StepcastError("no trace given; expected one file per rank")
+        raise SchedcastError("no trace given; expected one file per rank")
     ranks = sorted(recordings, key=lambda recording: recording.rank)
     _check_clock(ranks)
     return _Builder(ranks).replay()
@@ -50,7 +50,7 @@ def _check_clock(ranks: Sequence[Recording]) -> None:
     begins = [rank.origin_ns / 1e9 + rank.begin_s for rank in ranks]
     ends = [rank.origin_ns / 1e9 + max(work.end_s for work in rank.works) for rank in ranks]
     if max(begins) >= min(ends) and len(ranks) > 1:
-        raise StepcastError("the traces do not overlap in time; expected ranks of one job, recorded together on one clock")
+        raise SchedcastError("the traces do not overlap in time; expected ranks of one job, recorded together on one clock")
 
 
 class _Builder:

@@ -19,9 +19,9 @@ from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay, Step
 from simulator.replay.waits import predecessors
-from traces.recording.recording import COLLECTIVE, KERNEL
-from traces.recording.synchronisation import UNEXPLAINED_S
-from traces.timeline import Span, Timeline, busy_seconds
+from traces.documents.timeline import Span, Timeline, busy_seconds
+from traces.formats.recording import COLLECTIVE, KERNEL
+from traces.formats.synchronisation import UNEXPLAINED_S
 
 #: Start times with larger errors than this are reported.
 MISPLACED_S = 1e-6

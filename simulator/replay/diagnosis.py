@@ -28,9 +28,9 @@ from simulator.replay.compare import arrivals, boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay
 from simulator.replay.waits import predecessors
-from traces.recording.recording import COLLECTIVE, KERNEL
-from traces.recording.synchronisation import UNEXPLAINED_S
-from traces.timeline import Span, Timeline, busy_seconds
+from traces.documents.timeline import Span, Timeline, busy_seconds
+from traces.formats.recording import COLLECTIVE, KERNEL
+from traces.formats.synchronisation import UNEXPLAINED_S
 
 
 class Part(StrEnum):

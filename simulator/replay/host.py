@@ -8,10 +8,10 @@ order nothing. It is called after the op or annotation that covers it, if one do
 from dataclasses import dataclass, field
 
 from simulator.replay.nodes import GAP, Graph, Key
-from traces.recording.iterations import Iterations
-from traces.recording.recording import CallKind, Recording
-from traces.recording.synchronisation import Order
-from traces.recording.threads import hand_overs
+from traces.formats.iterations import Iterations
+from traces.formats.recording import CallKind, Recording
+from traces.formats.synchronisation import Order
+from traces.formats.threads import hand_overs
 
 _SILENT = (CallKind.STREAM_WAIT, CallKind.EVENT_RECORD)
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from simulator.bodies.host import Host
-from simulator.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.task import FORWARD, Task
 
 HOST = "host"

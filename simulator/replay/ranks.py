@@ -8,7 +8,7 @@ name are identified by their order.
 from collections.abc import Sequence
 from statistics import median
 
-from traces.recording.recording import COLLECTIVE, Work
+from traces.formats.recording import COLLECTIVE, Work
 
 #: The ends of one collective on two ranks agree within this time, or within half the duration of its transfer.
 AGREE_S = 100e-6

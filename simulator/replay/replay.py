@@ -14,7 +14,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import GAP, HOST
 from simulator.replay.waits import predecessors
-from traces.timeline import Cause, CriticalSpan, Span, Timeline
+from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 
 #: Phases of the spans of host threads: time between recorded calls, and the calls.
 PYTHON, LAUNCHING = "python", "launch"

@@ -1,1 +1,1 @@
-"""Strategies, one module each. In: a job, a machine, costs and options. Out: a plan."""
+"""Strategies, one module each, and what several share. In: a job, a machine, costs and options. Out: a plan."""

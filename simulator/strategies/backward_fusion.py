@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.strategies.builder import PlanBuilder
 
 NAME = "backward-fusion"
 FAMILY = "fusion"
@@ -25,7 +25,7 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with one update per layer as soon as the layer may be updated (`PlanBuilder.ready`).
 
-    Raises StepcastError if the job clips by the global norm, which needs every gradient before the first update.
+    Raises SchedcastError if the job clips by the global norm, which needs every gradient before the first update.
     """
     build = PlanBuilder(job, machine.devices[0].name)
     build.refuse_clipping(NAME, "forward-fusion")

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.strategies.builder import PlanBuilder
 
 NAME = "baseline"
 ABOUT = "forward, backward, then the optimizer: the order of plain PyTorch"

@@ -7,18 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
+from simulator.engine.memory.needs import TooLargeError
 from simulator.machine.machine import Machine
-from simulator.memory.needs import TooLargeError
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.scan.layers import MOST_TERMS, LayerScan
-from simulator.scan.recurrent import RecurrentScan, is_recurrent
+from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
+from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
-from traces.errors import StepcastError
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"
@@ -54,19 +54,19 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with each chain of activation gradients replaced by a scan; parameter gradients are computed from its results.
 
-    Raises StepcastError if the model is not a chain, or if one of its ops has no Jacobian rule, and TooLargeError if its Jacobians exceed
+    Raises SchedcastError if the model is not a chain, or if one of its ops has no Jacobian rule, and TooLargeError if its Jacobians exceed
     the device's memory.
     """
-    from simulator.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
+    from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
     if job.autocast_dtype is not None:
-        raise StepcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")
+        raise SchedcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
         return drafts.fastest(range(drafts.full_level + 1), costs or CostModel(machine))
     if level > drafts.full_level:
-        raise StepcastError(f"bppsa: level is {level}; expected 0 to {drafts.full_level}, the level at which one block is left")
+        raise SchedcastError(f"bppsa: level is {level}; expected 0 to {drafts.full_level}, the level at which one block is left")
     return drafts.fastest([level], costs or CostModel(machine))
 
 
@@ -112,7 +112,7 @@ class _Drafts:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.
 
         Higher levels take more memory, and products of sparse Jacobians grow denser. The search stops at the first level that cannot be
-        planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises StepcastError if the first level cannot
+        planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises SchedcastError if the first level cannot
         be planned.
         """
         from simulator.engine.simulation import simulate
@@ -121,7 +121,7 @@ class _Drafts:
         for level in levels:
             try:
                 drafts = [self.at(level, workers) for workers in self._workers]
-            except StepcastError:
+            except SchedcastError:
                 if best is None:
                     raise
                 break

@@ -7,17 +7,17 @@ gets what it lacks. Batch-norm uses separate statistics for every part.
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.shards import search
-from simulator.shards.configuration import Configuration
-from simulator.shards.configurations import place, read_configurations
-from simulator.shards.network import Network
-from simulator.shards.options import STEP_CANDIDATES, StepOptions, check_job
-from simulator.shards.plan import ShardedStep
-from traces.errors import StepcastError
+from simulator.strategies.sharding import search
+from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configurations import place, read_configurations
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import STEP_CANDIDATES, StepOptions, check_job
+from simulator.strategies.sharding.plan import ShardedStep
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 NAME = "deepa"
@@ -35,20 +35,20 @@ class Options(StepOptions):
     """How layers are divided, and how gradients are reduced."""
 
     config: str = ""
-    """A JSON file with the configuration of each layer (stepcast.configurations/1); empty: the best ones are searched."""
+    """A JSON file with the configuration of each layer (schedcast.configurations/1); empty: the best ones are searched."""
     simulated: int = 3
     """How many of the best divisions that the search finds are simulated, to choose by what overlaps; 1: the smallest sum of costs."""
 
     def __post_init__(self):
-        """Raise StepcastError if no division is left to choose."""
+        """Raise SchedcastError if no division is left to choose."""
         if self.simulated < 1:
-            raise StepcastError(f"strategy {NAME}: simulated is {self.simulated}; expected at least 1")
+            raise SchedcastError(f"strategy {NAME}: simulated is {self.simulated}; expected at least 1")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Forward, backward and update of all layers in their configurations.
 
-    Raises StepcastError for a configuration that a layer cannot have, and if the machine has too few devices.
+    Raises SchedcastError for a configuration that a layer cannot have, and if the machine has too few devices.
     """
     check_job(NAME, job, machine, options)
     with gc_paused():

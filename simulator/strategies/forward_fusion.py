@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.fusion import delayed
 from simulator.plan.plan import Plan
+from simulator.strategies.builder import PlanBuilder
 
 NAME = "forward-fusion"
 FAMILY = "fusion"

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.orders import gpipe
-from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.strategies.pipeline.orders import gpipe
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "gpipe"
 FAMILY = "pipelines"

@@ -6,16 +6,16 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.options import option_values
+from simulator.model.job import Job
 from simulator.plan.join import in_turn
 from simulator.plan.plan import Plan
-from simulator.stages.orders import gpipe, one_f_one_b
-from simulator.stages.planning import cut, micro_batches_in, named, scheduled
 from simulator.strategies import stale_pipeline
-from traces.errors import StepcastError
+from simulator.strategies.options import option_values
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline.planning import cut, micro_batches_in, named, scheduled
+from traces.errors import SchedcastError
 
 NAME = "hybrid-pipeline"
 FAMILY = "pipelines"
@@ -37,22 +37,22 @@ class Options(stale_pipeline.Options):
     pipelined: float = 0.5
     """The share of the iterations that are pipelined with stale weights, more than 0 and less than 1."""
     iterations: int = 100
-    """Iterations of the whole run; `stepcast run` takes them from --steps."""
+    """Iterations of the whole run; `schedcast run` takes them from --steps."""
     then: Literal["model-parallel", "gpipe", "1f1b"] = "model-parallel"
     """What the other iterations follow; `microbatches` is the number of its micro-batches."""
 
     def __post_init__(self):
-        """Raise StepcastError if one of the two parts would have no iteration."""
+        """Raise SchedcastError if one of the two parts would have no iteration."""
         super().__post_init__()
         if not 0 < self.pipelined < 1:
-            raise StepcastError(
+            raise SchedcastError(
                 f"pipelined is {self.pipelined:g}; expected a share of the iterations between 0 and 1, such as 0.67; use stale-pipeline or"
                 f" {self.then} for all of them"
             )
         if not 2 <= self.iterations <= _MOST_ITERATIONS:
-            raise StepcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
+            raise SchedcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
         if self.then == "model-parallel" and self.microbatches > 1:
-            raise StepcastError(f"model-parallel has one micro-batch, microbatches is {self.microbatches}; use then=gpipe for several")
+            raise SchedcastError(f"model-parallel has one micro-batch, microbatches is {self.microbatches}; use then=gpipe for several")
 
     @property
     def before_switch(self) -> int:
@@ -61,7 +61,7 @@ class Options(stale_pipeline.Options):
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises StepcastError as both do."""
+    """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises SchedcastError as both do."""
     forward, backward = stale_pipeline.devices(NAME, machine, options)
     stale = stale_pipeline.stale(NAME, job, machine, costs, replace(options, microbatches=0), forward, backward)
     then = _then(job, machine, costs, replace(options, placement=stale.semantics["placement"]), forward, backward)

@@ -11,18 +11,18 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal
 
-from simulator.build import PlanBuilder, Share
-from simulator.collectives.rounds import ALGORITHM_OF
-from simulator.collectives.tasks import Group
-from simulator.collectives.urgency import URGENCIES, priority_of, urgencies
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.collectives.rounds import ALGORITHM_OF
+from simulator.engine.collectives.tasks import Group
+from simulator.engine.collectives.urgency import URGENCIES, priority_of, urgencies
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import HOST, Machine
+from simulator.model.job import Job
 from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
-from traces.errors import StepcastError
+from simulator.strategies.builder import PlanBuilder, Share
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 NAME = "image-parallel"
@@ -65,9 +65,9 @@ class Options:
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
 
     def __post_init__(self):
-        """Raise StepcastError if the bucket size is negative or infinite."""
+        """Raise SchedcastError if the bucket size is negative or infinite."""
         if not 0 <= self.bucket < float("inf"):
-            raise StepcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
+            raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 
     @property
     def lag(self) -> int:
@@ -83,23 +83,23 @@ class Options:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One replica of the training step per device; the issue order takes one task of each device in turn.
 
-    Raises StepcastError if the machine has too few devices, if the batch does not divide among them, or if the host cannot sum.
+    Raises SchedcastError if the machine has too few devices, if the batch does not divide among them, or if the host cannot sum.
     """
     devices = tuple(device.name for device in machine.devices)
     if len(devices) < LEAST_DEVICES:
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {LEAST_DEVICES}, or use a machine with several" if gpu else f"use --devices {LEAST_DEVICES}"
-        raise StepcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}")
+        raise SchedcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}")
     if job.batch % (len(devices) * job.accumulate):
         shards = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
-        raise StepcastError(f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}")
+        raise SchedcastError(f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}")
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
-        raise StepcastError(
+        raise SchedcastError(
             f"{NAME}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
             " host memory; use server=distributed, which sums on the devices"
         )
     if options.lag and job.scales_loss:
-        raise StepcastError(
+        raise SchedcastError(
             f"{NAME} with update=asynchronous cannot {job.needs_all_gradients}: a gradient is unscaled a step late, when the scale may have"
             " changed; use update=baseline, or --precision amp"
         )

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.orders import interleaved
-from simulator.stages.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
-from traces.errors import StepcastError
+from simulator.strategies.pipeline.orders import interleaved
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
+from traces.errors import SchedcastError
 
 NAME = "interleaved-1f1b"
 FAMILY = "pipelines"
@@ -25,10 +25,10 @@ class Options(ScheduledOptions):
     """Stages on each device."""
 
     def __post_init__(self):
-        """Raise StepcastError for fewer than one stage on a device."""
+        """Raise SchedcastError for fewer than one stage on a device."""
         super().__post_init__()
         if self.per_device < 1:
-            raise StepcastError(f"{NAME}: per_device is {self.per_device}; expected at least 1")
+            raise SchedcastError(f"{NAME}: per_device is {self.per_device}; expected at least 1")
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:

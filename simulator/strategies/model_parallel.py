@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.orders import gpipe
-from simulator.stages.planning import FUSED, DrainingOptions, synchronous
-from traces.errors import StepcastError
+from simulator.strategies.pipeline.orders import gpipe
+from simulator.strategies.pipeline.planning import FUSED, DrainingOptions, synchronous
+from traces.errors import SchedcastError
 
 NAME = "model-parallel"
 FAMILY = "pipelines"
@@ -29,5 +29,5 @@ class Options(DrainingOptions):
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. With --accumulate, the micro-batches follow each other as gpipe's do."""
     if options.microbatches != 1:
-        raise StepcastError(f"{NAME} has one micro-batch, microbatches is {options.microbatches}; use gpipe for several")
+        raise SchedcastError(f"{NAME} has one micro-batch, microbatches is {options.microbatches}; use gpipe for several")
     return synchronous(NAME, job, machine, costs, options, gpipe.order, micro_batches=job.accumulate)

@@ -8,15 +8,15 @@ device.
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.shards.configuration import Configuration
-from simulator.shards.configurations import nearest, place
-from simulator.shards.network import Network
-from simulator.shards.options import STEP_CANDIDATES, StepOptions, check_job
-from simulator.shards.plan import ShardedStep
+from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configurations import nearest, place
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import STEP_CANDIDATES, StepOptions, check_job
+from simulator.strategies.sharding.plan import ShardedStep
 from traces.garbage import gc_paused
 
 NAME = "owt"
@@ -33,7 +33,7 @@ class Options(StepOptions):
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Forward, backward and update of all layers on all devices.
 
-    Raises StepcastError if the machine has too few devices.
+    Raises SchedcastError if the machine has too few devices.
     """
     check_job(NAME, job, machine, options)
     with gc_paused():

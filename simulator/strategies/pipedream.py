@@ -5,12 +5,12 @@
 
 from dataclasses import dataclass
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.asynchronous import STASHED, Cycle, asynchronous
-from simulator.stages.planning import StageOptions, devices_of, stages_in
+from simulator.strategies.pipeline.asynchronous import STASHED, Cycle, asynchronous
+from simulator.strategies.pipeline.planning import StageOptions, devices_of, stages_in
 
 NAME = "pipedream"
 FAMILY = "pipelines"

@@ -5,13 +5,13 @@
 
 from dataclasses import dataclass, replace
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.stages.pipeline import Pipeline
-from simulator.stages.planning import (
+from simulator.strategies.pipeline.pipeline import Pipeline
+from simulator.strategies.pipeline.planning import (
     StageOptions,
     cut,
     devices_of,
@@ -22,9 +22,9 @@ from simulator.stages.planning import (
     stage_notes,
     stages_in,
 )
-from simulator.stages.schedule import BACKWARD, FORWARD, Action
-from simulator.stages.staleness import stale_notes
-from traces.errors import StepcastError
+from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
+from simulator.strategies.pipeline.staleness import stale_notes
+from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 NAME = "pipedream-2bw"
@@ -45,12 +45,12 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One stage per device. Raises StepcastError for fewer micro-batches than stages."""
+    """One stage per device. Raises SchedcastError for fewer micro-batches than stages."""
     refuse_clipping(job, NAME)
     devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
     stages, count = len(devices), micro_batches_in(job, options, len(devices))
     if count < stages:
-        raise StepcastError(f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch")
+        raise SchedcastError(f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch")
     with gc_paused():
         with named(NAME):
             pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from simulator.bodies.op_class import op_class
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
-from simulator.layers.joint_backward import joined
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.model.layers.joint_backward import joined
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
-from traces.comparison import PYTORCH
-from traces.errors import StepcastError
+from simulator.strategies.builder import PlanBuilder
+from traces.documents.comparison import PYTORCH
+from traces.errors import SchedcastError
 
 NAME = PYTORCH
 ABOUT = "plain PyTorch: your own loop, as autograd and the optimizer issue it; predicted, and timed by validate, but not run as a plan"
@@ -31,15 +31,15 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 def own_step(name: str, job: Job, machine: Machine, options: object, capturable: bool) -> Plan:
     """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
-    `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises StepcastError for recurrent layers:
+    `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises SchedcastError for recurrent layers:
     autograd unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
     """
     graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
     if recurrent is not None:
-        raise StepcastError(
+        raise SchedcastError(
             f"plain PyTorch is not predicted for recurrent layers ({recurrent.layer}): it runs them with other kernels than those measured"
-            " here; stepcast validate times it"
+            " here; schedcast validate times it"
         )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]

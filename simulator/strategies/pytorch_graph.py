@@ -1,12 +1,12 @@
 """Plain PyTorch with each step captured in one CUDA graph, as a user may run it on a GPU without any other schedule. Predicted only."""
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pytorch import Options, own_step
-from traces.comparison import PYTORCH_GRAPH
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH_GRAPH
+from traces.errors import SchedcastError
 
 NAME = PYTORCH_GRAPH
 ABOUT = "plain PyTorch with each step captured in one CUDA graph (torch.cuda.graph): the host launches one graph per step; predicted only"
@@ -14,7 +14,7 @@ EXECUTED = False
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """The ops of plain PyTorch on one stream. Raises StepcastError for a CPU, and for what plain PyTorch is not predicted for."""
+    """The ops of plain PyTorch on one stream. Raises SchedcastError for a CPU, and for what plain PyTorch is not predicted for."""
     if machine.devices[0].kind != "gpu":
-        raise StepcastError(f"{NAME} needs a GPU, which {machine.name} has not; CUDA graphs run on GPUs only")
+        raise SchedcastError(f"{NAME} needs a GPU, which {machine.name} has not; CUDA graphs run on GPUs only")
     return own_step(NAME, job, machine, options, capturable=True)

@@ -23,14 +23,14 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.board import order_csv
-from simulator.costs.cost import PlanCosts
-from simulator.discovery import modules
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.options import option_names, option_values
+from simulator.model.job import Job
+from simulator.plan.board import order_csv
+from simulator.plan.discovery import modules
 from simulator.plan.plan import Plan
-from traces.errors import StepcastError, UnknownNameError
+from simulator.strategies.options import option_names, option_values
+from traces.errors import SchedcastError, UnknownNameError
 
 #: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many micro-batches on.
 MOST_TASKS, FEW_PARTS = 100_000, 256
@@ -40,7 +40,7 @@ class PlanFunction(Protocol):
     """The contract of a strategy: a function that plans a job on a machine."""
 
     def __call__(self, job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
-        """Return the plan. Raises StepcastError if the strategy cannot run the job on the machine.
+        """Return the plan. Raises SchedcastError if the strategy cannot run the job on the machine.
 
         `costs`: predicted task times; None for those of the committed table. `options`: an instance of the strategy's `Options`.
         """
@@ -96,7 +96,7 @@ class Strategy:
         return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
 
     def options(self, texts: Mapping[str, str] | None = None) -> object:
-        """Options from texts by name; missing ones get their defaults. Raises StepcastError for an unknown option or an invalid value."""
+        """Options from texts by name; missing ones get their defaults. Raises SchedcastError for an unknown option or an invalid value."""
         texts = dict(texts or {})
         for name in texts:
             if name not in self.option_names:
@@ -108,7 +108,7 @@ class Strategy:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
             expected = " or ".join(fault["msg"] for fault in error.errors() if fault["loc"][0] == first["loc"][0])
-            raise StepcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see stepcast strategies") from error
+            raise SchedcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies") from error
 
 
 def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:
@@ -127,7 +127,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
         _check_size(name, job, options)
         made = plan(job, machine, costs, options)
         if (tasks := sum(len(segment.tasks) for segment in made.segments)) > MOST_TASKS:
-            raise StepcastError(
+            raise SchedcastError(
                 f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
                 " minute; choose fewer devices or micro-batches"
             )
@@ -139,12 +139,12 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
 
 
 def _check_size(name: str, job: Job, options: Any) -> None:
-    """Raise StepcastError if there are too many micro-batches to plan and simulate a step in a minute."""
+    """Raise SchedcastError if there are too many micro-batches to plan and simulate a step in a minute."""
     parts = max([job.accumulate, *(count for count in [getattr(options, "microbatches", None)] if isinstance(count, int))])
     if parts > max(FEW_PARTS, job.batch):
-        raise StepcastError(f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}")
+        raise SchedcastError(f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}")
     if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
-        raise StepcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
+        raise SchedcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 
 
 @cache
@@ -177,9 +177,9 @@ def every() -> list[Strategy]:
 
 
 def require_executed(strategy: Strategy) -> None:
-    """Raise StepcastError for a strategy that is only predicted."""
+    """Raise SchedcastError for a strategy that is only predicted."""
     if not strategy.executed:
-        raise StepcastError(
+        raise SchedcastError(
             f"strategy {strategy.name} is your own loop, which no executor runs; run baseline, the same step as a plan;"
             f" predict shows {strategy.name}, and validate times it too"
         )
@@ -197,7 +197,7 @@ def get(name: str) -> Strategy:
     try:
         return _discover()[name]
     except KeyError:
-        raise UnknownNameError("strategy", name, list(_discover()), "stepcast strategies lists them") from None
+        raise UnknownNameError("strategy", name, list(_discover()), "schedcast strategies lists them") from None
 
 
 #: The option by which every strategy follows a file: the order of its plan's tasks, or a pipeline's actions.
@@ -219,7 +219,7 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
     Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
-    order of the file (`board.order_csv`); pipelines also read the order of their actions. Raises StepcastError for an unknown strategy, an
+    order of the file (`board.order_csv`); pipelines also read the order of their actions. Raises SchedcastError for an unknown strategy, an
     unusable option or an unusable file.
     """
     name, _, tail = spec.partition(":")
@@ -228,7 +228,7 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     for text in filter(None, tail.split(",")):
         key, equals, value = text.partition("=")
         if not equals:
-            raise StepcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see stepcast strategies")
+            raise SchedcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see schedcast strategies")
         texts[key.strip()] = value.strip()
     if texts.get(SCHEDULE) and (SCHEDULE not in strategy.option_names or order_csv.names_tasks(texts[SCHEDULE])):
         strategy = replace(strategy, plan=_following(strategy.plan, texts.pop(SCHEDULE)))
@@ -236,8 +236,8 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
 
 
 def check_shared(requested: Sequence[str], shared: Mapping[str, str]) -> None:
-    """Raise StepcastError for an option of `shared` that no requested strategy (`NAME[:option=value,...]`) has."""
+    """Raise SchedcastError for an option of `shared` that no requested strategy (`NAME[:option=value,...]`) has."""
     offered = {name for text in requested for name in get(text.partition(":")[0]).option_names}
     for name in shared:
         if name not in offered:
-            raise UnknownNameError("option for --set", name, sorted(offered), "stepcast strategies lists each strategy's options")
+            raise UnknownNameError("option for --set", name, sorted(offered), "schedcast strategies lists each strategy's options")

@@ -6,13 +6,13 @@ A mini-batch enters in every cycle. Stage i of K + 1 (from 1) runs its forward i
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.asynchronous import Cycle, asynchronous
-from simulator.stages.planning import StageOptions, devices_of, stages_in
-from traces.errors import StepcastError
+from simulator.strategies.pipeline.asynchronous import Cycle, asynchronous
+from simulator.strategies.pipeline.planning import StageOptions, devices_of, stages_in
+from traces.errors import SchedcastError
 
 NAME = "stale-pipeline"
 FAMILY = "pipelines"
@@ -36,7 +36,7 @@ class Options(StageOptions):
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One mini-batch enters per period. Raises StepcastError for too few devices."""
+    """One mini-batch enters per period. Raises SchedcastError for too few devices."""
     return stale(NAME, job, machine, costs, options, *devices(NAME, machine, options))
 
 
@@ -70,7 +70,7 @@ def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, .
         return folded, folded
     count = 2 * wanted - 1 if wanted else len(machine.devices)
     if count < 3 or count % 2 == 0:
-        raise StepcastError(
+        raise SchedcastError(
             f"{name}:on=unfolded needs an odd number of devices, 2S - 1 for S stages, and at least 3, not {count}; use --devices 3,"
             " or on=folded"
         )

@@ -6,18 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.bodies.host import Host
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
-from simulator.layers.graph import DX, LayerGraph
-from simulator.layers.grouped import split_groups
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.model.layers.graph import DX, LayerGraph
+from simulator.model.layers.grouped import split_groups
+from simulator.plan.bodies.host import Host
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.fusion import insert
 from simulator.plan.order import by_rank
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from simulator.strategies.builder import PlanBuilder
 
 NAME = "turbodl"
 ABOUT = "each layer's dX, dW and dB on separate streams, the critical path first"
@@ -68,9 +68,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, reused from block to block, with a further set for each extra group.
 
     The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them at once
-    (dependency distance 1). Raises StepcastError if `fuse=backward` is combined with clipping by the global norm.
+    (dependency distance 1). Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm.
     """
-    from simulator.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
+    from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
     by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})

@@ -6,12 +6,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.stages.orders import zero_bubble
-from simulator.stages.planning import (
+from simulator.strategies.pipeline.orders import zero_bubble
+from simulator.strategies.pipeline.planning import (
     FUSED,
     ScheduledOptions,
     combined,
@@ -26,8 +26,8 @@ from simulator.stages.planning import (
     scheduled_by_file,
     stages_in,
 )
-from simulator.stages.schedule import Action
-from traces.errors import StepcastError
+from simulator.strategies.pipeline.schedule import Action
+from traces.errors import SchedcastError
 
 NAME = "zero-bubble"
 FAMILY = "pipelines"
@@ -52,14 +52,14 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """Order the halves of all backwards by their predicted times. Raises StepcastError for unusable options."""
+    """Order the halves of all backwards by their predicted times. Raises SchedcastError for unusable options."""
     if options.schedule:
         return scheduled_by_file(NAME, job, machine, costs, options)
     refuse_clipping(job, NAME)
     per_device = 2 if options.shape == "v" else 1
     stages = stages_in(options, 0, NAME)
     if stages % per_device:
-        raise StepcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
+        raise SchedcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
     devices = devices_of(machine, stages // per_device, NAME)
     stages = len(devices) * per_device
     micro_batches = micro_batches_in(job, options, len(devices))

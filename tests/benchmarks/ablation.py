@@ -2,7 +2,7 @@
 
 Targets: median |error| at most 6 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); and the right
 order of any two levels whose measured step times differ by more than 5 %. `python -m tests.benchmarks.ablation resnet50` runs one model.
-With STEPCAST_SAVE=FOLDER the documents are saved there.
+With SCHEDCAST_SAVE=FOLDER the documents are saved there.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simulator.strategies import registry as strategies
 from tests.benchmarks.accuracy import print_header, print_row, validated
-from traces.comparison import ValidationResult
+from traces.documents.comparison import ValidationResult
 
 MODELS = (("resnet50", 16, 64), ("googlenet", 16, 64), ("vgg16", 16, 32), ("densenet201", 4, 32))
 LEVELS = ("turbodl:streams=off", *strategies.get("turbodl").steps)
@@ -34,7 +34,7 @@ def in_order(rows: list[ValidationResult]) -> tuple[int, int]:
 def main() -> None:
     """Print a row per level, and the figures of all models together."""
     errors, missed, right, scored = [], 0, 0, 0
-    folder = os.environ.get("STEPCAST_SAVE")
+    folder = os.environ.get("SCHEDCAST_SAVE")
     print_header()
     for model, batch, size in MODELS:
         if sys.argv[1:] and model not in sys.argv[1:]:

@@ -3,7 +3,7 @@
 Targets: median |error| at most 6 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); and the right
 sign of every speed-up that differs from 1 by more than the A/A spread + 3 %. Every run is printed.
 
-With STEPCAST_SAVE=FOLDER the documents are saved there, one per model. Those in `traces/data/MACHINE/validations` determine the width of
+With SCHEDCAST_SAVE=FOLDER the documents are saved there, one per model. Those in `traces/data/MACHINE/validations` determine the width of
 prediction intervals. The benchmark also counts how many measured steps lie in intervals derived from the other models' errors.
 """
 
@@ -19,8 +19,8 @@ from scipy.special import ndtri
 
 from simulator.predict.discrepancy import discrepancy
 from simulator.strategies import registry as strategies
-from traces.comparison import Validation, ValidationResult
-from ui.text.labels import row_labels
+from traces.documents.comparison import Validation, ValidationResult
+from ui.present.text.labels import row_labels
 
 MODELS = (
     ("lenet5", 256, None),
@@ -35,7 +35,7 @@ STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 
 def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Validation:
-    """Run `stepcast validate --json` for the `chosen` strategies, or for all. `more`: further arguments."""
+    """Run `schedcast validate --json` for the `chosen` strategies, or for all. `more`: further arguments."""
     arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
     arguments += [*more, *(word for strategy in chosen for word in ("--strategy", strategy))]
     command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
@@ -64,7 +64,7 @@ def print_row(validation: Validation, row: ValidationResult) -> None:
 def main() -> None:
     """Print a row per strategy, and the figures of all models together."""
     errors, right, scored, documents = [], 0, 0, []
-    folder = os.environ.get("STEPCAST_SAVE")
+    folder = os.environ.get("SCHEDCAST_SAVE")
     print_header()
     for model, batch, size in MODELS:
         validation = validated(model, batch, size, STRATEGIES)

@@ -52,7 +52,7 @@ def moves_s(page: Any, move: Callable[[], None]) -> list[tuple[float, float]]:
     """Seconds from each move to its timeline, and to the settled page."""
     waits_s = []
     for _ in range(MOVES):
-        page.locator(".stepcast-timeline").evaluate(WATCH)
+        page.locator(".schedcast-timeline").evaluate(WATCH)
         move()
         waits_s.append(page.evaluate("() => window.waited"))
     return waits_s
@@ -75,7 +75,7 @@ def main() -> int:
                 page.set_default_timeout(120_000)
                 chosen = "".join(f"&strategy={name}" for name in strategies)
                 page.goto(f"http://127.0.0.1:{port}/what-if?model={model}&batch=32&machine={machine}{chosen}")
-                page.locator(".stepcast-timeline").wait_for()
+                page.locator(".schedcast-timeline").wait_for()
                 page.locator('[data-testid="stApp"][data-test-script-state="notRunning"]').wait_for()
                 slider = page.get_by_role("slider", name="Memory bandwidth")
                 waits_s = moves_s(page, lambda slider=slider: slider.press("ArrowRight"))

@@ -2,7 +2,7 @@
 
 Target: median |error| of the baseline, the linear scan and Blelloch's scan at most 8 %, where a target is met at
 max(target, 2 x A/A spread). Every run is printed. The hybrid scan, which chooses its level itself, is printed but not counted.
-With STEPCAST_SAVE=FOLDER the documents are saved there. `python -m tests.benchmarks.bppsa 64 256` runs these lengths only.
+With SCHEDCAST_SAVE=FOLDER the documents are saved there. `python -m tests.benchmarks.bppsa 64 256` runs these lengths only.
 """
 
 import os
@@ -19,7 +19,7 @@ TARGET = 0.08
 
 def main() -> None:
     """Print a row per length, batch and strategy, and the figures of all runs together."""
-    folder = os.environ.get("STEPCAST_SAVE")
+    folder = os.environ.get("SCHEDCAST_SAVE")
     errors, missed = [], 0
     for length in map(int, sys.argv[1:] or LENGTHS):
         for batch in BATCHES:

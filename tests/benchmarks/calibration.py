@@ -1,4 +1,4 @@
-"""The time of `stepcast calibrate` for ResNet-50 at 64 px, batch 16, three strategies. Target: less than 3 minutes on 2 cores."""
+"""The time of `schedcast calibrate` for ResNet-50 at 64 px, batch 16, three strategies. Target: less than 3 minutes on 2 cores."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ def main() -> None:
         arguments = ["calibrate", "--model", "resnet50", "--batch", "16", "--image-size", "64", "-o", f"{folder}/profile.json"]
         begin = time.perf_counter()
         command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
-        subprocess.run(command, check=True, env=os.environ | {"STEPCAST_CACHE": folder})
+        subprocess.run(command, check=True, env=os.environ | {"SCHEDCAST_CACHE": folder})
         print(f"calibration: {time.perf_counter() - begin:.0f} s")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.canvas_pages import PAN, TIMELINE, write_page
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.many_spans import many_spans
-from ui.figures.timeline_canvas.payload import timelines_payload
+from ui.present.figures.timeline_canvas.payload import timelines_payload
 
 FRAMES = 120
 
@@ -34,7 +34,7 @@ def main() -> int:
             path = Path(folder) / "page.html"
             page = browser.new_page(viewport={"width": 1600, "height": 900})
             page.goto(write_page(path, [timeline]))
-            page.locator(".stepcast-timeline").wait_for()
+            page.locator(".schedcast-timeline").wait_for()
             page.wait_for_function(f"{TIMELINE}.frames > 0")
             frames = page.evaluate(PAN, FRAMES)
             print(f"{count:,} spans on {2 * devices} lanes: {frames['per_second']:.0f} frames a second", end="; ")

@@ -15,7 +15,7 @@ import numpy as np
 
 from calibrate.collective_fit import fit_collective
 from tests.support.shared_data import shared_folder
-from traces.collectives import CollectiveLaw
+from traces.documents.collectives import CollectiveLaw
 
 FILE = "a100_dgx_all_reduce.csv.gz"
 #: One size in this many is fitted.

@@ -1,9 +1,9 @@
 """The error of costs that were not measured: `python -m tests.benchmarks.cost_fit PROFILE.json [--write]`.
 
 Leaves out each model of a profile in turn, predicts its keys from those of the others, and prints the root mean square of
-log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.costs.left_out`), with the number of
-models behind each figure. PROFILE is what `stepcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
-the figures become `simulator/costs/left_out.json`, which serves profiles of few models.
+log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.engine.costs.left_out`), with the number
+of models behind each figure. PROFILE is what `schedcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
+the figures become `simulator/engine/costs/left_out.json`, which serves profiles of few models.
 """
 
 import json
@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from calibrate.cpu.testbed import cpu_machine
-from simulator.costs.fits import ProfileFits
-from simulator.costs.left_out import LIMITS, SHIPPED, LeftOut
-from simulator.costs.model import CostModel
-from simulator.costs.sites import Sites
-from traces.profile import Profile
+from simulator.engine.costs.fits import ProfileFits
+from simulator.engine.costs.left_out import LIMITS, SHIPPED, LeftOut
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.sites import Sites
+from traces.documents.profile import Profile
 
 
 def errors_of(profile: Profile) -> LeftOut:

@@ -6,7 +6,7 @@ Target: 80 to 97 % over all validations on CPUs.
 """
 
 from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, covered_by_others, judged, worst
-from traces.shipped import shipped_validations
+from traces.documents.shipped import shipped_validations
 
 
 def line(name: str, steps: list[Judged]) -> str:

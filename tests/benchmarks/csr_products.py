@@ -15,12 +15,12 @@ import torch
 
 from executors.cpu import allocator
 from executors.kernels.csr.products import compile_product
-from simulator.bodies.csr.product import Recipe
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
-from simulator.bodies.jacobian_product import Gradient, JacobianProduct
-from simulator.job import Job
-from simulator.scan.jacobian_of import jacobian_of
-from traces.errors import StepcastError
+from simulator.model.job import Job
+from simulator.plan.bodies.csr.product import Recipe
+from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
+from simulator.plan.bodies.jacobian_product import Gradient, JacobianProduct
+from simulator.strategies.scan.jacobian_of import jacobian_of
+from traces.errors import SchedcastError
 
 ROUNDS, WARM_UP = 3, 2
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def chain(model: str) -> list[tuple[str, Recipe]]:
     for op in graph.backward_ops:
         try:
             rule, _ = jacobian_of(op, graph)
-        except StepcastError:
+        except SchedcastError:
             continue
         if not (isinstance(rule, LinearRule) and rule.mask is None):
             found.append((op.layer, rule))

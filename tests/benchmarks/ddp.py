@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.graph import TrainingGraph
-from simulator.job import Job
 from simulator.machine.machine import HOST, NETWORK, Machine
 from simulator.machine.presets import load_machine
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.strategies.image_parallel import Options, plan

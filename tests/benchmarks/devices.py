@@ -1,7 +1,7 @@
 """Data parallelism over two groups of this CPU's cores: predicted against measured, over links of 0.5 and 2 GB/s and without a limit.
 
 Targets: median |error| at most 8 %, worst at most 15 %, where a target is met at max(target, 2 x A/A spread); exact bytes
-moved; peak bytes of each device within 10 %. Every run is printed. With STEPCAST_SAVE=FOLDER the documents are saved there.
+moved; peak bytes of each device within 10 %. Every run is printed. With SCHEDCAST_SAVE=FOLDER the documents are saved there.
 `python -m tests.benchmarks.devices resnet18` runs the named models only.
 """
 
@@ -20,7 +20,7 @@ MEDIAN, WORST, PEAK = 0.08, 0.15, 0.10
 
 def main() -> None:
     """Print a row per model, link and strategy, and the pooled figures."""
-    folder = os.environ.get("STEPCAST_SAVE")
+    folder = os.environ.get("SCHEDCAST_SAVE")
     errors, missed, peaks = [], 0, []
     for model in sys.argv[1:] or MODELS:
         batch, size = MODELS[model]

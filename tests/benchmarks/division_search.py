@@ -5,10 +5,10 @@ Prints the CPU seconds of the cost tables, of the search and of the program.
 
 import time
 
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.shards.network import Network
-from simulator.shards.search import cost_tables, reduced
+from simulator.model.job import Job
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.search import cost_tables, reduced
 from tests.support.integer_programs import by_integer_program
 
 MODELS, MACHINES, COSTS = ("alexnet", "vgg16", "inception_v3_no_aux"), ("k80x16", "4xp100x4"), ("exact", "paper")

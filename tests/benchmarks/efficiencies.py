@@ -1,4 +1,4 @@
-"""The error of `simulator/costs/efficiencies.json` on GPUs that were left out of its fit: python -m tests.benchmarks efficiencies.
+"""The error of `simulator/engine/costs/efficiencies.json` on GPUs that were left out of its fit: python -m tests.benchmarks efficiencies.
 
 Three tables. Ops: every GPU left out in turn and predicted from rows fitted on the others. Sums: device time of whole steps, of the ops
 that could be left out and of all from the table (convolutions are fitted on steps, `fit_steps`, and never on these ops); a trace's truth is
@@ -15,11 +15,11 @@ from statistics import median
 
 import numpy as np
 
-from simulator.costs import efficiencies
-from simulator.costs.efficiencies import Rows
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.efficiencies import Rows
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many
 from tests.benchmarks.fit_efficiencies import Scored, predict, refit, rms
 from tests.benchmarks.op_latency import read_rows
@@ -108,7 +108,7 @@ def main() -> None:
     """Print the three tables."""
     latencies = shared_folder("op_latency")
     if latencies is None:
-        print("no public measurements beside the repository; set STEPCAST_SHARED")
+        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
     else:
         folder, table = latencies.parent, efficiencies.table()["gpu"]
         sources = all_sources(folder)

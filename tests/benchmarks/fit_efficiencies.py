@@ -1,4 +1,4 @@
-"""Fits the GPU rows of `simulator/costs/efficiencies.json`: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
+"""Fits the GPU rows of `simulator/engine/costs/efficiencies.json`: `python -m tests.benchmarks.fit_efficiencies [FOLDER]` prints them.
 
 Fits the rows on public measurements (`public_ops`), by the least absolute log error: half of the weight goes to ops alike, half by the
 time they take; every GPU weighs the same. A number that the ops do not tell (`matters`) stays as it is. Then every GPU is left out in turn,
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costs import efficiencies
-from simulator.costs.efficiencies import Number, Row, Rows, Seconds
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.efficiencies import Number, Row, Rows, Seconds
 from tests.benchmarks.public_ops import BOARDS, Op, all_sources
 from tests.support.shared_data import shared_folder
 
@@ -286,7 +286,7 @@ def main() -> None:
     latencies = shared_folder("op_latency")
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else latencies.parent if latencies else None
     if folder is None:
-        print("no public measurements beside the repository; name their folder or set STEPCAST_SHARED")
+        print("no public measurements beside the repository; name their folder or set SCHEDCAST_SHARED")
         return
     rows, _ = refit(folder, efficiencies.table()["gpu"])
     print(f'"cache_bytes_per_s_per_sm": {json.dumps(list(rows.cache_bytes_per_s_per_sm))},')

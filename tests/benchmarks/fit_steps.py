@@ -1,4 +1,4 @@
-"""Fits the GPU rows of convolutions in `simulator/costs/efficiencies.json` on published steps.
+"""Fits the GPU rows of convolutions in `simulator/engine/costs/efficiencies.json` on published steps.
 
     python -m tests.benchmarks.fit_steps [--write]
 
@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.costs import efficiencies
-from simulator.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
 from simulator.engine.hosts import issue_seconds
 from simulator.predict.published import DATA
 from tests.benchmarks import fit_efficiencies
@@ -340,7 +340,7 @@ def main(arguments: Sequence[str]) -> None:
     """Print the fitted numbers and the scores."""
     folder = shared_folder("")
     if folder is None or not (folder / TABLE).is_file():
-        print("no public measurements beside the repository; set STEPCAST_SHARED")
+        print("no public measurements beside the repository; set SCHEDCAST_SHARED")
         return
     steps = [step_ops(row) for row in read(folder / TABLE)[0]]
     ops = fit_efficiencies.ops_of(folder)

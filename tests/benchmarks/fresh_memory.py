@@ -9,10 +9,10 @@ import subprocess
 import sys
 from statistics import median
 
-from simulator.costs.fresh_memory import SHARE, fresh_bytes
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.fresh_memory import SHARE, fresh_bytes
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.benchmarks.unseen import OWN
 
@@ -25,7 +25,7 @@ JOBS = (
 #: Prints the page faults of each step; argv: model, batch, image size.
 LOOP = """
 import json, resource, sys, torch
-from simulator.job import Job
+from simulator.model.job import Job
 model, batch, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) or None
 built = Job(model, batch, size).build()
 optimizer = torch.optim.SGD(built.module.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)

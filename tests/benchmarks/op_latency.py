@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from simulator.bodies.recorded import Recorded
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, FORWARD, Segment, Task
 from simulator.replay.replay import Replay, simulate_replay
@@ -83,7 +83,7 @@ def main() -> None:
     """Print measured and predicted times, and the errors."""
     folder = shared_folder("op_latency")
     if folder is None:
-        print("no shared/data/op_latency beside the repository; set STEPCAST_SHARED")
+        print("no shared/data/op_latency beside the repository; set SCHEDCAST_SHARED")
         return
     machine = Machine("one stream", (Device("cuda:0", "gpu", 1, {}, "memory"),), (Memory("memory", 0, 1.0, 0),))
     print(f"{'GPU':<22} {'model':<26} {'measured/ms':>11} {'from ops/ms':>11} {'error':>8}   {'forward':>8}  {'backward':>8}")

@@ -1,4 +1,4 @@
-"""The row of plain PyTorch of `stepcast validate` against a loop written by hand, which runs in a fresh process without Stepcast.
+"""The row of plain PyTorch of `schedcast validate` against a loop written by hand, which runs in a fresh process without Schedcast.
 
 The loop runs in several processes before and after each validation, since its steps differ by up to a factor of two from one process to
 the next (`calibrate.rounds.PROCESS_ROUNDS`). Target: the measured row is within 15 % of the median process, for every model. The row's own

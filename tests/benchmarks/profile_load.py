@@ -5,7 +5,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 KEYS = 20_000
 

@@ -1,7 +1,7 @@
 """Public measurements of single ops, as rows to fit a roofline to and to score it on. The data are not in this repository.
 
 Sources: NeuSight's op latencies (V100 PCIe, L4), triosim's ResNet-50 layer times and its VGG-13 trace (H100), PyTorch's ResNet-50 trace
-(V100), HolisticTraceAnalysis' and param's DLRM traces (A100, V100). FLOPs and bytes are counted as Stepcast counts them for its own plans.
+(V100), HolisticTraceAnalysis' and param's DLRM traces (A100, V100). FLOPs and bytes are counted as Schedcast counts them for its own plans.
 PipeDream's layer profiles are left out: their repository does not say on which GPU they were taken, and traces without shapes (the V100
 CNN, the A100 AlexNet) say too little.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from simulator.bodies.op_class import op_class
-from simulator.costs.efficiencies import Site
-from traces.recording.json_stream import items
+from simulator.engine.costs.efficiencies import Site
+from simulator.plan.bodies.op_class import op_class
+from traces.formats.json_stream import items
 
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 
@@ -262,7 +262,7 @@ class _Call(NamedTuple):
 
 
 class Trace:
-    """A profiler trace with input shapes. Kernel times are summed over the outermost op that Stepcast would plan."""
+    """A profiler trace with input shapes. Kernel times are summed over the outermost op that Schedcast would plan."""
 
     def __init__(self, path: Path, source: str, board: str, precisions: dict[str, str]):
         self.source, self.board, self.precisions = source, board, precisions

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
@@ -80,7 +80,7 @@ def print_measured_steps() -> None:
     """Predict every row of the shared table that can be predicted, and print errors and the coverage of intervals."""
     folder = shared_folder("")
     if folder is None or not (folder / TABLE).is_file():
-        print("no public measurements beside the repository; set STEPCAST_SHARED\n")
+        print("no public measurements beside the repository; set SCHEDCAST_SHARED\n")
         return
     rows, left_out = read(folder / TABLE)
     print(ROW_HEAD)

@@ -8,11 +8,11 @@ graph, dependencies, costs, simulation to the last event, and the timeline with 
 import sys
 import time
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import Simulation
-from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import data, preset
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.strategies.image_parallel import Options, plan
 from traces.garbage import gc_paused

@@ -19,7 +19,7 @@ from simulator.replay.build import build_replay
 from simulator.replay.compare import ReplayComparison, compare
 from simulator.replay.replay import simulate_replay
 from tests.support.shared_data import shared_folder
-from traces.recording.kineto import load_trace
+from traces.formats.kineto import load_trace
 
 ROUNDS = 3
 
@@ -62,7 +62,7 @@ def main() -> None:
     hta = parser.parse_args().hta
     folder = shared_folder("kineto")
     if folder is None:
-        print("no shared/data/kineto beside the repository; set STEPCAST_SHARED")
+        print("no shared/data/kineto beside the repository; set SCHEDCAST_SHARED")
         return
     files = sorted(folder.glob("*.json*"))
     print(HEAD)
@@ -97,7 +97,7 @@ def beside_hta(python: Path, files: Sequence[Path]) -> None:
     Each one's total against the span it explains: HTA's is the sum of its path's edges against the time between the path's ends, ours the
     simulated length of the same step against the recorded one.
     """
-    print(f"\n{'':<36} {'HolisticTraceAnalysis':^46}   {'Stepcast':^46}")
+    print(f"\n{'':<36} {'HolisticTraceAnalysis':^46}   {'Schedcast':^46}")
     columns = f"{'load':>6} {'graph':>6} {'total/ms':>10} {'span/ms':>10} {'error':>8}  "
     print(f"{'trace':<36} {columns} {columns}")
     for path in files:

@@ -42,8 +42,8 @@ def peak_mb() -> float:
 def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["STEPCAST_CACHE"] = cache
-        print(f"stepcast --help: {command_s(('--help',)):.2f} s")
+        os.environ["SCHEDCAST_CACHE"] = cache
+        print(f"schedcast --help: {command_s(('--help',)):.2f} s")
         for what, arguments in REFUSED.items():
             print(f"refusing {what}: {command_s(arguments, status=2):.2f} s")
         for what, repeats in (("captured", 1), ("from the disk cache", 5)):
@@ -52,9 +52,9 @@ def main() -> None:
         import torch  # noqa: F401
 
         print(f"import torch: {time.perf_counter() - begin_s:.2f} s")
-        from simulator.costs.model import CostModel
-        from simulator.job import Job
+        from simulator.engine.costs.model import CostModel
         from simulator.machine.presets import load_machine
+        from simulator.model.job import Job
         from simulator.predict.forecast import forecast
         from simulator.strategies import registry as strategies
 

@@ -14,11 +14,11 @@ from itertools import cycle, islice
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import real_models
 from tests.support.applicable import core_groups, specs
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 DEVICES, BATCH, STEPS, LIMIT = (1, 2, 4), 8, 3, 1e-10
 
@@ -35,7 +35,7 @@ def outcome(job: Job, built, references: References, backend: CpuBackend, spec: 
         plan = strategy.plan(job, backend.machine, None, options)
         plan.validate(backend.machine)
         numerics = compare(job, built, plan, backend, references.of(plan), STEPS)
-    except StepcastError as error:
+    except SchedcastError as error:
         return ("refused", str(error)) if "\n" not in str(error) else ("fault", repr(error))
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -46,7 +46,7 @@ def outcome(job: Job, built, references: References, backend: CpuBackend, spec: 
 
 def main() -> int:
     """Try all models, or those named on the command line. Returns 1 if there is a fault."""
-    logging.getLogger("stepcast").setLevel(logging.ERROR)
+    logging.getLogger("schedcast").setLevel(logging.ERROR)
     backends = {devices: backend_of(devices) for devices in DEVICES}
     counts, faults = Counter(), []
     for name in sys.argv[1:] or real_models.MODELS:
@@ -55,7 +55,7 @@ def main() -> int:
             built = job.build()
             references = References(job, built, STEPS, None)
             job.graph()
-        except StepcastError as error:
+        except SchedcastError as error:
             counts["not captured"] += 1
             print(f"{name:<12} not captured: {error}", flush=True)
             continue

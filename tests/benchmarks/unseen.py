@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from traces import units
-from traces.predictions import PlacedPrediction, Predictions
+from traces.documents.predictions import PlacedPrediction, Predictions
 
 OWN = Path(__file__).with_name("own_models.py")
 #: (model, batch, image size; 0: the model's own).
@@ -27,7 +27,7 @@ WARM_UP, SECONDS, LEAST_STEPS = 3, 8.0, 5
 #: Prints the seconds of steps of a loop as users write it; argv: model, batch, image size.
 LOOP = f"""
 import json, sys, time, torch
-from simulator.job import Job
+from simulator.model.job import Job
 model, batch, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) or None
 built = Job(model, batch, size).build()
 module, loss = built.module, built.loss
@@ -44,10 +44,10 @@ print(json.dumps(steps[{WARM_UP}:]))
 """
 
 
-def stepcast(folder: Path, *arguments: object) -> str:
+def schedcast(folder: Path, *arguments: object) -> str:
     """What the command prints on standard output, with its data in `folder`."""
     command = [sys.executable, "-m", "ui.cli", *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, "STEPCAST_DATA": str(folder)}, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, env={**os.environ, "SCHEDCAST_DATA": str(folder)}, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
     return done.stdout
@@ -64,7 +64,7 @@ def predicted(folder: Path, job: tuple[str, int, int], *options: str) -> dict[st
     model, batch, size = job
     image = ("--image-size", size) if size else ()
     asked = ("predict", "--model", model, "--batch", batch, *image, "--strategy", "baseline", "--strategy", "turbodl", "--json", *options)
-    answer = Predictions.model_validate_json(stepcast(folder, *asked))
+    answer = Predictions.model_validate_json(schedcast(folder, *asked))
     return {row.strategy: row for row in answer.predictions}
 
 
@@ -82,7 +82,7 @@ def row(name: str, rows: dict[str, PlacedPrediction], steps_s: list[float]) -> b
 def main(folder: Path, names: list[str]) -> int:
     """Run the jobs whose names contain one of `names`, or all. Returns the exit status."""
     if not list((folder / "profiles").glob("*.json")):
-        stepcast(folder, "demo", "--out", folder / "demo", "--json")
+        schedcast(folder, "demo", "--out", folder / "demo", "--json")
     print(f"{'job':34}{'plain PyTorch, ms (90 %)':>28}{'loop, ms':>11}{'inside':>9}{'turbodl':>13}{'measured':>10}")
     right = True
     for job in JOBS:

@@ -5,11 +5,11 @@ import torch
 
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import indexing_models
 from tests.support.applicable import default_plans
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = [name for name, make in vars(indexing_models).items() if callable(make) and name not in ("Net", "_made")]
 
@@ -46,6 +46,6 @@ def test_a_batch_that_takes_another_branch_is_refused_in_one_line(two_cores, bac
     trainer = Trainer(strategy.plan(job, two_cores, None, options), job, job.build(), backend)
     ids, target = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     assert trainer.step(ids, target) > 0
-    with pytest.raises(StepcastError, match=r"decides by a number of its batch what to compute: it is 0 now, and was 1") as raised:
+    with pytest.raises(SchedcastError, match=r"decides by a number of its batch what to compute: it is 0 now, and was 1") as raised:
         trainer.step(ids + 5, target)
     assert "\n" not in str(raised.value)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from calibrate.estimate import CPU_SAMPLE_S, GPU_KEY_S, validation_seconds
-from simulator.costs.cost import GUESSED, MEASURED, Cost
+from simulator.engine.costs.cost import GUESSED, MEASURED, Cost
 from simulator.predict.forecast import Forecast
 from tests.support import tiny
-from traces.comparison import Shares
-from traces.timeline import Timeline
+from traces.documents.comparison import Shares
+from traces.documents.timeline import Timeline
 
 
 def forecast(step_s: float, sources: tuple[str, ...]) -> Forecast:

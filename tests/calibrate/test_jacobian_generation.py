@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from calibrate import jacobian_generation
-from simulator.bodies.csr.rules import ConvolutionRule, MaxPoolRule
-from simulator.reproduce import bppsa_sparse
+from simulator.papers import bppsa_sparse
+from simulator.plan.bodies.csr.rules import ConvolutionRule, MaxPoolRule
 
 
 def test_each_layer_is_timed_by_rule_and_by_column(monkeypatch):

@@ -8,11 +8,11 @@ import torch
 
 from calibrate.numerics import Expected, Numerics, References, compare, reference
 from executors.tensors import job_tensors
-from simulator.capture.capture import capture
-from simulator.job import Job
+from simulator.model.capture.capture import capture
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import stateful_models
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = [
     name
@@ -105,7 +105,7 @@ def test_a_factory_that_makes_another_model_each_time_is_refused():
     graph = job.graph()
     built = job.build()
     built.module.first = torch.nn.Linear(4, 5, dtype=torch.float64)
-    with pytest.raises(StepcastError, match=r"makes another model each time: first.weight is \(5, 4\) of torch.float64, and was \(4, 4\)"):
+    with pytest.raises(SchedcastError, match=r"makes another model each time: first.weight is \(5, 4\) of torch.float64, and was \(4, 4\)"):
         job_tensors(job, built, graph)
 
 
@@ -118,11 +118,11 @@ def test_a_changed_copy_of_a_job_has_graphs_of_its_own():
 
 
 def test_a_batch_may_be_flattened_but_must_heed_its_size():
-    from simulator.models.factory import Factory, call_factory
+    from simulator.model.factory import Factory, call_factory
 
     def flattened(batch: int):
         return torch.nn.Linear(3, 2), torch.randn(8 * batch, 3), torch.zeros(8 * batch, dtype=torch.int64)
 
     assert capture(lambda: call_factory(Factory("mine", flattened, None), 4), batch=4).values["input:0"].shape == (32, 3)
-    with pytest.raises(StepcastError, match=r"made input:0 \(32, 3\), target:0 \(32,\) for batch size 4; .*use its argument"):
+    with pytest.raises(SchedcastError, match=r"made input:0 \(32, 3\), target:0 \(32,\) for batch size 4; .*use its argument"):
         call_factory(Factory("mine", lambda _: flattened(4), None), 4)

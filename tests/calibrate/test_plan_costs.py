@@ -8,10 +8,10 @@ from calibrate.cpu import co_runs
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import no_progress
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Which plans of a search have their costs measured, and which of them run."""
 
 from calibrate.shortlist import shortlist, worth_measuring
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast, plan_strategy
 from simulator.strategies.registry import family
 from tests.support.places import ROOT

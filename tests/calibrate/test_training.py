@@ -13,13 +13,13 @@ from calibrate.numerics import reference
 from calibrate.repeated import Repeated
 from calibrate.training import Training
 from executors.kernels.update import torch_optimizer
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.model.workloads.data import Batches
 from simulator.strategies import registry as strategies
-from simulator.workloads.data import Batches
 from tests.support import mlp
-from traces.curves import AUTOGRAD, Curve, first_difference, largest_difference
-from traces.errors import StepcastError, UnusableFileError
-from traces.training import TrainingRun
+from traces.documents.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.documents.training import TrainingRun
+from traces.errors import SchedcastError, UnusableFileError
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn
@@ -139,7 +139,7 @@ def test_how_far_curves_are_apart():
 
 
 DOCUMENT = {
-    "schema": "stepcast.run/1", "job": {"model": "lenet5"}, "strategy": "baseline", "options": {}, "mode": "eager", "steps": 2,
+    "schema": "schedcast.run/1", "job": {"model": "lenet5"}, "strategy": "baseline", "options": {}, "mode": "eager", "steps": 2,
     "step_s": 0.5, "step_runs_s": [0.5], "losses": [2.0, None], "peak_bytes": {}, "semantics": {}, "predicted_step_s": None,
 }  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_a_document_without_curves_loads(tmp_path):
         ({"curves": [{"name": "a", "losses": [1.0, 1.0], "seconds": [2.0, 1.0]}]}, "seconds run backward"),
         ({"curves": 3}, "is damaged at curves"),
         ({"losses": None}, "is damaged at losses"),
-        ({"schema": "stepcast.run/2"}, "upgrade stepcast"),
+        ({"schema": "schedcast.run/2"}, "upgrade schedcast"),
     ],
 )
 def test_a_damaged_document_is_refused(tmp_path, change, message):
@@ -233,6 +233,6 @@ def test_every_seed_has_parameters_and_batches_of_its_own():
 
 
 def test_only_models_with_a_data_set_have_an_accuracy():
-    with pytest.raises(StepcastError, match=r"--target 0\.9 needs classes to tell apart, and resnet18 has no data set"):
+    with pytest.raises(SchedcastError, match=r"--target 0\.9 needs classes to tell apart, and resnet18 has no data set"):
         check_evaluable(Job("resnet18", 2), "--target 0.9")
     check_evaluable(Job("rnn_bitstream", 4, 6), "--target 0.9")

@@ -9,11 +9,11 @@ from calibrate.cpu import co_runs
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
 from executors.cpu.cores import available_cores
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support import mlp
 from tests.support.page_samples import result, skipped, validation
-from traces.profile import Profile
-from traces.shipped import shipped_validations
+from traces.documents.profile import Profile
+from traces.documents.shipped import shipped_validations
 
 
 def test_drift_corrects_only_costs_from_another_time(monkeypatch):

@@ -7,10 +7,10 @@ import pytest
 
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.board.hazards import hazards_within
-from simulator.board.order import Entry, Order
-from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.board.hazards import hazards_within
+from simulator.plan.board.order import Entry, Order
 from simulator.plan.plan import Plan
 from tests.support.applicable import core_groups, default_plans
 from tests.support.places import USER_MODELS

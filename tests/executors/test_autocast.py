@@ -9,13 +9,13 @@ import torch
 from calibrate.numerics import STEPS, TOLERANCE, References, compare
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
-from simulator.job import Job
-from simulator.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
+from simulator.model.job import Job
+from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups, plan_unless_refused
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 CNN, TRANSFORMER = "lenet5", f"{next(path for path in USER_MODELS if path.stem == 'vision_transformer')}:make"
 
@@ -94,6 +94,6 @@ def test_steps_whose_gradients_overflow_are_skipped(optimizer, form):
 def test_updates_before_all_gradients_are_known_are_refused_in_one_line(spec):
     job = Job("lenet5", 4, precision="amp-fp16")
     strategy, options = strategies.parse(spec)
-    with pytest.raises(StepcastError, match=r"cannot skip steps whose gradients overflow \(--precision amp-fp16\): ") as refused:
+    with pytest.raises(SchedcastError, match=r"cannot skip steps whose gradients overflow \(--precision amp-fp16\): ") as refused:
         strategy.plan(job, executor(strategy.least_devices)[0], None, options)
     assert "\n" not in str(refused.value)

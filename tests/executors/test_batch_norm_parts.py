@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from executors.batch_norm_parts import BatchNormParts
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 X = torch.randn(4, 3, 6, 2, dtype=torch.float64)
 
@@ -38,5 +38,5 @@ def test_outside_the_context_and_in_evaluation_the_layer_is_as_it_was():
 
 @pytest.mark.parametrize("path", ["1", "features.0"])
 def test_only_batch_norm_layers_have_parts(path):
-    with pytest.raises(StepcastError, match=f"^{path} is no batch-norm layer of the model"):
+    with pytest.raises(SchedcastError, match=f"^{path} is no batch-norm layer of the model"):
         BatchNormParts(model(), {path: [2, 1, 1]})

@@ -7,10 +7,10 @@ from calibrate.numerics import reference
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.stages.staleness import staleness
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
+from simulator.strategies.pipeline.staleness import staleness
 from tests.fake_gpu import FakeGpu
 from tests.support import mlp, norm_models
 

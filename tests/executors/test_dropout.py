@@ -131,8 +131,8 @@ def test_with_a_seed_function_the_op_itself_draws():
 
 
 def test_dropping_everything_draws_no_mask_in_a_captured_step_either():
-    from simulator.capture.capture import capture
-    from simulator.models.built import Built
+    from simulator.model.built import Built
+    from simulator.model.capture.capture import capture
 
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(1.0), nn.Linear(3, 3), nn.Dropout(0.5))
     graph = capture(lambda: Built(model, (torch.randn(2, 3),), {}, torch.zeros(()), lambda out, _: out.sum()), batch=2)

@@ -6,14 +6,14 @@ from calibrate.numerics import Expected, References, compare, reference
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
 from executors.cuda.graphs import GraphProgram
-from simulator.bodies.update import STATE, rate_at
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, rate_at
 from simulator.plan.json import dump, load
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import mlp
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODEL = f"{mlp.__file__}:make"
 #: Phases that begin within a graph of four steps, after three eager ones: in the first graph, and in the third.
@@ -99,5 +99,5 @@ def test_a_rate_holds_until_the_next():
     ],
 )
 def test_an_unusable_schedule_is_refused(fields, message):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         Job(MODEL, 4, **fields)

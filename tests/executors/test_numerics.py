@@ -7,12 +7,12 @@ import pytest
 
 from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, forms
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups, default_plans, plan_unless_refused, specs
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
@@ -85,7 +85,7 @@ def test_clipping_and_accumulation(path, two_cores, backend):
     for strategy in strategies.names(1):
         try:
             plan = plan_unless_refused(strategy, job, two_cores)
-        except StepcastError as error:
+        except SchedcastError as error:
             if "cannot clip by the global norm" not in str(error):
                 raise
             continue
@@ -107,7 +107,7 @@ def test_backward_fusion_updates_on_the_last_micro_batch(two_cores, backend):
 
 
 def test_backward_fusion_refuses_global_norm_clipping(two_cores):
-    with pytest.raises(StepcastError, match="cannot clip by the global norm"):
+    with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
         planned(job_of(MODELS[0], clip_norm=1.0), "backward-fusion", two_cores)
 
 

@@ -18,16 +18,16 @@ from executors.kernels.update import torch_optimizer
 from executors.run import execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.json import dump, load
 from tests.fake_gpu import FakeGpu
 from tests.support import square_models
 from tests.support.applicable import core_groups
 from tests.support.shard_plans import Shard, by_channels, by_images, shard_plan
-from traces.errors import StepcastError
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
+from traces.errors import SchedcastError
 
 CPUS = ("cpu:0", "cpu:1")
 LIMIT = 1e-10
@@ -195,7 +195,7 @@ def test_a_piece_that_cannot_be_is_refused(machine, two_devices):
     def refused(words: str, **fields):
         value = plan.values["0.weight@cpu:1"]
         changed = replace(value, source=replace(value.source, **fields))
-        with pytest.raises(StepcastError, match=words):
+        with pytest.raises(SchedcastError, match=words):
             replace(plan, values={**plan.values, value.name: changed}).validate(machine)
 
     steps = plan.values["0.weight@cpu:1"].source.views
@@ -203,10 +203,10 @@ def test_a_piece_that_cannot_be_is_refused(machine, two_devices):
     refused(r"no piece of '0.weight': it is cut by aten.select.int\[0\]", views=(replace(steps[0], target="aten.select.int", args="[0]"),))
     refused(r"has shape \(3, 4\), but its source in '0.weight' has \(1, 4\)", shape=(1, 4))
     beyond = [Shard("cpu:0", (0, 3)), Shard("cpu:1", (4, 7))]
-    with pytest.raises(StepcastError, match=r"0.weight@cpu:1 of shape \(3, 4\) is no piece of 0.weight of \(6, 4\)"):
+    with pytest.raises(SchedcastError, match=r"0.weight@cpu:1 of shape \(3, 4\) is no piece of 0.weight of \(6, 4\)"):
         two_devices.load(shard_plan(job, machine, beyond), job_tensors(job, job.build(), job.graph()))
     swapped = {"0.weight@cpu:0": plan.gradients["0.bias@cpu:0"]}
-    with pytest.raises(StepcastError, match=r"the gradient of '0.weight@cpu:0' has shape \(3,\); expected \(3, 4\)"):
+    with pytest.raises(SchedcastError, match=r"the gradient of '0.weight@cpu:0' has shape \(3,\); expected \(3, 4\)"):
         replace(plan, gradients=swapped).validate(machine)
 
 
@@ -225,7 +225,7 @@ def test_a_part_that_does_not_fit_is_refused(kwargs, words, machine):
         replace(task, body=replace(task.body, kwargs=json.dumps({"part": kwargs}))) if task.name == "drop.1@cpu:0" else task
         for task in segment.tasks
     ]
-    with pytest.raises(StepcastError, match=words):
+    with pytest.raises(SchedcastError, match=words):
         replace(plan, segments=(replace(segment, tasks=tuple(broken)),)).validate(machine)
 
 
@@ -258,6 +258,6 @@ def test_a_graph_cannot_draw_parts(partitions):
     plan = shard_plan(job, partitions, by_channels(*(device.name for device in partitions.devices)))
     with (
         FakeGpu() as gpu,
-        pytest.raises(StepcastError, match="draws a part of a dropout mask, which a CUDA graph cannot; use --mode eager"),
+        pytest.raises(SchedcastError, match="draws a part of a dropout mask, which a CUDA graph cannot; use --mode eager"),
     ):
         CudaBackend(partitions, gpu, "graph").load(plan, job_tensors(job, job.build(), job.graph()))

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support import real_models
 from tests.support.same_numbers import assert_trains_alike
 

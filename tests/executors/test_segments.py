@@ -10,11 +10,11 @@ from executors.run import Execution
 from executors.segments import sample
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from simulator.stages.staleness import staleness
+from simulator.strategies.pipeline.staleness import staleness
 from tests.support import staged_models
 
 

@@ -9,7 +9,7 @@ from calibrate.numerics import Expected, compare
 from executors.binding import Binding, Instance
 from executors.kernels import call
 from executors.strides import fits
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, Operand
 from simulator.strategies import registry as strategies
 from tests.support.places import USER_MODELS

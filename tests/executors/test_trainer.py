@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from executors.kernels.update import torch_optimizer
 from executors.trainer import Trainer
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import unusual_models
 from tests.support.same_numbers import assert_trains_alike

@@ -19,7 +19,7 @@ from tests.fake_gpu.memory import Memories, Memory, Region
 from tests.fake_gpu.races import Order, Race
 from tests.fake_gpu.streams import Clock, FakeEvent, FakeStream, KernelRun, Mark
 from tests.fake_gpu.times import KernelTimes, Times
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 FACTS = GpuFacts("Fake GPU", 132, 8 << 30, 4 << 20, (9, 0), 2048, 32, 65536, 228 << 10, 6)
 
@@ -44,7 +44,7 @@ class FakeGpu:
     """A `Driver` on CPU tensors in virtual time. `times.Times` has the durations.
 
     `profiler=False`: `kernels` returns None. `partitionable=False`, `compiler=False`, `callbacks=False`: `partitions`, `sm_ids` and
-    `call_host` raise StepcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
+    `call_host` raise SchedcastError. `joint_captures=False`: a capture refuses streams of two partitions. `streams`: how many streams there
     are. `round_bytes`: the allocator's granularity. `workspace_bytes`: kept for each stream that has run a matrix product. `varying`: by
     op, the relative standard deviation of its results, which differ from run to run. `stalls`: ops whose kernels never end, and
     `stalls_beside`: those that never end in a graph with several streams; then a wait calls `in_flight`, as a very long one does.
@@ -133,7 +133,7 @@ class FakeGpu:
     def stream(self, priority: int = 0, partition: Partition | None = None) -> FakeStream:
         """See Driver."""
         if len(self.streams) > self._stream_limit:
-            raise StepcastError(f"{self.facts.name} has {self._stream_limit} streams, and all are taken")
+            raise SchedcastError(f"{self.facts.name} has {self._stream_limit} streams, and all are taken")
         stream = FakeStream(self, len(self.streams), min(0, max(priority, 1 - self.facts.priority_levels)), partition)
         self.streams.append(stream)
         return stream
@@ -170,7 +170,7 @@ class FakeGpu:
     def call_host(self, duration_s: float) -> None:
         """See Driver. The host is busy only while it issues the call. The call touches no memory."""
         if not self.callbacks:
-            raise StepcastError(f"streams of {self.facts.name} cannot call the host")
+            raise SchedcastError(f"streams of {self.facts.name} cannot call the host")
         self.clock.spend(self.times.call_s)
         stream, seconds = self.current, self.times.callback_s + duration_s
         if self.capture_now is not None:
@@ -259,10 +259,10 @@ class FakeGpu:
     def partitions(self, count: int) -> tuple[Partition, ...]:
         """See Driver. `handle` is the range of the partition's SM ids. SMs that are left over belong to no partition."""
         if not self.partitionable:
-            raise StepcastError(f"{self.facts.name} cannot be partitioned")
+            raise SchedcastError(f"{self.facts.name} cannot be partitioned")
         size = self.facts.sms // count // _GROUP * _GROUP
         if not size:
-            raise StepcastError(f"{self.facts.sms} SMs do not make {count} partitions of at least {_GROUP}")
+            raise SchedcastError(f"{self.facts.sms} SMs do not make {count} partitions of at least {_GROUP}")
         return tuple(Partition(i, size, range(i * size, (i + 1) * size)) for i in range(count))
 
     def peers(self) -> tuple["FakeGpu", ...]:
@@ -272,7 +272,7 @@ class FakeGpu:
     def sm_ids(self, stream: FakeStream, replayed: bool = False) -> frozenset[int]:
         """See Driver."""
         if not self.compiler:
-            raise StepcastError(f"no kernel can be compiled for {self.facts.name}")
+            raise SchedcastError(f"no kernel can be compiled for {self.facts.name}")
         return frozenset(stream.partition.handle if stream.partition else range(self.facts.sms))
 
     def sm_ids_in_one_graph(self, streams: Sequence[FakeStream]) -> list[frozenset[int]]:

@@ -10,7 +10,7 @@ from torch.optim.adam import adam
 
 from executors.cuda import driver
 from tests.fake_gpu import FakeEvent, FakeGpu, FakeGpuError, FakeStream, Times
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 US = 1e-6
 
@@ -635,7 +635,7 @@ def test_partitions_are_disjoint():
     ],
 )
 def test_missing_capabilities_are_refused(call):
-    with pytest.raises(StepcastError):
+    with pytest.raises(SchedcastError):
         call()
 
 

@@ -16,8 +16,8 @@ from tests.support.option_texts import JUMBLED, requests
 from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
-from traces.errors import StepcastError
-from ui.reports import training as training_report
+from traces.errors import SchedcastError
+from ui.present.reports import training as training_report
 
 #: The session of a browser that shows another page: a part of the address, and what the widgets hold.
 ADDRESSES = st.dictionaries(st.sampled_from(["report", "model", "embed", "a\0b", "", "x" * 300]), st.text(max_size=20), max_size=2)
@@ -49,7 +49,7 @@ def draw(monkeypatch, tmp_path):
             app.button[0].click().run()
             _raise_shown(app)
         if app.error:
-            raise StepcastError(app.error[0].value)
+            raise SchedcastError(app.error[0].value)
 
     yield page
     streamlit.cache_data.clear()

@@ -1,6 +1,6 @@
 """Random models, optimizers and options: every plan trains as plain PyTorch does, in float64, or is refused.
 
-A seed gives a model and its job, and some strategies with options from those that a search tries, on one device or several. STEPCAST_SEED
+A seed gives a model and its job, and some strategies with options from those that a search tries, on one device or several. SCHEDCAST_SEED
 tries one seed again.
 """
 
@@ -12,12 +12,12 @@ import pytest
 
 from calibrate.numerics import STEPS, References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.plan.bodies.update import STATE, forms
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.fuzzing import FACTOR, sound
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 LIMIT = 1e-10
 #: Models in `make test`, and plans of each.
@@ -61,7 +61,7 @@ def plans_of(seed: int, job: Job, executors):
             strategy, options = strategies.parse(text)
             plan = strategy.plan(job, machine, None, options)
             plan.validate(machine)
-        except StepcastError:
+        except SchedcastError:
             continue
         yield text, plan, executor
         left -= 1
@@ -70,7 +70,7 @@ def plans_of(seed: int, job: Job, executors):
 
 
 def try_model(seed: int, executors) -> None:
-    """Compare the numbers of some plans of the model of a seed. A refusal of the model itself is a StepcastError."""
+    """Compare the numbers of some plans of the model of a seed. A refusal of the model itself is a SchedcastError."""
     job = job_of(seed)
     built = job.build()
     expected = References(job, built, STEPS, None)
@@ -78,11 +78,11 @@ def try_model(seed: int, executors) -> None:
         with sound("plan of a random model", (seed, text)):
             numerics = compare(job, built, plan, executor, expected.of(plan))
             worst = max(numerics.max_grad_error, numerics.max_param_error)
-            assert worst <= LIMIT, f"{text} of make_{seed} differs from plain PyTorch by {worst:.2g}; STEPCAST_SEED={seed} tries it again"
+            assert worst <= LIMIT, f"{text} of make_{seed} differs from plain PyTorch by {worst:.2g}; SCHEDCAST_SEED={seed} tries it again"
 
 
 def test_a_random_model_trains_as_plain_pytorch_does(executors):
-    given = os.environ.get("STEPCAST_SEED")
+    given = os.environ.get("SCHEDCAST_SEED")
     first = 0 if FACTOR == 1 else secrets.randbelow(10**9)
     for seed in [int(given)] if given else range(first, first + MODELS * FACTOR):
         with sound("random model", seed):

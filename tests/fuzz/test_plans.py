@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from simulator.board import order_csv
-from simulator.board.board import Board
-from simulator.board.order import Order
-from simulator.capture import cache
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.capture import cache
+from simulator.model.job import Job
 from simulator.plan import json as plan_json
+from simulator.plan.board import order_csv
+from simulator.plan.board.board import Board
+from simulator.plan.board.order import Order
 from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
@@ -51,7 +51,7 @@ def test_a_damaged_order_is_followed_or_refused(text):
 
 
 def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     cache.store(("job",), Job("lenet5", 2).graph())
     path = next(tmp_path.rglob("*.json.gz"))
     sample = cache.read_json(path, "graph")
@@ -71,6 +71,6 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
                     forecast(strategy.plan(job, target, None, options), target, CostModel(target))
                 finally:
                     monkeypatch.undo()
-                    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+                    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
 
     check()

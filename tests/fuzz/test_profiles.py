@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from calibrate.identity import comparable_cpu
 from calibrate.placement import Placement
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
-from traces.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
-from traces.profile_files import default_path
+from traces.documents.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
+from traces.documents.profile_files import default_path
 from ui.commands import listing, predicting
 
 STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"])
@@ -49,7 +49,7 @@ def sample(job):
         anchor_s=1e-3, cache_bytes=2**25, memory_bytes=8 * 2**30, bandwidth_bytes_per_s=2e10, peak_flops={"fp32": 1e11},
         notes=["throttled"],
     )  # fmt: skip
-    return json.loads(json.dumps({"schema": "stepcast.profile/1", **profile.model_dump(mode="json")}))
+    return json.loads(json.dumps({"schema": "schedcast.profile/1", **profile.model_dump(mode="json")}))
 
 
 def use(path, job, strategy, placement, as_json):
@@ -62,7 +62,7 @@ def use(path, job, strategy, placement, as_json):
 
 
 def test_a_damaged_cpu_profile_is_used_or_refused(job, sample, tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     own = default_path(comparable_cpu().name)
     own.parent.mkdir(parents=True)
     text = json.dumps(sample).encode()
@@ -79,7 +79,7 @@ def test_a_damaged_cpu_profile_is_used_or_refused(job, sample, tmp_path, monkeyp
 
 
 def test_the_sample_itself_is_usable(job, sample, tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     own = default_path(comparable_cpu().name)
     own.parent.mkdir(parents=True)
     own.write_text(json.dumps(sample))

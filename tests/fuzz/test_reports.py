@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.profiles import open_profile
-from simulator.whatif.replayed import replayed
+from simulator.replay.whatif.replayed import replayed
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, sound
-from traces.profile import Profile
-from traces.timeline import Timeline
-from ui.reports.page import page
-from ui.reports.report import read_report
-from ui.reports.written import sections_of
+from traces.documents.profile import Profile
+from traces.documents.timeline import Timeline
+from ui.present.reports.page import page
+from ui.present.reports.report import read_report
+from ui.present.reports.written import sections_of
 
 
 def test_a_damaged_report_is_read_or_refused(report, tmp_path):

@@ -5,9 +5,9 @@ import textwrap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support.fuzzing import fuzzed, mostly, sound
@@ -143,7 +143,7 @@ CODE = """
 
 
 def test_a_factory_is_predicted_or_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path / "cache"))
     target = load_machine("h100")
     numbers = iter(range(10**9))
 

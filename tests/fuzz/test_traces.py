@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from simulator.whatif import registry as whatif
-from simulator.whatif.replayed import ask, one_step, replayed
+from simulator.replay.whatif import registry as whatif
+from simulator.replay.whatif.replayed import ask, one_step, replayed
 from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, sound
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace
-from traces.perfetto import trace_document
-from ui.text import replays as words
+from traces.formats.perfetto import trace_document
+from ui.present.text import replays as words
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def trace(tmp_path_factory):
 
 
 def replay(path, rules=()):
-    """Everything that `stepcast replay` does."""
+    """Everything that `schedcast replay` does."""
     recording = replayed([path])
     result = recording.result
     one_step(recording.replay, recording.simulated, result.median_step, "replayed")

@@ -2,11 +2,11 @@
 
 from hypothesis import strategies as st
 
-from simulator.bodies.copy import Copy
-from simulator.bodies.host import Host
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.oplist import OpList, Step
-from simulator.bodies.update import Update
+from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value, ViewStep
 
@@ -28,7 +28,7 @@ def operands(draw, names=None):
 
 OPS = st.builds(
     OpCall,
-    st.sampled_from(["aten.mm.default", "aten.add.Tensor", "stepcast.rnn.default"]),
+    st.sampled_from(["aten.mm.default", "aten.add.Tensor", "schedcast.rnn.default"]),
     st.just('[{"$": 0}, NaN]'),
     st.just("{}"),
     st.tuples(COUNTS),

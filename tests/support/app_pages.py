@@ -28,7 +28,7 @@ def go_to(app: AppTest, address: str) -> AppTest:
 def opened_by_link(address: str, query: Mapping[str, str | list[str]], monkeypatch, folder: Path) -> AppTest:
     """A page with the real predictor, run once as a link opens it, with the profiles in the data folder `folder`."""
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setenv("STEPCAST_DATA", str(folder))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(folder))
     app = app_at(address)
     app.query_params.update(query)
     app.run()

@@ -1,10 +1,10 @@
 """Strategies as the registry knows them, and their plans for the jobs that they accept. New strategies are included by themselves."""
 
-from simulator.job import Job
 from simulator.machine.machine import HOST, Device, Link, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def specs(devices: int | None = None) -> list[str]:
@@ -24,7 +24,7 @@ def plan_unless_refused(spec: str, job: Job, machine: Machine) -> Plan | None:
     strategy, options = strategies.parse(spec)
     try:
         return strategy.plan(job, machine, None, options)
-    except StepcastError as error:
+    except SchedcastError as error:
         if not str(error).startswith(f"{strategy.name}: "):
             raise
         return None

@@ -1,11 +1,8 @@
-"""The app with the tests' predictor instead of `ui.jobs`. Streamlit starts this file."""
-
-import sys
+"""The app with the tests' predictor instead of `ui.service.jobs`. Streamlit starts this file."""
 
 from tests.support import fake_jobs
+from tests.support.stand_in import answer_by
+from ui.app.main import main
 
-sys.modules["ui.jobs"] = fake_jobs
-
-from ui.app.main import main  # noqa: E402
-
+answer_by(fake_jobs)
 main()

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.timeline import Timeline
-from ui.figures.timeline_canvas.page import head, timelines_html
+from traces.documents.timeline import Timeline
+from ui.present.figures.timeline_canvas.page import head, timelines_html
 
 #: The object that draws the first timeline of a page.
-TIMELINE = "document.querySelector('.stepcast-timeline').timeline"
+TIMELINE = "document.querySelector('.schedcast-timeline').timeline"
 #: Pans for some frames to the right and back, and returns frames per second and the median time of drawing a frame in ms.
 PAN = """async (frames) => {
-  const shown = document.querySelector('.stepcast-timeline').timeline, draws = [];
+  const shown = document.querySelector('.schedcast-timeline').timeline, draws = [];
   shown.view.zoom(1 / 2, shown.view.end / 2);
   const before = shown.frames, begun = performance.now();
   for (let frame = 0; frame < frames; frame++) {

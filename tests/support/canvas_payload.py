@@ -1,4 +1,4 @@
-"""Reads what the timeline's script receives: the payload of `ui.figures.timeline_canvas.payload`."""
+"""Reads what the timeline's script receives: the payload of `ui.present.figures.timeline_canvas.payload`."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.html_pages import data_of_page
-from ui.figures.timeline_canvas.page import ELEMENT
+from ui.present.figures.timeline_canvas.page import ELEMENT
 
 
 @dataclass(frozen=True)
@@ -72,4 +72,4 @@ def payloads_of_app(app: Any) -> list[Payload]:
 
 def is_timeline(element: Any) -> bool:
     """Whether an element of such a page is a timeline."""
-    return element.type == "bidi_component" and element.proto.component_name == "stepcast_timeline"
+    return element.type == "bidi_component" and element.proto.component_name == "schedcast_timeline"

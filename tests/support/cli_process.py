@@ -30,9 +30,9 @@ def _data(folder: Path) -> Path:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a process: Stepcast's packages first on the path, data in `folder`, the session's cache."""
+    """The environment of a process: Schedcast's packages first on the path, data in `folder`, the session's cache."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    own = {"PYTHONPATH": path, "STEPCAST_DATA": str(_data(folder)), "COLUMNS": "160"}
+    own = {"PYTHONPATH": path, "SCHEDCAST_DATA": str(_data(folder)), "COLUMNS": "160"}
     return {**os.environ, **own, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
@@ -48,7 +48,7 @@ class Runner:
         )  # fmt: skip
 
     def call(self, *args: object, cwd: Path | None = None, file_limit: int = 0, **env: str) -> Ended:
-        """Run `stepcast ARGS` in `cwd`, by default the runner's folder. `file_limit`: largest file in bytes, 0 for no limit."""
+        """Run `schedcast ARGS` in `cwd`, by default the runner's folder. `file_limit`: largest file in bytes, 0 for no limit."""
         request = {"args": [str(a) for a in args], "cwd": str(cwd or self.folder), "env": env, "file_limit": file_limit}
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()

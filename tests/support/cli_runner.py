@@ -16,7 +16,7 @@ def main() -> None:
     """Serve requests until standard input ends."""
     import torch
 
-    from simulator.job import Job
+    from simulator.model.job import Job
     from tests.support.busy_machine import accept_other_work
     from ui import cli
     from ui.commands import listing, measuring, predicting, training  # noqa: F401
@@ -46,7 +46,7 @@ def _child(request: dict, run, out, err) -> int:
     os.environ.update(request["env"])
     if request["file_limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
-    sys.argv = ["stepcast", *request["args"]]
+    sys.argv = ["schedcast", *request["args"]]
     status = 0
     try:
         run()

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from executors.kernels.csr.values import COMPILE
-from simulator.bodies.csr.mask import Mask
-from simulator.bodies.csr.pattern import Pattern
-from simulator.bodies.csr.rules import (
+from simulator.plan.bodies.csr.mask import Mask
+from simulator.plan.bodies.csr.pattern import Pattern
+from simulator.plan.bodies.csr.rules import (
     AdaptiveAveragePoolRule,
     AveragePoolRule,
     ConvolutionRule,

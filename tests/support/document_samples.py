@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from calibrate.identity import same_device
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.machine.this_gpu import gpu_machine
@@ -19,31 +19,31 @@ from tests.support.sample_runs import comparisons
 from tests.support.sample_trainings import evaluated
 from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
-from traces.comparison import Change, Comparison, Prediction, Validation, phase_seconds
-from traces.diff_result import Contribution, Diff, DiffTerm
-from traces.gpu_report import GpuReport, Mend, PartRecord, fix_first, summarise
-from traces.overlap import overlapped_kernel_seconds, phase_stretches
-from traces.perfetto import trace_document
-from traces.predictions import Predictions
-from traces.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.replay_result import ReplayResult, ReplayStep
-from traces.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
-from traces.search_result import SearchResult
-from traces.timeline import Timeline
-from traces.training import TrainingRun
-from ui.figures.charts import phases_figure, predictions_figure, speedups_figure
-from ui.figures.timeline_canvas.payload import timelines_payload
-from ui.figures.training_chart import training_figure
-from ui.figures.training_curves import measures
-from ui.reports import gpu_report as gpu_reports
-from ui.reports import predictions as prediction_pages
-from ui.reports import reproduction as reproductions
-from ui.reports import training as trainings
-from ui.reports.search import search_section
-from ui.text import reproductions as reproduction_words
-from ui.text import sentences, tables, waterfalls
-from ui.text import trainings as training_words
-from ui.text.predictions import place, predictions_document
+from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
+from traces.documents.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first, summarise
+from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches
+from traces.documents.predictions import Predictions
+from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.documents.replay_result import ReplayResult, ReplayStep
+from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
+from traces.documents.search_result import SearchResult
+from traces.documents.timeline import Timeline
+from traces.documents.training import TrainingRun
+from traces.formats.perfetto import trace_document
+from ui.present.figures.charts import phases_figure, predictions_figure, speedups_figure
+from ui.present.figures.timeline_canvas.payload import timelines_payload
+from ui.present.figures.training_chart import training_figure
+from ui.present.figures.training_curves import measures
+from ui.present.reports import gpu_report as gpu_reports
+from ui.present.reports import predictions as prediction_pages
+from ui.present.reports import reproduction as reproductions
+from ui.present.reports import training as trainings
+from ui.present.reports.search import search_section
+from ui.present.text import reproductions as reproduction_words
+from ui.present.text import sentences, tables, waterfalls
+from ui.present.text import trainings as training_words
+from ui.present.text.predictions import place, predictions_document
 
 GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
 
@@ -137,7 +137,7 @@ def use_reproduction(path: Path) -> None:
 
 def use_diff(path: Path) -> None:
     """Load a difference and print it."""
-    from ui.text import diffs
+    from ui.present.text import diffs
 
     document = Diff.load(path)
     printed(diffs.headline(document), *diffs.words(document), diffs.cells(document))
@@ -145,7 +145,7 @@ def use_diff(path: Path) -> None:
 
 def use_replay(path: Path) -> None:
     """Load the result of a replay and print it."""
-    from ui.text import replays
+    from ui.present.text import replays
 
     document = ReplayResult.load(path)
     printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
@@ -154,7 +154,7 @@ def use_replay(path: Path) -> None:
 
 def use_search(path: Path) -> None:
     """Load the result of a search and print it."""
-    from ui.text import searches
+    from ui.present.text import searches
 
     document = SearchResult.load(path)
     printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))
@@ -175,7 +175,7 @@ def _profile() -> dict[str, Any]:
         anchor_s=1e-3, cache_bytes=50 * 2**20, memory_bytes=80 * 2**30, bandwidth_bytes_per_s=3e12, peak_flops={"fp32": 6.7e13},
         priority_levels=6, partition_sms={"2": 64}, notes=["throttled"],
     )  # fmt: skip
-    return {"schema": "stepcast.profile/1", **json.loads(profile.model_dump_json())}
+    return {"schema": "schedcast.profile/1", **json.loads(profile.model_dump_json())}
 
 
 def _reproduction() -> Reproduction:
@@ -217,7 +217,7 @@ def _gpu_report() -> GpuReport:
 
 #: As gpu-first wrote it before it and gpu-report were one.
 _GPU_FIRST = {
-    "schema": "stepcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01",
+    "schema": "schedcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01",
     "device": {"name": "NVIDIA H100", "driver": "580.1"}, "versions": {"torch": "2.13.0"}, "minutes": 9.0, "seconds": 400.0,
     "complete": True, "report": "It was not begun.", "flags": ["a flag"],
     "checks": [
@@ -228,11 +228,11 @@ _GPU_FIRST = {
 
 
 def _timeline() -> dict[str, Any]:
-    from traces.timeline import _ADAPTER
+    from traces.documents.timeline import _ADAPTER
 
     timeline = comparisons()[-1].predicted
     small = Timeline(**{name: getattr(timeline, name) for name in timeline.__dataclass_fields__} | {"spans": timeline.spans[:12]})
-    return {"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(small, mode="json")}
+    return {"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(small, mode="json")}
 
 
 def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
@@ -248,11 +248,11 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
     )  # fmt: skip
     explained = prediction(waterfall=(Change(part="overlap of backward", seconds=-0.02), Change(part="contention", seconds=0.01)))
     placed = place("resnet50", 8, "h100")
-    from traces.timeline import _ADAPTER
+    from traces.documents.timeline import _ADAPTER
 
     return {
         "timeline": (_timeline(), use_timeline),
-        "small timeline": ({"schema": "stepcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
+        "small timeline": ({"schema": "schedcast.timeline/1", **_ADAPTER.dump_python(two_lanes(), mode="json")}, use_timeline),
         "prediction": (explained.document(), use_prediction),
         "predictions": (
             predictions_document([placed | explained.document()], [placed | {"strategy": "gpipe", "why": "too large"}]),

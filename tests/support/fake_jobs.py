@@ -5,9 +5,9 @@ Batches of TOO_LARGE or more do not fit.
 
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import search_result
-from traces.comparison import Change, MemoryNeed, Prediction, Shares
-from traces.errors import StepcastError
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
+from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
+from traces.errors import SchedcastError
+from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
 
 TOO_LARGE = 4096
 
@@ -33,12 +33,12 @@ def largest_batch(request, strategy):
 
 
 def on_board(request, strategy, order=None):
-    raise StepcastError(f"{strategy} is synthetic and has no plan; choose another predictor")
+    raise SchedcastError(f"{strategy} is synthetic and has no plan; choose another predictor")
 
 
 def search(request, progress):
     if request.batch == 13:
-        raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
     names = request.strategies or ("baseline", "turbodl")
     for number, name in enumerate(names, 1):
         progress(number, len(names), name)
@@ -47,7 +47,7 @@ def search(request, progress):
 
 def predict_many(request):
     if request.batch == 13:
-        raise StepcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
     base = play("predicted", CASES["baseline"])
     answers = []
     for text in request.strategies:

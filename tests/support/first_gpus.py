@@ -15,11 +15,11 @@ from calibrate.preflight import probe
 from calibrate.preflight.probe import Context, Probe, Scale, answer
 from calibrate.preflight.probes import streams
 from calibrate.preflight.runner import Ask
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in
 from tests.support import mlp
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
@@ -180,13 +180,13 @@ def talking() -> Context:
 def gone() -> Context:
     """A GPU that can be opened for the first probe alone."""
     if os.environ.get("TEARDOWN_CUPTI") is not None:
-        raise StepcastError("the GPU has fallen off the bus")
+        raise SchedcastError("the GPU has fallen off the bus")
     return whole()
 
 
 def none() -> Context:
     """A machine without a GPU."""
-    raise StepcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
+    raise SchedcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
 
 
 def another() -> Context:

@@ -1,4 +1,4 @@
-"""Starts Python programs by forking a process that has imported PyTorch and Stepcast: `python -m tests.support.fork_server SOCKET_NUMBER`.
+"""Starts Python programs by forking a process that has imported PyTorch and Schedcast: `python -m tests.support.fork_server SOCKET_NUMBER`.
 
 Each is a process of its own, with its own environment, folder, arguments, output and signals. It saves the seconds of the imports. See
 `warm_processes`, which sends the requests.
@@ -25,8 +25,8 @@ IMPORTS = (
     "torch", "torch._dynamo", "torch.distributed", "rich.console", "rich.table", "typer.main",
     "calibrate.accuracy", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
     "executors.distributed.backend",
-    "executors.trainer", "simulator.reproduce", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
-    "ui.reports.report",
+    "executors.trainer", "simulator.papers", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
+    "ui.present.reports.report",
 )  # fmt: skip
 #: How often to look for ended programs, in seconds.
 POLL_S = 0.02

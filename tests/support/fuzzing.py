@@ -1,6 +1,6 @@
 """Damaged input for the tests of `tests/fuzz`, and what must hold for any of it.
 
-`make test` tries a fixed selection of inputs, in about a minute, and stops at the first fault. `make fuzz` sets STEPCAST_FUZZ to a factor,
+`make test` tries a fixed selection of inputs, in about a minute, and stops at the first fault. `make fuzz` sets SCHEDCAST_FUZZ to a factor,
 tries that many times as many, others every time, and reports every kind of fault once, with the input.
 """
 
@@ -16,15 +16,15 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
-FACTOR = int(os.environ.get("STEPCAST_FUZZ", "1"))
+FACTOR = int(os.environ.get("SCHEDCAST_FUZZ", "1"))
 #: No input may take longer, in seconds.
 LONGEST_S = 60
 #: Inputs tried, and those that were refused, by kind.
 TRIED: Counter[str] = Counter()
 REFUSED: Counter[str] = Counter()
-#: With STEPCAST_FUZZ: a report of each fault, by the lines of code that it came from.
+#: With SCHEDCAST_FUZZ: a report of each fault, by the lines of code that it came from.
 FAULTS: dict[str, str] = {}
 
 HUGE = 10**400
@@ -53,13 +53,13 @@ def fuzzed(count: int) -> Callable:
 
 @contextmanager
 def sound(kind: str, tried: Any = None) -> Iterator[None]:
-    """Whatever the block does with the input `tried`: it ends in time, and it succeeds or raises a StepcastError of one printable line."""
+    """Whatever the block does with the input `tried`: it ends in time, and it succeeds or raises a SchedcastError of one printable line."""
     TRIED[kind] += 1
     handler = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_S)
     try:
         yield
-    except StepcastError as error:
+    except SchedcastError as error:
         REFUSED[kind] += 1
         message = str(error)
         assert message, "a refusal says why"

@@ -13,7 +13,7 @@ from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.places import session_file
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 #: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=32 << 20)

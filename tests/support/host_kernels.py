@@ -32,7 +32,7 @@ class HostCompiler:
         stem = self.folder / blake2b(source.encode(), digest_size=8).hexdigest()
         library = stem.with_suffix(".so")
         if not library.exists():
-            names = re.findall(r"\b(stepcast_\w+)\(", source)
+            names = re.findall(r"\b(schedcast_\w+)\(", source)
             text = f'#include "{_SHIM}"\n{source}\n' + "".join(_LAUNCHER.format(kernel) for kernel in names)
             stem.with_suffix(".cpp").write_text(text)
             options = ["-std=c++17", "-O1", "-Wall", "-Wno-unknown-pragmas", "-Werror", "-shared", "-fPIC"]

@@ -6,11 +6,11 @@ from pathlib import Path
 from tests.support.kineto_traces import Trace
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
-from traces.comparison import Comparison, Prediction
-from traces.timeline import CriticalSpan, Span, Timeline
-from ui.app.model import Choices, Figure, Forecast, MachineFacts, Refusal
-from ui.reports import training as training_report
-from ui.reports.report import write_report
+from traces.documents.comparison import Comparison, Prediction
+from traces.documents.timeline import CriticalSpan, Span, Timeline
+from ui.present.reports import training as training_report
+from ui.present.reports.report import write_report
+from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Refusal
 
 #: The host that no page may ask for anything.
 HOST = "evil.example"

@@ -2,7 +2,7 @@
 
 import random
 
-from traces.timeline import Span, Timeline
+from traces.documents.timeline import Span, Timeline
 
 
 def many_spans(count: int = 50_000, devices: int = 4) -> Timeline:

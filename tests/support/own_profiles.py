@@ -2,10 +2,10 @@
 
 from calibrate.identity import this_cpu
 from calibrate.sources import costs_for
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.predict.forecast import forecast_many
-from traces.profile import Dispatch, KeyCost, LoopCosts, Profile, Stats
+from traces.documents.profile import Dispatch, KeyCost, LoopCosts, Profile, Stats
 
 
 def profile_with(share: float, job: Job) -> Profile:

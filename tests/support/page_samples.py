@@ -1,13 +1,13 @@
 """Small sample documents and timelines for the tests of comparisons, exports, figures and pages."""
 
-from traces.comparison import Prediction, Shares, Validation, ValidationResult
-from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
+from traces.documents.comparison import Prediction, Shares, Validation, ValidationResult
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 
 
 def result(strategy="turbodl", predicted=0.040, measured=0.042, base=(0.050, 0.050), drift=1.01, **changes):
-    """A strategy's row, with derived figures computed as `stepcast validate` does. `base`: predicted and measured baseline in seconds."""
+    """A strategy's row, with derived figures computed as `schedcast validate` does. `base`: predicted and measured baseline in seconds."""
     row = {
         "strategy": strategy,
         "options": {"alpha": 2},

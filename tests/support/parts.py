@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.engine.simulation import timed_simulation
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies

@@ -1,6 +1,6 @@
 """How many forwards a rank keeps the activations of."""
 
-from simulator.stages.schedule import BACKWARD, BY_WEIGHT, FORWARD, Schedule
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_WEIGHT, FORWARD, Schedule
 
 
 def peak_forwards(schedule: Schedule) -> list[int]:

@@ -1,11 +1,11 @@
 """Plans of pipelines on machines that are made up, and their costs."""
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import plan_strategy
-from traces.profile import Identity, KeyCost, Profile, Stats
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def planned(strategy: str, training: Job, machine: Machine) -> Plan:

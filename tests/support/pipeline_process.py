@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from simulator.stages import grid_csv
+from simulator.strategies.pipeline import grid_csv
 
 WIDTH, ROWS = 5, 3
 

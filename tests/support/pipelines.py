@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from simulator.stages.orders import gpipe, interleaved, one_f_one_b, zero_bubble
-from simulator.stages.schedule import UNITS, Action, Schedule, makespan_s, timed
+from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b, zero_bubble
+from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
 
 #: Our schedules by their name: from numbers of ranks and micro-batches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {

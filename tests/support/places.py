@@ -20,7 +20,7 @@ def session_file(name: str) -> Path:
 def _session_folder() -> Path:
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID")  # of all workers of pytest-xdist
     if session is None:
-        return Path(tempfile.mkdtemp(prefix="stepcast-tests-"))
-    folder = Path(tempfile.gettempdir()) / f"stepcast-tests-{session}"
+        return Path(tempfile.mkdtemp(prefix="schedcast-tests-"))
+    folder = Path(tempfile.gettempdir()) / f"schedcast-tests-{session}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

@@ -8,14 +8,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.bodies.opcall import OpCall
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Task
 from simulator.strategies import registry as strategies
 from tests.support.kineto_traces import Trace
-from traces.comparison import PYTORCH
+from traces.documents.comparison import PYTORCH
 
 MAIN, AUTOGRAD, PAUSE_US = 1, 2, 500.0
 GPU = {

@@ -55,7 +55,7 @@ def run_ranks(count: int, folder: Path) -> list[Ended]:
     return end(begin(count, ["-m", "tests.support.rank_process"], folder))
 
 
-def stepcast(count: int, *arguments: object, folder: Path) -> list[Ended]:
+def schedcast(count: int, *arguments: object, folder: Path) -> list[Ended]:
     """Run the command line in `count` processes."""
     require_gloo()
     return end(begin(count, ["-c", COMMAND_LINE, *map(str, arguments)], folder))

@@ -8,7 +8,7 @@ import re
 
 import torch
 
-from simulator.ops import aten_json as _registered  # noqa: F401 - registers torch.ops.stepcast
+from simulator.model.ops import aten_json as _registered  # noqa: F401 - registers torch.ops.schedcast
 from simulator.plan.ops import LIST, NAMESPACES
 
 #: Types of arguments that name nothing outside the op: no file, storage, stream, or object of a class.

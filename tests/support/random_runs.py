@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.bodies.collective import Collective
-from simulator.bodies.host import Host
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import HostLane, Link, Machine
+from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from tests.support.tiny import build, copy, cpu, gpu, task
 

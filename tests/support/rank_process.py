@@ -20,9 +20,9 @@ def check_collectives(channel) -> None:
     from executors import process_groups
     from executors.cpu.backend import CpuBackend
     from executors.distributed.loaded_plans import cores_of
-    from simulator.bodies.collective import Collective
-    from simulator.collectives.local import groups_of, local_plan
+    from simulator.engine.collectives.local import groups_of, local_plan
     from simulator.machine.machine import HOST, Device, Machine, Memory
+    from simulator.plan.bodies.collective import Collective
     from simulator.plan.plan import Plan
     from simulator.plan.task import BUFFER, Operand, Segment, Storage, Task, Value
     from simulator.plan.views import contiguous, part
@@ -83,9 +83,9 @@ def check_messages(channel) -> None:
     from executors import process_groups
     from executors.cpu.backend import CpuBackend
     from executors.distributed.loaded_plans import cores_of
-    from simulator.bodies.copy import Copy
-    from simulator.collectives.local import groups_of, local_plan
+    from simulator.engine.collectives.local import groups_of, local_plan
     from simulator.machine.machine import Device, Machine, Memory
+    from simulator.plan.bodies.copy import Copy
     from simulator.plan.plan import Plan
     from simulator.plan.task import ACTIVATION, BUFFER, Operand, Segment, Storage, Task, Value
     from simulator.plan.views import contiguous, part
@@ -145,7 +145,7 @@ def _flat(tensors) -> torch.Tensor:
 
 def _check(operation, operands, result, inputs, rank) -> None:
     """Compare one rank's flat result with all ranks' flat inputs."""
-    from simulator.collectives.tasks import chunks
+    from simulator.engine.collectives.tasks import chunks
 
     total = sum(inputs)
     starts = [sum(o.elements for o in operands[:i]) for i in range(len(operands))]
@@ -188,8 +188,8 @@ def numerics(channel) -> dict[str, float]:
     """Train with every style of update, and with pipelines. Returns the largest error by model and strategy."""
     from calibrate.numerics import STEPS, References, compare
     from executors.distributed.backend import DistributedBackend
-    from simulator.job import Job
     from simulator.machine.this_cpu import this_cpu
+    from simulator.model.job import Job
     from simulator.strategies import registry as strategies
 
     machine = this_cpu(devices=channel.ranks.world, library="gloo")
@@ -224,8 +224,8 @@ def pieces(channel) -> dict[str, float]:
     from executors.distributed.backend import DistributedBackend
     from executors.kernels.update import torch_optimizer
     from executors.trainer import Trainer
-    from simulator.job import Job
     from simulator.machine.this_cpu import this_cpu
+    from simulator.model.job import Job
     from tests.support.shard_plans import by_channels, by_images, shard_plan
 
     machine = this_cpu(devices=channel.ranks.world, library="gloo")
@@ -270,8 +270,8 @@ def on_gpus(channel) -> dict[str, float]:
     from calibrate.numerics import STEPS, References, compare
     from executors.cuda.torch_driver import gpu
     from executors.distributed.backend import DistributedBackend
-    from simulator.job import Job
     from simulator.machine.presets import load_machine
+    from simulator.model.job import Job
     from simulator.strategies import registry as strategies
 
     machine = replicated(load_machine("h200"), channel.ranks.world)

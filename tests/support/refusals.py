@@ -22,6 +22,6 @@ def failed_after_answer(done, *fragments: str) -> None:
     assert "Traceback" not in done.err
     assert done.status == 2, done.err
     last = done.err.splitlines()[-1]
-    assert last.startswith("stepcast: ")
+    assert last.startswith("schedcast: ")
     for fragment in fragments:
         assert fragment in last

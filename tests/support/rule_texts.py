@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from simulator.whatif import registry as whatif
+from simulator.replay.whatif import registry as whatif
 from tests.support.fuzzing import damaged_text, mostly
 
 PIECES = (

@@ -1,7 +1,7 @@
 """Compare what plans of a job train with plain PyTorch."""
 
 from calibrate.numerics import Expected, compare
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
 

@@ -3,9 +3,9 @@
 import random
 from dataclasses import dataclass
 
-from traces.comparison import Comparison, Shares, Validation, ValidationResult
-from traces.memory_use import HeldByKind
-from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy_seconds
+from traces.documents.comparison import Comparison, Shares, Validation, ValidationResult
+from traces.documents.memory_use import HeldByKind
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy_seconds
 
 
 @dataclass(frozen=True)

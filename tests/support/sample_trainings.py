@@ -1,8 +1,8 @@
 """A sample training for the tests of pages, pictures and the app."""
 
-from traces.curves import Curve, Evaluation, largest_difference
-from traces.targets import reached, wins
-from traces.training import TrainingRun
+from traces.documents.curves import Curve, Evaluation, largest_difference
+from traces.documents.targets import reached, wins
+from traces.documents.training import TrainingRun
 
 
 def training(iterations: int, *names: str, worst: float | None = 0.5, **changes) -> TrainingRun:

@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from traces.profile_files import samples_path
+from traces.documents.profile_files import samples_path
 
 
 def read_samples(profile: Path | str) -> list[dict]:

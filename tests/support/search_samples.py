@@ -1,7 +1,7 @@
 """A small result of a search: the best plan, one tied with it, a slower one and one that does not fit."""
 
-from traces.comparison import Change
-from traces.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResult, Verification, VerifiedPlan
+from traces.documents.comparison import Change
+from traces.documents.search_result import PrunedPlan, RankedPlan, RefusedPlan, SearchResult, Verification, VerifiedPlan
 
 GIB = 2**30
 

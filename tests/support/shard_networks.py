@@ -3,13 +3,13 @@
 from pathlib import Path
 from random import Random
 
-from simulator.job import Job
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.shards.configurations import place
-from simulator.shards.network import Network
-from simulator.shards.options import StepOptions
-from simulator.shards.plan import ShardedStep
+from simulator.strategies.sharding.configurations import place
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import StepOptions
+from simulator.strategies.sharding.plan import ShardedStep
 
 _HEAD = """
 import torch

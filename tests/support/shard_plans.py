@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass
 from math import prod
 
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import STATE, Update, state_shape
-from simulator.collectives.tasks import Group
-from simulator.job import Job
+from simulator.engine.collectives.tasks import Group
 from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.plan import Plan
 from simulator.plan.task import (
     ACTIVATION,

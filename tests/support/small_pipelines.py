@@ -1,7 +1,7 @@
 """Timelines of small pipelines, with two ops per action, as `stages.schedule.timed` times their actions."""
 
-from simulator.stages.schedule import BY_WEIGHT, FORWARD, UNITS, Schedule, makespan_s, timed
-from traces.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
+from simulator.strategies.pipeline.schedule import BY_WEIGHT, FORWARD, UNITS, Schedule, makespan_s, timed
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
 #: Seconds of a unit of time.
 UNIT_S = 1e-3

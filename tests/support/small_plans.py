@@ -1,9 +1,9 @@
 """Small hand-made plans for tests, and the functions that build them."""
 
-from simulator.bodies.copy import Copy
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import Update
 from simulator.machine.machine import Device, HostLane, Link, Machine, Memory
+from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BACKWARD, GRADIENT, INPUT, PARAMETER, UPDATE, Operand, Segment, Storage, Task, Value
 

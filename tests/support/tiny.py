@@ -6,13 +6,13 @@ timeline = simulate(plan, cpu(), costs, iterations=1)
 
 from dataclasses import dataclass
 
-from simulator.bodies.copy import Copy
-from simulator.bodies.opcall import OpCall
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Device, HostLane, Link, Machine, Memory
+from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Operand, Segment, Storage, Task, Value, ViewStep
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 #: Elements of every value; bytes are 4 times as many.
 LENGTH = 100

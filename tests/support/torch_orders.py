@@ -8,7 +8,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime, _simulate_comms_compute
 
-from simulator.stages.schedule import FORWARD, Action, Schedule
+from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule
 
 #: torch's names of its schedules that can run as they are, and (ranks, micro-batches) that all of them accept.
 NAMES = ("GPipe", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")

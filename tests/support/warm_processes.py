@@ -1,4 +1,4 @@
-"""Processes that start at once, with PyTorch and Stepcast imported. `fork_server` forks them."""
+"""Processes that start at once, with PyTorch and Schedcast imported. `fork_server` forks them."""
 
 import atexit
 import json

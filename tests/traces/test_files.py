@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from traces.errors import StepcastError
-from traces.files import check_writable, write_atomic
+from traces.errors import SchedcastError
+from traces.files import check_writable, read_document, starts_with_schema, write_atomic, write_json
 
 
 def mode(path) -> int:
@@ -54,7 +54,7 @@ def test_a_device_is_written_in_place():
     check_writable("/dev/null")
     write_atomic("/dev/null", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    with pytest.raises(StepcastError, match="cannot write /dev/full: No space left on device"):
+    with pytest.raises(SchedcastError, match="cannot write /dev/full: No space left on device"):
         write_atomic("/dev/full", "too much")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
@@ -86,12 +86,31 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StepcastError, match=r"t\.json: No space left on device"):
+    with pytest.raises(SchedcastError, match=r"t\.json: No space left on device"):
         write_atomic(place, "new")
     assert (place.read_text(), os.listdir(tmp_path)) == ("old", ["t.json"])
 
 
 @pytest.mark.parametrize(("name", "message"), [("x" * 5000, "File name too long"), ("a\0b", "null byte")])
 def test_names_that_no_file_can_have(tmp_path, name, message):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         check_writable(tmp_path / name)
+
+
+def test_documents_are_read_that_have_the_projects_former_name(tmp_path):
+    key = "stepcast.rnn.default|f32[8,4]"
+    former = {"schema": "stepcast.profile/1", "costs": {key: 1.0, f"ops[{key}]": 2.0}, "about": "stepcast, by hand"}
+    place = write_json(tmp_path / "p.json.gz", former)
+    assert starts_with_schema(place, "schedcast.profile/")
+    present = key.replace("stepcast", "schedcast")
+    costs = {present: 1.0, f"ops[{present}]": 2.0}
+    assert read_document(place, "profile", "schedcast.profile/1") == {
+        "schema": "schedcast.profile/1",
+        "costs": costs,
+        "about": former["about"],
+    }
+
+
+def test_names_in_other_documents_stay(tmp_path):
+    place = write_json(tmp_path / "t.json", {"schema": "schedcast.timeline/1", "task": "stepcast.forward"})
+    assert read_document(place, "timeline", "schedcast.timeline/1")["task"] == "stepcast.forward"

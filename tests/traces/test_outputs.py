@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.outputs import FolderKind, OutputFolder, check_outputs
 
-KIND = FolderKind("report.json", "stepcast.report", ("index.html", "report.json"))
+KIND = FolderKind("report.json", "schedcast.report", ("index.html", "report.json"))
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def trace(tmp_path) -> Path:
 
 
 def refused(message: str, outputs: dict, inputs=()) -> None:
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         check_outputs(outputs, inputs)
 
 
@@ -58,14 +58,14 @@ def test_a_folder_of_someone_else(tmp_path):
     check_outputs({"--out": OutputFolder(tmp_path / "site", KIND)})
     check_outputs(write(".hidden", ""))
     outputs = write("index.html", "mine")
-    refused(r"site has files \(index\.html\) but no report of this command \(a report\.json with schema stepcast\.report\)", outputs)
-    for foreign in ("{", "[]", '{"schema": 7}', '{"schema": "stepcast.run/1"}', '{"schema": "stepcast.reporter/1"}'):
+    refused(r"site has files \(index\.html\) but no report of this command \(a report\.json with schema schedcast\.report\)", outputs)
+    for foreign in ("{", "[]", '{"schema": 7}', '{"schema": "schedcast.run/1"}', '{"schema": "schedcast.reporter/1"}'):
         refused("but no report of this command", write("report.json", foreign))
-    check_outputs(write("report.json", '{"schema": "stepcast.report/1"}'))
+    check_outputs(write("report.json", '{"schema": "schedcast.report/1"}'))
     assert (tmp_path / "site" / "index.html").read_text() == "mine"
 
 
 def test_an_input_inside_an_earlier_report(tmp_path):
     place = tmp_path / "report.json"
-    place.write_text('{"schema": "stepcast.report/1"}')
+    place.write_text('{"schema": "schedcast.report/1"}')
     refused(r"--out would overwrite .*report.json, the file of --profile", {"--out": OutputFolder(tmp_path, KIND)}, [("--profile", place)])

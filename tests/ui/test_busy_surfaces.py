@@ -9,14 +9,14 @@ from tests.support.html_pages import written_words
 from tests.support.page_samples import result, validation
 from tests.support.sample_trainings import training
 from tests.support.search_samples import search_result, verification
-from traces.comparison import Validation
-from traces.verdict import verdict
+from traces.documents.comparison import Validation
+from traces.documents.verdict import verdict
 from ui.commands import measuring
-from ui.reports import training as training_report
-from ui.reports.page import page
-from ui.reports.validations import validation_section
-from ui.text import searches
-from ui.text import trainings as training_words
+from ui.present.reports import training as training_report
+from ui.present.reports.page import page
+from ui.present.reports.validations import validation_section
+from ui.present.text import searches
+from ui.present.text import trainings as training_words
 
 BUSY = "busy machine: not a measurement. Other processes took 46 % of the cores"
 JUDGEMENTS = ("faster", "slower", "same", "cannot tell")

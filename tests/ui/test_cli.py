@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
-from traces.comparison import Prediction, Validation
-from traces.profile import Profile
-from traces.timeline import Timeline
-from traces.training import TrainingRun
+from traces.documents.comparison import Prediction, Validation
+from traces.documents.profile import Profile
+from traces.documents.timeline import Timeline
+from traces.documents.training import TrainingRun
 
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
@@ -75,33 +75,33 @@ def finite(item: object) -> bool:
 
 
 @pytest.fixture(scope="module")
-def profile(stepcast) -> Path:
+def profile(schedcast) -> Path:
     """A profile of lenet5's keys, calibrated through the command line."""
-    path = stepcast.folder / "profile.json"
-    done = stepcast.call("calibrate", *JOB, "-o", path, "--json")
+    path = schedcast.folder / "profile.json"
+    done = schedcast.call("calibrate", *JOB, "-o", path, "--json")
     assert (done.status, done.err) == (0, "")
     document = done.document
-    assert document["schema"] == "stepcast.calibration/1"
+    assert document["schema"] == "schedcast.calibration/1"
     assert document["profile"] == str(path)
     assert document["measured_keys"] == document["keys"] == len(Profile.load(path).costs) > 10
     assert document["failures"] == {}
     return path
 
 
-def test_help_of_every_command(stepcast):
+def test_help_of_every_command(schedcast):
     for command in COMMANDS:
-        shown = stepcast.call(command, "--help")
+        shown = schedcast.call(command, "--help")
         assert (shown.status, shown.err) == (0, "")
-        assert f"stepcast {command}" in shown.out
-    assert stepcast.call().out == stepcast.call("--help").out
+        assert f"schedcast {command}" in shown.out
+    assert schedcast.call().out == schedcast.call("--help").out
 
 
 @pytest.mark.parametrize("name", ["models", "strategies", "machines", "profiles"])
-def test_lists(stepcast, name):
-    shown = stepcast.call(name)
+def test_lists(schedcast, name):
+    shown = schedcast.call(name)
     assert (shown.status, shown.err) == (0, "")
-    document = stepcast.call(name, "--json").document
-    assert document["schema"] == f"stepcast.{name}/1"
+    document = schedcast.call(name, "--json").document
+    assert document["schema"] == f"schedcast.{name}/1"
     for row in document[name]:
         assert row.get("name", "").split("-")[0] in shown.out
     if name == "strategies":
@@ -109,16 +109,16 @@ def test_lists(stepcast, name):
         assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
 
 
-def test_what_is_calibrated_is_not_measured_again(stepcast, profile):
+def test_what_is_calibrated_is_not_measured_again(schedcast, profile):
     before = Profile.load(profile).costs
-    assert stepcast.call("calibrate", *JOB, "-o", profile, "--json").document["measured_keys"] == 0
+    assert schedcast.call("calibrate", *JOB, "-o", profile, "--json").document["measured_keys"] == 0
     assert Profile.load(profile).costs == before
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_predict(stepcast, profile, strategy, tmp_path):
+def test_predict(schedcast, profile, strategy, tmp_path):
     timeline = tmp_path / "new" / "t.json.gz"
-    done = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
+    done = schedcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
     assert (done.status, done.err) == (0, "")
     assert set(done.document) == PREDICTION
     prediction = Prediction.model_validate(done.document)
@@ -126,7 +126,7 @@ def test_predict(stepcast, profile, strategy, tmp_path):
     assert complete(done.document)
     assert prediction.shares.measured == pytest.approx(1.0)
     assert Timeline.load(timeline).step_s == prediction.step_s
-    shown = stepcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile)
+    shown = schedcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile)
     assert (shown.status, shown.err) == (0, "")
     assert strategy in shown.out
     explained_s = sum(part["seconds"] for part in done.document["waterfall"])
@@ -135,47 +135,49 @@ def test_predict(stepcast, profile, strategy, tmp_path):
     assert shown.out.count("on the critical path:") == 0, "no phase by phase list beside the sentence"
 
 
-def test_predict_says_where_it_guesses(stepcast):
-    done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "this-cpu", "--json", STEPCAST_DATA="nowhere")
+def test_predict_says_where_it_guesses(schedcast):
+    done = schedcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "this-cpu", "--json", SCHEDCAST_DATA="nowhere")
     assert done.status == 0
     assert done.document["shares"]["guessed"] == 1.0
     assert "not calibrated: costs are from specifications" in done.err
     assert len(done.err.splitlines()) == 1
 
 
-def test_predict_shows_the_plan(stepcast):
+def test_predict_shows_the_plan(schedcast):
     job = ("predict", *JOB, "--strategy", "forward-fusion", "--machine", "this-cpu")
-    text = stepcast.call(*job, "--show-plan").out
+    text = schedcast.call(*job, "--show-plan").out
     assert "\nplan forward-fusion\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("  features.0/update "))
     assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
-    document = stepcast.call(*job, "--show-plan", "--json").document
+    document = schedcast.call(*job, "--show-plan", "--json").document
     assert "strategy   forward-fusion" in document["plan"]
     assert set(document) == PREDICTION | {"plan"}
 
 
-def test_predict_in_graph_mode_on_a_preset(stepcast):
-    done = stepcast.call("predict", *JOB, "--strategy", "baseline", "--machine", "h200", "--mode", "graph", "--precision", "tf32", "--json")
+def test_predict_in_graph_mode_on_a_preset(schedcast):
+    done = schedcast.call(
+        "predict", *JOB, "--strategy", "baseline", "--machine", "h200", "--mode", "graph", "--precision", "tf32", "--json"
+    )
     assert (done.document["mode"], done.document["precision"]) == ("graph", "tf32")
 
 
-def test_set_reaches_the_strategies_that_have_the_option(stepcast, profile):
+def test_set_reaches_the_strategies_that_have_the_option(schedcast, profile):
     job = ("--profile", profile, "--set", "update_stream=on", "--json")
-    assert stepcast.call("predict", *JOB, "--strategy", "backward-fusion", *job).document["options"] == {"update_stream": True}
+    assert schedcast.call("predict", *JOB, "--strategy", "backward-fusion", *job).document["options"] == {"update_stream": True}
 
 
-def test_run(stepcast, profile, tmp_path):
+def test_run(schedcast, profile, tmp_path):
     metrics, timeline = tmp_path / "m.json", tmp_path / "t.json"
     places = ("--metrics", metrics, "--timeline", timeline)
-    done = stepcast.call("run", *JOB, "--strategy", "forward-fusion", "--steps", 6, "--profile", profile, *places, "--json")
+    done = schedcast.call("run", *JOB, "--strategy", "forward-fusion", "--steps", 6, "--profile", profile, *places, "--json")
     assert (done.status, done.err) == (0, "")
     assert done.document == json.loads(metrics.read_text())
-    assert done.document["schema"] == "stepcast.run/1"
+    assert done.document["schema"] == "schedcast.run/1"
     assert len(done.document["losses"]) == 6
     assert finite({key: item for key, item in done.document.items() if key not in ("job", "max_loss_difference", "target")})
     assert Timeline.load(timeline).kind == "measured"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "t.json"]
-    shown = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 4)
+    shown = schedcast.call("run", *JOB, "--strategy", "baseline", "--steps", 4)
     assert shown.err == ""
     assert "per step" in shown.out
 
@@ -183,10 +185,10 @@ def test_run(stepcast, profile, tmp_path):
 BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "autograd", "--beside", "turbodl")
 
 
-def test_run_beside_others(stepcast, tmp_path):
+def test_run_beside_others(schedcast, tmp_path):
     out, metrics = tmp_path / "page", tmp_path / "m.json"
     job = ("--model", "rnn_bitstream", "--batch", 4, "--image-size", 8, "--precision", "fp64")
-    done = stepcast.call("run", *job, *BESIDE, "--metrics", metrics, "--out", out, "--json")
+    done = schedcast.call("run", *job, *BESIDE, "--metrics", metrics, "--out", out, "--json")
     assert (done.status, done.err) == (0, f"report: {out / 'index.html'}\n")
     assert json.loads(metrics.read_text()) == json.loads((out / "run.json").read_text()) == done.document
     document = TrainingRun.load(metrics)
@@ -196,17 +198,17 @@ def test_run_beside_others(stepcast, tmp_path):
     assert document.max_loss_difference < 1e-12
     assert (document.data, document.complete) == ("bit streams of 8 bits, 32,000 samples of 10 classes", True)
     assert sorted(path.name for path in out.iterdir()) == ["index.html", "loss.png", "loss.svg", "run.json"]
-    shown = stepcast.call("run", *job, *BESIDE)
+    shown = schedcast.call("run", *job, *BESIDE)
     assert shown.status == 0
     assert "data: bit streams" in shown.out
     assert " with plain PyTorch (" in shown.out
 
 
-def test_run_until_a_target_with_two_seeds(stepcast, tmp_path):
+def test_run_until_a_target_with_two_seeds(schedcast, tmp_path):
     job = ("--model", "lenet5", "--batch", 8, "--image-size", 16, "--lr-schedule", "0:0.05,20:0.01", "--optimizer", "nesterov")
     goals = ("--steps", 22, "--seeds", 2, "--target", 0.3, "--eval-every", 12, "--predict-on", "2xgtx1060")
     asked = ("run", *job, "--strategy", "stale-pipeline:on=simulated", "--beside", "autograd", *goals)
-    done = stepcast.call(*asked, "--metrics", tmp_path / "m.json", "--out", tmp_path / "page")
+    done = schedcast.call(*asked, "--metrics", tmp_path / "m.json", "--out", tmp_path / "page")
     assert done.status == 0
     document = TrainingRun.load(tmp_path / "m.json")
     assert [(curve.name.partition(":")[0], curve.seed) for curve in document.curves] == [
@@ -220,32 +222,32 @@ def test_run_until_a_target_with_two_seeds(stepcast, tmp_path):
     assert "test accuracy" in (tmp_path / "page" / "index.html").read_text()
 
 
-def test_run_without_a_data_set_says_so(stepcast):
-    done = stepcast.call("run", "--model", f"{TINY}:make", "--batch", 8, "--strategy", "baseline", "--steps", 4, "--json")
+def test_run_without_a_data_set_says_so(schedcast):
+    done = schedcast.call("run", "--model", f"{TINY}:make", "--batch", 8, "--strategy", "baseline", "--steps", 4, "--json")
     assert done.document["data"] == "one batch, repeated"
     assert (done.document["max_loss_difference"], len(done.document["curves"])) == (None, 1)
 
 
-def test_help_of_run_lists_what_to_compare_with(stepcast):
-    done = stepcast.call("run", "--help")
+def test_help_of_run_lists_what_to_compare_with(schedcast):
+    done = schedcast.call("run", "--help")
     assert "--beside" in done.out
     assert "autograd|STRATEGY" in done.out
     assert "--out" in done.out
 
 
-def test_a_loss_that_is_not_finite_is_null(stepcast):
-    done = stepcast.call("run", *JOB, "--strategy", "baseline", "--steps", 6, "--lr", "1e30", "--json")
+def test_a_loss_that_is_not_finite_is_null(schedcast):
+    done = schedcast.call("run", *JOB, "--strategy", "baseline", "--steps", 6, "--lr", "1e30", "--json")
     assert done.status == 0
     assert done.document["losses"][-1] is None
     assert done.document["max_grad_error"] is None, "plain PyTorch's numbers are not finite either"
 
 
-def test_validate_with_a_report(stepcast, tmp_path):
+def test_validate_with_a_report(schedcast, tmp_path):
     out = tmp_path / "report"
-    done = stepcast.call("validate", "--model", f"{TINY}:make", "--batch", 8, "--out", out, "--json")
+    done = schedcast.call("validate", "--model", f"{TINY}:make", "--batch", 8, "--out", out, "--json")
     assert done.status == 0
     estimate, report = done.err.splitlines()
-    assert estimate.startswith("stepcast: validating tied_cnn-make-b8 takes about ")
+    assert estimate.startswith("schedcast: validating tied_cnn-make-b8 takes about ")
     assert report == f"report: {out / 'index.html'}"
     assert set(done.document) == VALIDATION
     Validation.model_validate(done.document)
@@ -267,16 +269,16 @@ def test_validate_with_a_report(stepcast, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
-def test_validate_with_a_profile_alone(stepcast, profile):
-    done = stepcast.call("validate", *JOB, "--strategy", "baseline", "--profile", profile, "--no-calibrate", "--json")
+def test_validate_with_a_profile_alone(schedcast, profile):
+    done = schedcast.call("validate", *JOB, "--strategy", "baseline", "--profile", profile, "--no-calibrate", "--json")
     assert done.status == 0
     (row,) = done.document["results"]
     assert row["calibration"] == "profile"
     assert row["shares"]["measured"] == pytest.approx(1.0)
 
 
-def test_a_strategy_that_cannot_run_is_a_row_and_not_a_failure(stepcast):
-    done = stepcast.call("validate", *JOB, "--clip-norm", 1, "--strategy", "backward-fusion", "--json")
+def test_a_strategy_that_cannot_run_is_a_row_and_not_a_failure(schedcast):
+    done = schedcast.call("validate", *JOB, "--clip-norm", 1, "--strategy", "backward-fusion", "--json")
     assert done.status == 0
     ok, skipped = done.document["results"]
     assert (ok["strategy"], ok["status"]) == ("baseline", "ok")
@@ -284,10 +286,10 @@ def test_a_strategy_that_cannot_run_is_a_row_and_not_a_failure(stepcast):
     assert all(skipped[key] is None for key in RESULT - {"strategy", "options", "measured_runs_s", "semantics", "status", "waterfall"})
 
 
-def test_what_the_model_prints_stays_off_standard_output(stepcast, tmp_path):
+def test_what_the_model_prints_stays_off_standard_output(schedcast, tmp_path):
     (tmp_path / "loud.py").write_text(f"import sys\nsys.path.append({str(TINY.parent)!r})\nfrom tied_cnn import make as quiet\n"
                                       "def make(batch):\n    print('hello from the factory')\n    return quiet(batch)\n")  # fmt: skip
-    done = stepcast.call(
+    done = schedcast.call(
         "predict", "--model", "loud.py:make", "--batch", 4, "--strategy", "baseline", "--machine", "p100", "--json", cwd=tmp_path
     )
     assert done.document["fits"]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
 from tests.support.refusals import failed_after_answer, refused, refused_after_estimate
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 BROKEN = SUPPORT / "broken_models.py"
 BASE = {"--model": "lenet5", "--batch": 4, "--strategy": "baseline", "--machine": "this-cpu"}
@@ -70,7 +70,7 @@ WRONG_OPTIONS = [
     (options(batch="8,,16"), "--batch '' is not an integer"),
     (options(batch="9" * 5000), "is not an integer"),
     (options(batch="9" * 25), "failed for batch size 999"),
-    (options(model=None), "Missing option '--model'; see stepcast predict --help"),
+    (options(model=None), "Missing option '--model'; see schedcast predict --help"),
     ([*options(), "--model", "vgg11"], "--model is given 2 times and takes one value; give it once"),
     ([*options(), "--lr", "0.1", "--lr", "0.2"], "--lr is given 2 times"),
     (options(timeline="t.json", batch="4,8"), "--timeline t.json takes one prediction"),
@@ -92,9 +92,9 @@ WRONG_OPTIONS = [
 
 
 @pytest.mark.parametrize("case", WRONG_OPTIONS, ids=lambda case: case[1][:40])
-def test_wrong_option(stepcast, case):
+def test_wrong_option(schedcast, case):
     arguments, *fragments = case
-    refused(stepcast.call("predict", *arguments, STEPCAST_DATA="nowhere"), *fragments)
+    refused(schedcast.call("predict", *arguments, SCHEDCAST_DATA="nowhere"), *fragments)
 
 
 #: Dense Jacobians of LeNet-5 grow with the batch: 0.12 GB a sample.
@@ -106,7 +106,7 @@ SCAN_TOO_LARGE = [
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (["fly"], "No such command 'fly'; see stepcast --help"),
+        (["fly"], "No such command 'fly'; see schedcast --help"),
         (["run", "--steps", 1], "--steps is 1; expected 2"),
         (["run", "--steps", 10**9], "--steps is 1000000000"),
         (["run", "--lr-schedule", "0.1"], "--lr-schedule '0.1': '0.1' is not ITERATION:RATE; give it as in 0:0.1,300:0.01"),
@@ -136,12 +136,12 @@ SCAN_TOO_LARGE = [
     ],
     ids=lambda item: " ".join(map(str, item)) if isinstance(item, list) else None,
 )
-def test_wrong_request(stepcast, arguments, fragment):
+def test_wrong_request(schedcast, arguments, fragment):
     command, *more = arguments
     given = {"run": BASE_RUN, "calibrate": BASE_RUN[:4], "validate": BASE_RUN[:4]}.get(command, [])
     job = [part for name, value in zip(given[::2], given[1::2], strict=True) if name not in more for part in (name, value)]
-    refused(stepcast.call(command, *job, *more, STEPCAST_DATA="nowhere"), fragment)
-    assert not (stepcast.folder / "nowhere").exists()
+    refused(schedcast.call(command, *job, *more, SCHEDCAST_DATA="nowhere"), fragment)
+    assert not (schedcast.folder / "nowhere").exists()
 
 
 BASE_RUN = ["--model", "lenet5", "--batch", 4, "--strategy", "baseline"]
@@ -187,41 +187,41 @@ BAD_FACTORIES = [
 
 
 @pytest.mark.parametrize("case", BAD_FACTORIES, ids=lambda case: case[0])
-def test_wrong_factory(stepcast, case):
+def test_wrong_factory(schedcast, case):
     name, *fragments = case
-    refused(stepcast.call("predict", *options(model=f"{BROKEN}:{name}"), STEPCAST_DATA="nowhere"), *fragments)
+    refused(schedcast.call("predict", *options(model=f"{BROKEN}:{name}"), SCHEDCAST_DATA="nowhere"), *fragments)
 
 
-def test_a_failure_that_only_real_tensors_show(stepcast):
+def test_a_failure_that_only_real_tensors_show(schedcast):
     job = ["--model", f"{BROKEN}:class_out_of_range", "--batch", 4, "--strategy", "baseline"]
-    refused(stepcast.call("run", *job), "the training step fails for batch size 4: IndexError")
-    refused_after_estimate(stepcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
+    refused(schedcast.call("run", *job), "the training step fails for batch size 4: IndexError")
+    refused_after_estimate(schedcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
 
 
-def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(stepcast):
+def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(schedcast):
     job = ["run", "--batch", 4, "--strategy", "baseline", "--steps", 4, "--json"]
-    done = stepcast.call(*job, "--model", f"{BROKEN}:hidden_gradient_hook")
+    done = schedcast.call(*job, "--model", f"{BROKEN}:hidden_gradient_hook")
     assert done.status == 1
     assert "baseline does not compute what plain PyTorch computes" in done.err
     assert done.document["max_grad_error"] > 0.1
-    done = stepcast.call(*job, "--model", f"{BROKEN}:good")
+    done = schedcast.call(*job, "--model", f"{BROKEN}:good")
     assert (done.status, done.err) == (0, "")
     assert done.document["max_grad_error"] < 1e-6
 
 
-def test_a_factory_that_never_returns(stepcast):
+def test_a_factory_that_never_returns(schedcast):
     call = options(model=f"{BROKEN}:never_returns")
     refused(
-        stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="0.5"), "never_returns has made no progress for 0.5 s", "FACTORY_SECONDS"
+        schedcast.call("predict", *call, SCHEDCAST_FACTORY_SECONDS="0.5"), "never_returns has made no progress for 0.5 s", "FACTORY_SECONDS"
     )
-    refused(stepcast.call("predict", *call, STEPCAST_FACTORY_SECONDS="soon"), "STEPCAST_FACTORY_SECONDS is 'soon'")
+    refused(schedcast.call("predict", *call, SCHEDCAST_FACTORY_SECONDS="soon"), "SCHEDCAST_FACTORY_SECONDS is 'soon'")
 
 
-def test_a_model_path_that_is_not_utf8(stepcast, tmp_path):
+def test_a_model_path_that_is_not_utf8(schedcast, tmp_path):
     name = "model-\udcff.py"  # Python's form of the byte 0xff in a file name
     (tmp_path / name).write_text(BROKEN.read_text())
-    refused(stepcast.call("predict", *options(model=f"{name}:good"), cwd=tmp_path), "\\udcff", "is not UTF-8 text", "rename")
-    refused(stepcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "File name too long")
+    refused(schedcast.call("predict", *options(model=f"{name}:good"), cwd=tmp_path), "\\udcff", "is not UTF-8 text", "rename")
+    refused(schedcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "File name too long")
 
 
 @pytest.mark.parametrize(
@@ -233,15 +233,15 @@ def test_a_model_path_that_is_not_utf8(stepcast, tmp_path):
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_model_file_that_does_not_import(stepcast, tmp_path, text, fragment):
+def test_a_model_file_that_does_not_import(schedcast, tmp_path, text, fragment):
     if text is not None:
         (tmp_path / "model.py").write_text(text)
-    refused(stepcast.call("predict", *options(model="model.py:make"), cwd=tmp_path), fragment)
-    refused(stepcast.call("predict", *options(model="model:make"), cwd=tmp_path), fragment if text else "module model does not import")
-    refused(stepcast.call("predict", *options(model="model.py"), cwd=tmp_path), "names no factory; expected FILE.py:FACTORY")
+    refused(schedcast.call("predict", *options(model="model.py:make"), cwd=tmp_path), fragment)
+    refused(schedcast.call("predict", *options(model="model:make"), cwd=tmp_path), fragment if text else "module model does not import")
+    refused(schedcast.call("predict", *options(model="model.py"), cwd=tmp_path), "names no factory; expected FILE.py:FACTORY")
 
 
-def test_a_users_files_with_our_names(stepcast, tmp_path):
+def test_a_users_files_with_our_names(schedcast, tmp_path):
     (tmp_path / "traces.py").write_text("raise RuntimeError('the wrong traces')")
     (tmp_path / "simulator.py").write_text(BROKEN.read_text())
     for name in ("good.py", "needs.py", "indirect.py"):
@@ -249,27 +249,27 @@ def test_a_users_files_with_our_names(stepcast, tmp_path):
             {"good.py": "", "needs.py": "import traces\n", "indirect.py": "import needs\n"}[name] + BROKEN.read_text()
         )
     path = {"PYTHONPATH": str(tmp_path)}
-    assert stepcast.call("predict", *options(model="good.py:good"), cwd=tmp_path, **path).status == 0
-    assert stepcast.call("predict", *options(model="simulator.py:good"), cwd=tmp_path, **path).status == 0
+    assert schedcast.call("predict", *options(model="good.py:good"), cwd=tmp_path, **path).status == 0
+    assert schedcast.call("predict", *options(model="simulator.py:good"), cwd=tmp_path, **path).status == 0
     for name in ("needs", "indirect"):
-        done = stepcast.call("predict", *options(model=f"{name}.py:good"), cwd=tmp_path)
-        refused(done, "needs.py imports traces, a name taken by stepcast; rename", "traces.py")
-    refused(stepcast.call("predict", *options(model="traces:make"), cwd=tmp_path), "a name taken by stepcast")
+        done = schedcast.call("predict", *options(model=f"{name}.py:good"), cwd=tmp_path)
+        refused(done, "needs.py imports traces, a name taken by schedcast; rename", "traces.py")
+    refused(schedcast.call("predict", *options(model="traces:make"), cwd=tmp_path), "a name taken by schedcast")
 
 
 def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
     """Unusable profiles by the kind of damage: each file, and a part of the error message."""
     good = Profile(identity=Identity(kind="cpu", cpu="A", cores=2)).save(folder / "good.json").read_bytes()
     packed = gzip.compress(good)
-    newer = json.dumps(json.loads(good) | {"schema": "stepcast.profile/99"}).encode()
+    newer = json.dumps(json.loads(good) | {"schema": "schedcast.profile/99"}).encode()
     contents = {
         "truncated": (good[: len(good) // 2], "not valid JSON"),
         "prose": (b"once upon a time", "not valid JSON"),
         "empty": (b"", "not valid JSON"),
         "cut gzip": (packed[: len(packed) // 2], "damaged gzip"),
         "flipped gzip": (packed[:-8] + b"\0" * 8, "CRC"),
-        "newer": (newer, "schema stepcast.profile/99, newer than stepcast.profile/1"),
-        "other kind": (b'{"schema": "stepcast.timeline/1"}', "is not a profile"),
+        "newer": (newer, "schema schedcast.profile/99, newer than schedcast.profile/1"),
+        "other kind": (b'{"schema": "schedcast.timeline/1"}', "is not a profile"),
         "wrong type": (good.replace(b'"cpu": "A"', b'"cpu": 7'), "damaged at identity > cpu"),
     }
     profiles = {}
@@ -280,56 +280,56 @@ def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
     return profiles
 
 
-def test_an_unusable_profile(stepcast, tmp_path):
+def test_an_unusable_profile(schedcast, tmp_path):
     for path, message in damaged_profiles(tmp_path).values():
         before = path.read_bytes()
-        refused(stepcast.call("predict", *options(machine=None, profile=path)), message)
-        refused(stepcast.call("calibrate", *BASE_RUN, "-o", path), message)
+        refused(schedcast.call("predict", *options(machine=None, profile=path)), message)
+        refused(schedcast.call("calibrate", *BASE_RUN, "-o", path), message)
         assert path.read_bytes() == before
-    refused(stepcast.call("predict", *options(machine=None, profile=tmp_path)), "cannot read profile")
+    refused(schedcast.call("predict", *options(machine=None, profile=tmp_path)), "cannot read profile")
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)).save(tmp_path / "gpu.json")
-    refused(stepcast.call("predict", *options(machine=None, profile=gpu, precision="tf32")), "was measured in fp32")
+    refused(schedcast.call("predict", *options(machine=None, profile=gpu, precision="tf32")), "was measured in fp32")
     gpu = Profile(identity=Identity(kind="gpu", gpu="NVIDIA B900", sms=132)).save(tmp_path / "unknown.json")
-    refused(stepcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "this GPU has no preset")
+    refused(schedcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "this GPU has no preset")
 
 
-def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(stepcast, tmp_path):
+def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(schedcast, tmp_path):
     place = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64)).save(tmp_path / "there.json")
     before = place.read_bytes()
-    done = stepcast.call("predict", *options(machine=None, profile=place), "--json")
+    done = schedcast.call("predict", *options(machine=None, profile=place), "--json")
     assert done.status == 0
     assert "cpu-elsewhere-9000-64" in done.err
     assert "this machine is cpu-" in done.err
-    assert stepcast.call("run", *BASE_RUN, "--steps", 3, "--profile", place).status == 0
-    assert stepcast.call("validate", *BASE_RUN, "--profile", place, "--no-calibrate", "--json").document["results"][0]["status"] == "ok"
-    refused(stepcast.call("calibrate", *BASE_RUN, "-o", place), "of another machine (cpu-elsewhere-9000-64)", "-o")
+    assert schedcast.call("run", *BASE_RUN, "--steps", 3, "--profile", place).status == 0
+    assert schedcast.call("validate", *BASE_RUN, "--profile", place, "--no-calibrate", "--json").document["results"][0]["status"] == "ok"
+    refused(schedcast.call("calibrate", *BASE_RUN, "-o", place), "of another machine (cpu-elsewhere-9000-64)", "-o")
     assert place.read_bytes() == before
 
 
-def test_places_that_cannot_be_written(stepcast, tmp_path):
+def test_places_that_cannot_be_written(schedcast, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place, message in ((tmp_path / "file" / "x.json", f"{tmp_path / 'file'} is not a folder"), (tmp_path, "it is a folder")):
-        refused(stepcast.call("predict", *options(timeline=place)), message)
-        refused(stepcast.call("run", *BASE_RUN, "--timeline", place), message)
-        refused(stepcast.call("run", *BASE_RUN, "--metrics", place), message)
-    refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "file" / "p.json"), "is not a folder")
-    refused(stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "file"), "it is a file, expected the name of a folder")
-    refused(stepcast.call("demo", "--out", tmp_path / "file" / "report"), "is not a folder")
+        refused(schedcast.call("predict", *options(timeline=place)), message)
+        refused(schedcast.call("run", *BASE_RUN, "--timeline", place), message)
+        refused(schedcast.call("run", *BASE_RUN, "--metrics", place), message)
+    refused(schedcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "file" / "p.json"), "is not a folder")
+    refused(schedcast.call("validate", *BASE_RUN, "--out", tmp_path / "file"), "it is a file, expected the name of a folder")
+    refused(schedcast.call("demo", "--out", tmp_path / "file" / "report"), "is not a folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_full_disk(stepcast, tmp_path):
+def test_a_full_disk(schedcast, tmp_path):
     """What was measured is printed all the same. Standard output is a file here, and gets full, too."""
     full = {"file_limit": 600}
-    assert stepcast.call("predict", *options()).status == 0  # puts the graph into the cache
-    done = stepcast.call("predict", *options(timeline=tmp_path / "t.json"), **full)
+    assert schedcast.call("predict", *options()).status == 0  # puts the graph into the cache
+    done = schedcast.call("predict", *options(timeline=tmp_path / "t.json"), **full)
     failed_after_answer(done, "cannot write the answer to standard output: File too large", "t.json: File too large")
-    done = stepcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full)
+    done = schedcast.call("run", *BASE_RUN, "--steps", 3, "--metrics", tmp_path / "m.json", **full)
     failed_after_answer(done, "m.json: File too large")
     assert "per step" in done.out
-    refused(stepcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "p.json", **full), "p.samples.jsonl.gz: File too large")
-    done = stepcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", "--quick", **full)
+    refused(schedcast.call("calibrate", *BASE_RUN, "-o", tmp_path / "p.json", **full), "p.samples.jsonl.gz: File too large")
+    done = schedcast.call("validate", *BASE_RUN, "--out", tmp_path / "report", "--quick", **full)
     assert (done.status, "File too large" in done.err, "Traceback" in done.err) == (2, True, False)
     assert list(tmp_path.iterdir()) == []
 
@@ -342,19 +342,19 @@ def test_standard_output_on_a_full_disk(tmp_path, arguments):
             [sys.executable, "-c", code, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, env=environment(tmp_path), check=False
         )
     assert done.returncode == 2
-    assert "stepcast: cannot write the answer to standard output: No space left on device" in done.stderr
+    assert "schedcast: cannot write the answer to standard output: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
 
 
-def test_a_memory_limit(stepcast):
+def test_a_memory_limit(schedcast):
     small = ("--memory-limit", 0.0004)
-    done = stepcast.call("predict", *options(), *small, "--json")
+    done = schedcast.call("predict", *options(), *small, "--json")
     assert (done.status, done.document["fits"]) == (1, False)
     (memory,) = done.document["memories"]
     assert memory["needed_bytes"] > memory["size_bytes"] == 400_000
     assert done.document["largest_batch"] is None, "the parameters alone are larger"
-    shown = stepcast.call("predict", *options(), *small, FORCE_COLOR="1")
+    shown = schedcast.call("predict", *options(), *small, FORCE_COLOR="1")
     assert shown.status == 1
     assert re.match(r"\x1b\[1;31mbaseline does not fit: needs .*, 390.6 KiB \(0.0004 GB\) there, .* too much\.", shown.out), (
         "red, and first"
@@ -362,25 +362,25 @@ def test_a_memory_limit(stepcast):
     assert "Memory: peak of" in shown.out
     assert "No batch is predicted to fit." in shown.out
     words = ("does not fit: needs", "390.6 KiB (0.0004 GB) there", "too much; peak of", "parameters", "no batch is predicted to fit")
-    refused(stepcast.call("run", *BASE_RUN, *small), *words)
-    done = stepcast.call("validate", *BASE_RUN, *small, "--json")
+    refused(schedcast.call("run", *BASE_RUN, *small), *words)
+    done = schedcast.call("validate", *BASE_RUN, *small, "--json")
     assert done.status == 1
     assert all(word in row["status"] for row in done.document["results"] for word in words)
-    assert stepcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], (
+    assert schedcast.call("predict", *options(), "--memory-limit", 10**6, "--json").document["fits"], (
         "a limit above the machine's memory changes nothing"
     )
     for wrong in (0, -1, "nan"):
-        refused(stepcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
+        refused(schedcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
 
 
-def test_more_memory_than_there_is(stepcast, tmp_path):
-    done = stepcast.call("predict", *options(batch=10**8), "--json")
+def test_more_memory_than_there_is(schedcast, tmp_path):
+    done = schedcast.call("predict", *options(batch=10**8), "--json")
     assert (done.status, done.document["fits"]) == (1, False)
     assert 1 < done.document["largest_batch"] < 10**8
-    done = stepcast.call("validate", "--model", "lenet5", "--batch", 10**8, "--out", tmp_path / "report", "--json")
+    done = schedcast.call("validate", "--model", "lenet5", "--batch", 10**8, "--out", tmp_path / "report", "--json")
     assert done.status == 1
     assert len(done.document["results"]) >= 3
     assert all(row["status"].startswith("skipped: ") and "needs" in row["status"] for row in done.document["results"])
     assert done.document["reference_step_s"] is None
     assert (tmp_path / "report" / "index.html").exists()
-    assert stepcast.call("validate", "--model", "lenet5", "--batch", 10**8).status == 1
+    assert schedcast.call("validate", "--model", "lenet5", "--batch", 10**8).status == 1

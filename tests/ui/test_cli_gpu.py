@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from calibrate import gpu_profiles
-from simulator.costs.model import CostModel, measurable
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.refusals import refused
-from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats
-from traces.profile_files import default_path
-from ui import jobs
+from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats
+from traces.documents.profile_files import default_path
+from ui.service import jobs
 
 JOB = ("--model", "lenet5", "--batch", 4, "--strategy", "baseline")
 BUSY_S, ISSUE_S, OWN_S = 1e-5, 2e-5, 3e-6
@@ -47,55 +47,57 @@ def warnings(done) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_a_gpus_profile_decides_the_step_time(stepcast, profile, tmp_path, mode):
+def test_a_gpus_profile_decides_the_step_time(schedcast, profile, tmp_path, mode):
     path = profile.save(tmp_path / "gpu.json.gz")
-    done = stepcast.call("predict", *JOB, "--device", "cuda", "--profile", path, "--mode", mode, "--json")
+    done = schedcast.call("predict", *JOB, "--device", "cuda", "--profile", path, "--mode", mode, "--json")
     assert done.status == 0, done.err
     assert done.document["shares"]["measured"] == 1.0
     assert [device["name"] for device in done.document["devices"]] == ["cuda:0"]
     expected = {"eager": tasks() * (ISSUE_S + OWN_S), "graph": tasks() * BUSY_S}[mode]
     assert done.document["step_s"] == pytest.approx(expected)
-    assert warnings(done) == [f"stepcast: profile {path} is of NVIDIA H200, this machine has no GPU that PyTorch can use"]
+    assert warnings(done) == [f"schedcast: profile {path} is of NVIDIA H200, this machine has no GPU that PyTorch can use"]
 
 
-def test_this_gpu_is_the_profile_in_the_data_folder(stepcast, profile, tmp_path):
-    data = {"STEPCAST_DATA": str(tmp_path)}
+def test_this_gpu_is_the_profile_in_the_data_folder(schedcast, profile, tmp_path):
+    data = {"SCHEDCAST_DATA": str(tmp_path)}
     place = tmp_path / "profiles" / f"{profile.identity.name}.json"
     this_gpu = ("predict", *JOB, "--machine", "this-gpu")
-    assert "this-gpu" not in stepcast.call("machines", **data).out
-    refused(stepcast.call(*this_gpu, **data), "no calibrated NVIDIA GPU", f"no profile of one in {place.parent}", "calibrate --device cuda")
+    assert "this-gpu" not in schedcast.call("machines", **data).out
+    refused(
+        schedcast.call(*this_gpu, **data), "no calibrated NVIDIA GPU", f"no profile of one in {place.parent}", "calibrate --device cuda"
+    )
     profile.model_copy(update={"notes": ["throttled (power cap)"]}).save(place)
-    listed = stepcast.call("machines", "--json", **data).document["machines"]
+    listed = schedcast.call("machines", "--json", **data).document["machines"]
     assert listed[-1]["name"] == "this-gpu"
     assert listed[-1]["sources"]["dispatch_s"].startswith("measured: profile of NVIDIA H200")
-    done = stepcast.call(*this_gpu, "--mode", "graph", "--json", **data)
+    done = schedcast.call(*this_gpu, "--mode", "graph", "--json", **data)
     assert done.document["step_s"] == pytest.approx(tasks() * BUSY_S)
-    assert warnings(done) == ["stepcast: profile of gpu-nvidia-h200-132: throttled (power cap)"]
-    refused(stepcast.call(*this_gpu, "--precision", "tf32", **data), "no tf32 profile")
+    assert warnings(done) == ["schedcast: profile of gpu-nvidia-h200-132: throttled (power cap)"]
+    refused(schedcast.call(*this_gpu, "--precision", "tf32", **data), "no tf32 profile")
     place.write_text("{")
-    shown = stepcast.call("machines", **data)
+    shown = schedcast.call("machines", **data)
     assert shown.status == 0
     assert "this-gpu" not in shown.out
     assert "is not valid JSON" in shown.err
 
 
-def test_costs_of_other_kernels_than_the_jobs_are_refused(stepcast, profile, tmp_path):
+def test_costs_of_other_kernels_than_the_jobs_are_refused(schedcast, profile, tmp_path):
     fp32 = profile.save(tmp_path / "fp32.json")
     tf32 = profile.model_copy(update={"identity": profile.identity.model_copy(update={"tf32": True})}).save(tmp_path / "tf32.json")
     for profile_of, used in ((fp32, "fp32"), (tf32, "tf32")):
-        done = stepcast.call("predict", *JOB, "--profile", profile_of, "--json")
+        done = schedcast.call("predict", *JOB, "--profile", profile_of, "--json")
         assert done.document["precision"] == used, "by default, what the kernels were measured in"
-    done = stepcast.call("predict", *JOB, "--profile", tf32, "--precision", "fp32")
+    done = schedcast.call("predict", *JOB, "--profile", tf32, "--precision", "fp32")
     refused(done, f"--precision fp32: profile {tf32} was measured in tf32; use --precision tf32, or another profile")
-    done = stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
+    done = schedcast.call("predict", *JOB, "--profile", fp32, "--precision", "tf32")
     refused(done, f"--precision tf32: profile {fp32} was measured in fp32; use --precision fp32")
-    assert stepcast.call("predict", *JOB, "--profile", tf32, "--precision", "tf32", "--json").document["precision"] == "tf32"
-    assert stepcast.call("predict", *JOB, "--profile", fp32, "--precision", "bf16", "--json").status == 0
+    assert schedcast.call("predict", *JOB, "--profile", tf32, "--precision", "tf32", "--json").document["precision"] == "tf32"
+    assert schedcast.call("predict", *JOB, "--profile", fp32, "--precision", "bf16", "--json").status == 0
 
 
-def test_a_shipped_profile_wins_over_the_table(stepcast, profile, tmp_path):
+def test_a_shipped_profile_wins_over_the_table(schedcast, profile, tmp_path):
     def predicted(*more):
-        done = stepcast.call("predict", *JOB, "--machine", "h200", *more, "--json", STEPCAST_SHIPPED=str(tmp_path))
+        done = schedcast.call("predict", *JOB, "--machine", "h200", *more, "--json", SCHEDCAST_SHIPPED=str(tmp_path))
         assert (done.status, warnings(done)) == (0, [])
         return done.document
 
@@ -105,15 +107,15 @@ def test_a_shipped_profile_wins_over_the_table(stepcast, profile, tmp_path):
     assert predicted("--mode", "graph")["step_s"] == pytest.approx(tasks() * BUSY_S)
     assert predicted()["step_s"] == pytest.approx(tasks() * (ISSUE_S + OWN_S))
     assert predicted("--precision", "tf32")["shares"]["guessed"] == 1.0, "none is shipped for TF32"
-    listed = stepcast.call("machines", "--json", STEPCAST_SHIPPED=str(tmp_path)).document["machines"]
+    listed = schedcast.call("machines", "--json", SCHEDCAST_SHIPPED=str(tmp_path)).document["machines"]
     assert [m["name"] for m in listed if "costs" in m["sources"]] == ["h200"]
     assert {m["name"]: m["calibrated"] for m in listed if m["calibrated"] and m["name"] != "this-cpu"} == {"h200": profile.updated[:10]}
     (tmp_path / "nvidia-h200" / "profile.json.gz").write_bytes(b"\x1f\x8b")
-    refused(stepcast.call("predict", *JOB, "--machine", "h200", STEPCAST_SHIPPED=str(tmp_path)), "damaged gzip")
+    refused(schedcast.call("predict", *JOB, "--machine", "h200", SCHEDCAST_SHIPPED=str(tmp_path)), "damaged gzip")
 
 
 def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     assert gpu_profiles.own_gpu_profile() is None
     for gpu, tf32 in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA A100", False)):
         saved = Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32))
@@ -133,7 +135,7 @@ def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
 
 
 def test_the_app_offers_this_gpu_if_it_is_calibrated(tmp_path, monkeypatch, profile):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     assert "this-gpu" not in jobs.choices().machines
     profile.save(Path(tmp_path) / "profiles" / "gpu-x.json")
     assert jobs.choices().machines[1] == "this-gpu"

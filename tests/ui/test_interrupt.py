@@ -9,8 +9,8 @@ import pytest
 from calibrate.cpu import session
 from tests.support.cli_process import start, start_warm
 from tests.support.samples import read_samples
-from traces.profile import Profile
-from traces.training import TrainingRun
+from traces.documents.profile import Profile
+from traces.documents.training import TrainingRun
 
 #: Runs before the command line: writes a file when FUNCTION of MODULE is called for the nth time, and then waits.
 MARK = """
@@ -47,7 +47,7 @@ class Last:
         sleep(1)
 os.last_of_all = Last()
 """
-STOPPED = (130, "", "stepcast: stopped; nothing half-written is left\n")
+STOPPED = (130, "", "schedcast: stopped; nothing half-written is left\n")
 TERMINATED = (143, *STOPPED[1:])
 LONG = ("--model", "lenet5", "--batch", 2048)
 #: Longest wait for steps that take a few seconds. A process that reaches it hangs.
@@ -57,7 +57,9 @@ HANGS_S = 120
 def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SIGINT, begin=start_warm) -> tuple[int, str, str]:
     """Start the command line, send the signal `by` when `code` has written its file, and return (status, out, err)."""
     mark = folder / "mark"
-    process = begin(code, *arguments, folder=folder, STEPCAST_CACHE=str(folder / "cache"))  # an empty one: some are stopped while capturing
+    process = begin(
+        code, *arguments, folder=folder, SCHEDCAST_CACHE=str(folder / "cache")
+    )  # an empty one: some are stopped while capturing
     end = time.monotonic() + HANGS_S
     while not mark.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -72,7 +74,7 @@ def interrupted(folder: Path, code: str, *arguments: object, by: int = signal.SI
 
 CASES = {
     "predict while capturing": (
-        "simulator.capture.recorder",
+        "simulator.model.capture.recorder",
         "Recorder._op",
         ["predict", *LONG, "--strategy", "baseline", "--machine", "p100"],
         5,
@@ -138,7 +140,9 @@ def test_a_job_scheduler_stops_a_command_as_ctrl_c_does(case, tmp_path):
 
 
 def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
-    code = MARK.format(module="ui.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S)
+    code = MARK.format(
+        module="ui.present.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S
+    )
     validate = ["validate", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--quick", "--out", "rep"]
     status, out, err = interrupted(tmp_path, code, *validate, by=signal.SIGTERM)
     assert (status, err.endswith(TERMINATED[2])) == (143, True)
@@ -161,19 +165,21 @@ def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline", begin=start) == STOPPED
 
 
-def test_a_calibration_continues_where_it_stopped(tmp_path, stepcast):
+def test_a_calibration_continues_where_it_stopped(tmp_path, schedcast):
     profile = tmp_path / "p.json"
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
     small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"
     # profile.save is called once per group; the third group is being measured when the signal arrives
-    mark = MARK.format(module="traces.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0)
+    mark = MARK.format(
+        module="traces.documents.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0
+    )
     assert interrupted(tmp_path, small + mark, *job) == STOPPED
     stopped = Profile.load(profile).costs
     assert len(stopped) >= 8
     assert len(stopped) % 4 == 0
     assert {record["key"] for record in read_samples(profile)} == set(stopped)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    done = stepcast.call(*job, "--json").document
+    done = schedcast.call(*job, "--json").document
     finished = Profile.load(profile).costs
     assert done["measured_keys"] == len(finished) - len(stopped) > 0
     assert {key: finished[key] for key in stopped} == stopped

@@ -39,15 +39,15 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def captured(stepcast):
+def captured(schedcast):
     """The command line with the graph of CACHED in its cache."""
-    assert stepcast.call("predict", *CACHED, "--strategy", "baseline", "--machine", "h100").status == 0
-    return stepcast
+    assert schedcast.call("predict", *CACHED, "--strategy", "baseline", "--machine", "h100").status == 0
+    return schedcast
 
 
-def heavy_libraries(stepcast, arguments: list[str], status: int) -> list[str]:
+def heavy_libraries(schedcast, arguments: list[str], status: int) -> list[str]:
     """Run one command in a fresh process and return the heavy libraries that it loaded."""
-    process = start(REPORT, *arguments, folder=stepcast.folder)
+    process = start(REPORT, *arguments, folder=schedcast.folder)
     _, err = process.communicate(timeout=120)
     assert process.returncode == status, err
     return json.loads(err.splitlines()[-1])
@@ -59,5 +59,5 @@ def test_a_command_that_needs_no_torch_does_not_load_it(captured, command):
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_a_request_is_refused_before_heavy_libraries_load(stepcast, command):
-    assert heavy_libraries(stepcast, REFUSED[command], 2) == []
+def test_a_request_is_refused_before_heavy_libraries_load(schedcast, command):
+    assert heavy_libraries(schedcast, REFUSED[command], 2) == []

@@ -17,7 +17,7 @@ from tests.zoo.one import Row
 from traces.files import write_atomic
 
 TIME_LIMIT_S, MEMORY_LIMIT_BYTES, AT_ONCE = 900, 12 << 30, 2
-ROWS = Path(user_cache_dir("stepcast")) / "zoo.jsonl"
+ROWS = Path(user_cache_dir("schedcast")) / "zoo.jsonl"
 TABLE = Path(__file__).parents[2] / "docs" / "zoo.md"
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from calibrate.numerics import Expected, compare
 from executors.cpu.backend import CpuBackend
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast, plan_strategy
 from tests.zoo.models import ENTRIES, Entry
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 STRATEGIES = ("baseline", "turbodl")
 
@@ -52,7 +52,7 @@ def try_model(entry: Entry, folder: Path):
             row.h100_s = row.h100_s or predicted.timeline.step_s
         yield row
         row.numbers = _numbers(job)
-    except StepcastError as error:
+    except SchedcastError as error:
         row.refusal = str(error)
     except Exception as error:  # a fault of ours: it belongs into the table too
         row.refusal = f"FAULT {type(error).__name__}: {error}"

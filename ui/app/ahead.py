@@ -3,7 +3,7 @@
 import importlib
 import threading
 
-from ui.app.model import EXAMPLE, find_predictor
+from ui.app.model import EXAMPLE
 from ui.app.navigation import PAGES, pages
 
 _wanted = threading.Event()
@@ -22,8 +22,8 @@ def start() -> None:
 
 
 def _load() -> None:
-    predictor = find_predictor()
+    from ui import jobs  # too slow for the first page
+
     for page in pages():
         importlib.import_module(f"{PAGES}.{page.name}")
-    if predictor is not None:
-        predictor.predict_many(EXAMPLE)
+    jobs.predict_many(EXAMPLE)

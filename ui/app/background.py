@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ class BackgroundRun(Generic[Item, Result]):
                 return
             try:
                 self.results += work(item)
-            except StepcastError as error:
+            except SchedcastError as error:
                 self.error = str(error)
                 return
             except Exception as error:  # a thread has nobody to raise to: the page says what happened

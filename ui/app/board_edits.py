@@ -5,14 +5,14 @@ from itertools import count
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.board import Board, Move
-from simulator.board.order import Entry, Order, OrderError
+from simulator.plan.board import order_csv
+from simulator.plan.board.board import Board, Move
+from simulator.plan.board.order import Entry, Order, OrderError
 from simulator.plan.task import Task
 from ui.app.board_history import History
 from ui.app.state import BUTTON, segments, select
-from ui.text.boards import move_words
-from ui.text.labels import markdown_escaped
+from ui.present.text.boards import move_words
+from ui.present.text.labels import markdown_escaped
 
 #: Adds an edit to the history: its words, and the order that it leads to.
 Add = Callable[[str, Order], None]

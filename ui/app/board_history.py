@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import streamlit as st
 
-from simulator.board.order import Order
+from simulator.plan.board.order import Order
 
 #: The name of a history in the page's link, by which a reloaded page finds it.
 EDITS = "edits"

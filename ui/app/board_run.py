@@ -6,31 +6,29 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.order import Order
 from simulator.machine.presets import THIS_CPU
-from traces.comparison import Comparison, Validation
-from traces.errors import StepcastError
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order
+from traces.documents.comparison import Comparison, Validation
+from traces.errors import SchedcastError
 from traces.files import write_atomic
-from ui.app import runs
+from ui.app import links, runs
 from ui.app.command_parts import command_ui
-from ui.app.links import options_of
-from ui.app.model import Request, reports_folder
+from ui.app.model import reports_folder
 from ui.app.state import BUTTON
 from ui.app.timeline_parts import timelines_ui
 from ui.app.validation_form import free_folder
 from ui.app.validation_run import ended_ui
-from ui.reports.report import read_report
-from ui.text import sentences, verdicts
-from ui.text.labels import markdown_escaped
+from ui.present.reports.report import read_report
+from ui.present.text import sentences, verdicts
+from ui.present.text.labels import markdown_escaped
+from ui.request import JobRequest
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "board"
-#: Options of a prediction that a validation lacks: it runs on this machine as it is.
-_ONLY_PREDICTED = frozenset({"machine", "scale", "memory-limit"})
 
 
-def board_run_ui(request: Request, strategy: str, order: Order, can_run: bool) -> None:
+def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool) -> None:
     """Let the user run the order here. `can_run`: if not, the button is off."""
     if request.machine != THIS_CPU or request.scale:
         st.caption(f"To run the schedule here, choose the machine {THIS_CPU} as it is. Elsewhere, use the file of the download.")
@@ -44,11 +42,11 @@ def board_run_ui(request: Request, strategy: str, order: Order, can_run: bool) -
         "Measures the costs of the tasks and the steps of this schedule on this machine, beside the baseline's, and compares the numbers."
     )
     if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run board", disabled=not can_run, help=help_text):
-        out = free_folder(reports_folder(), f"board-{request.model}-b{request.batch}".replace("/", "-"))
+        out = free_folder(reports_folder(), f"board-{request.job().label}")
         schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
         try:
             runs.start(arguments(request, strategy, schedule, out), PAGE, out, (request, strategy, order))
-        except StepcastError as error:
+        except SchedcastError as error:
             schedule.unlink()
             st.error(markdown_escaped(str(error)))
         else:
@@ -66,11 +64,10 @@ def board_run_ui(request: Request, strategy: str, order: Order, can_run: bool) -
             timelines_ui("board measured", comparison.predicted, comparison.measured)
 
 
-def arguments(request: Request, strategy: str, schedule: Path, out: Path) -> Sequence[str]:
-    """The arguments of `stepcast` that validate a strategy in the order of a file, and write the report to `out`."""
-    job = replace(request, strategies=())
-    words = [word for option, value in options_of(job) if option not in _ONLY_PREDICTED for word in (f"--{option}", value)]
-    return ["validate", *words, "--strategy", strategy, "--quick", "--schedule", str(schedule), "--out", str(out)]
+def arguments(request: JobRequest, strategy: str, schedule: Path, out: Path) -> Sequence[str]:
+    """The arguments of `schedcast` that validate a strategy in the order of a file, and write the report to `out`."""
+    asked = replace(request, strategies=(strategy,))
+    return links.arguments(asked, "--quick", "--schedule", str(schedule), "--out", str(out), name="validate")
 
 
 def compared(folder: Path) -> tuple[Validation, Comparison] | None:

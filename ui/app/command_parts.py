@@ -3,7 +3,7 @@
 import streamlit as st
 
 from ui.app.command_run import CommandRun
-from ui.text.labels import markdown_escaped
+from ui.present.text.labels import markdown_escaped
 
 #: Last lines of the command that are shown.
 SHOWN_LINES = 12

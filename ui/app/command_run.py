@@ -1,4 +1,4 @@
-"""A command of Stepcast that the app runs in a process of its own, with its lines and its progress. It can be stopped as by Ctrl-C."""
+"""A command of Schedcast that the app runs in a process of its own, with its lines and its progress. It can be stopped as by Ctrl-C."""
 
 import atexit
 import os
@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Variable of the environment, and its value, by which a command writes its progress as lines.
-PROGRESS, LINES = "STEPCAST_PROGRESS", "lines"
 #: Lines that are kept.
 MOST_LINES = 200
 #: Seconds that a command has to end after Ctrl-C, and after SIGTERM, before the next stronger signal. A process that was started in the
@@ -25,9 +23,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class CommandRun:
-    """`stepcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
+    """`schedcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
+        from ui.service.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
+
         self.arguments = tuple(arguments)
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.title, self.done, self.total, self.text = "", 0, 0, ""
@@ -46,7 +46,7 @@ class CommandRun:
     @property
     def command(self) -> str:
         """The command as a user types it."""
-        return shlex.join(["stepcast", *self.arguments])
+        return shlex.join(["schedcast", *self.arguments])
 
     @property
     def running(self) -> bool:

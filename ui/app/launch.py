@@ -1,6 +1,6 @@
-"""Serves the app with Streamlit, given the arguments of `streamlit`. `stepcast ui` runs this file with `python -P`.
+"""Serves the app with Streamlit, given the arguments of `streamlit`. `schedcast ui` runs this file with `python -P`.
 
-Neither the folder in which it is started nor a user's PYTHONPATH can replace Stepcast's packages: they are loaded from the folder of this
+Neither the folder in which it is started nor a user's PYTHONPATH can replace Schedcast's packages: they are loaded from the folder of this
 file. Python's safe path (-P) keeps the current folder from replacing any other package.
 """
 
@@ -11,7 +11,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def main() -> None:
-    """Load Stepcast's packages, then serve."""
+    """Load Schedcast's packages, then serve."""
     sys.path.insert(0, ROOT)
     from ui.own_packages import load_own_packages
 

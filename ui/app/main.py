@@ -1,4 +1,4 @@
-"""The app: predicts schedules and machines, shows reports, and replays recorded traces. `stepcast ui` starts it.
+"""The app: predicts schedules and machines, shows reports, and replays recorded traces. `schedcast ui` starts it.
 
 The app offers built-in models, the models and traces named at start, and the reports named at start or kept in the data folder. It never
 runs uploaded code.
@@ -20,7 +20,7 @@ ICON = str(Path(__file__).with_name("icon.png"))
 
 def main() -> None:
     """Draw the page that the address names; without a name, the first."""
-    st.set_page_config(page_title="Stepcast", page_icon=ICON, layout="wide")
+    st.set_page_config(page_title="Schedcast", page_icon=ICON, layout="wide")
     st.html(STYLE)
     keep_widgets()
     page = st.navigation([streamlit_page(page) for page in pages()], position="top")

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui
 from ui.app.links import arguments
-from ui.app.model import Forecast, Request
 from ui.app.state import BUTTON
-from ui.text.labels import markdown_escaped
-from ui.text.sentences import no_verdict_words
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.sentences import no_verdict_words
+from ui.request import JobRequest
+from ui.service.jobs import Forecast
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "what_if"
@@ -25,7 +26,7 @@ def measuring_ui() -> None:
             st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
 
 
-def unmeasured_ui(request: Request, forecasts: Sequence[Forecast]) -> None:
+def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
     words = no_verdict_words((answer.prediction.measured_share for answer in forecasts), here)
@@ -42,7 +43,7 @@ def unmeasured_ui(request: Request, forecasts: Sequence[Forecast]) -> None:
     if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
         try:
             runs.start(arguments(request, "--calibrate", "--json"), PAGE)
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
         else:
             st.rerun()

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from traces.comparison import Prediction
+from traces.documents.comparison import Prediction
 from ui.app.table_parts import table_ui
-from ui.text import fits, tables
-from ui.text.labels import markdown_escaped
+from ui.present.text import fits, tables
+from ui.present.text.labels import markdown_escaped
 
 #: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
 PLAIN_COLUMNS = ("strategy", "peak memory", "fits")

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from simulator.strategies import registry as strategies
-from ui.app.model import FILES
-from ui.text.labels import option_value
+from ui.present.text.labels import option_value
+from ui.service.kept import FILES
 
 
 @dataclass(frozen=True)

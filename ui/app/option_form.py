@@ -6,7 +6,7 @@ import streamlit as st
 
 from ui.app.option_fields import OptionField, option_fields, option_values, strategy_text
 from ui.app.state import LONE_SURROGATE, MOST, select, text
-from ui.text.labels import markdown_escaped
+from ui.present.text.labels import markdown_escaped
 
 
 def options_ui(strategy: str) -> str:

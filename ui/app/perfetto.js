@@ -24,7 +24,7 @@ export default function show({ data, parentElement, setTriggerValue }) {
 
 function makeButton(place) {
   const root = document.createElement("div"), button = document.createElement("button"), words = document.createElement("span");
-  root.className = "stepcast-perfetto";
+  root.className = "schedcast-perfetto";
   button.type = "button";
   button.textContent = "Open in Perfetto";
   button.title = "Opens ui.perfetto.dev in a new window. The trace stays in this browser.";

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from traces.perfetto import trace_document
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.formats.perfetto import trace_document
 from ui.app.state import COMPONENT
 
 _button = st.components.v2.component(
-    "stepcast_perfetto",
+    "schedcast_perfetto",
     css=Path(__file__).with_name("perfetto.css").read_text(encoding="utf-8"),
     js=Path(__file__).with_name("perfetto.js").read_text(encoding="utf-8"),
 )
@@ -27,7 +27,7 @@ def perfetto_ui(timelines: Sequence[Timeline], key: str) -> None:
     def ask() -> None:
         st.session_state[wanted] = True
 
-    data = {"title": "Stepcast"}
+    data = {"title": "Schedcast"}
     if st.session_state.pop(wanted, False):
         data["trace"] = base64.b64encode(trace_bytes(timelines)).decode()
     _button(key=COMPONENT + key, data=data, on_wanted_change=ask)

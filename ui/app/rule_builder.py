@@ -3,13 +3,13 @@
 import streamlit as st
 
 from simulator.replay.replay import Replay
-from simulator.whatif.edit import device_work
-from simulator.whatif.kernel_classes import kernel_classes
-from simulator.whatif.search import kernel_matches
-from traces.errors import StepcastError
+from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.kernel_classes import kernel_classes
+from simulator.replay.whatif.search import kernel_matches
+from traces.errors import SchedcastError
 from ui.app.state import select, text
-from ui.text.labels import markdown_escaped
-from ui.text.rules import OF_KERNELS, RULES, SPEEDS, match_cells, match_words, rule_text
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, match_cells, match_words, rule_text
 
 #: The key of the text of the rules that are asked.
 RULES_KEY = "rules text"
@@ -36,7 +36,7 @@ def rule_builder_ui(replay: Replay) -> None:
             return
         try:
             matches = kernel_matches(replay, regex)
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
             return
         st.write(markdown_escaped(match_words(matches)))

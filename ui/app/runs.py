@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app.command_parts import cancel_ui, progress_ui
 from ui.app.command_run import CommandRun
 from ui.app.navigation import link_ui, pages
@@ -35,12 +35,12 @@ class Run:
 
 
 def start(arguments: Sequence[str], page: str, folder: Path | None = None, of: object = None) -> Run:
-    """Start `stepcast ARGUMENTS`. Raises StepcastError while another command runs, in this tab or in another."""
+    """Start `schedcast ARGUMENTS`. Raises SchedcastError while another command runs, in this tab or in another."""
     with _LOCK:
         other = running()
         if other is not None:
-            words = shlex.join(["stepcast", *arguments])
-            raise StepcastError(f"{words} was not started: {other.command.command} is running; wait until it has ended, or cancel it")
+            words = shlex.join(["schedcast", *arguments])
+            raise SchedcastError(f"{words} was not started: {other.command.command} is running; wait until it has ended, or cancel it")
         _runs.append(Run(CommandRun(arguments), page, folder, of))
         del _runs[:-_MOST]
         return _runs[-1]

@@ -9,11 +9,11 @@ from urllib.parse import urlencode, urlsplit
 
 import streamlit as st
 
-from traces.errors import StepcastError
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
 from ui.app.state import BUTTON
-from ui.reports.page import Section, page
-from ui.text.labels import markdown_escaped
+from ui.present.reports.page import Section, page
+from ui.present.text.labels import markdown_escaped
 
 #: Where a session keeps why its link cannot be answered, and what the controls show instead.
 _REFUSED, _SHOWN_INSTEAD = "refused link", "shown instead"
@@ -55,17 +55,17 @@ def link(query: Mapping[str, Sequence[str]]) -> str:
 
 def picture(timeline: Timeline, suffix: str) -> bytes:
     """The picture of a predicted timeline, of the kind `suffix` (.png or .svg)."""
-    from ui.figures.timeline_picture import timelines_picture  # matplotlib takes a second to load
+    from ui.present.figures.timeline_picture import timelines_picture  # matplotlib takes a second to load
 
     with TemporaryDirectory() as folder:
         return timelines_picture(Path(folder) / f"picture{suffix}", timeline).read_bytes()
 
 
 def one_page(sections: Callable[[], Sequence[Section]]) -> Download:
-    """The answer as one page for a colleague, which stands alone: what `stepcast report` makes of the answer's documents."""
+    """The answer as one page for a colleague, which stands alone: what `schedcast report` makes of the answer's documents."""
 
     def make() -> bytes:
-        return page("Stepcast report", sections()).encode()
+        return page("Schedcast report", sections()).encode()
 
     return Download("One page for a colleague (HTML)", "report.html", "text/html", make)
 
@@ -106,13 +106,13 @@ def refuse_link(why: str) -> None:
 
 
 def check_link(shown: Hashable) -> None:
-    """Raise StepcastError while a link is refused and the user has not changed what the controls show instead.
+    """Raise SchedcastError while a link is refused and the user has not changed what the controls show instead.
 
     Without it, the page would answer for another model or machine than the link names. `shown`: the choices of all controls.
     """
     why = st.session_state.get(_REFUSED)
     if why and st.session_state.setdefault(_SHOWN_INSTEAD, shown) == shown:
-        raise StepcastError(f"this link cannot be answered here: {why}; choose something else to go on")
+        raise SchedcastError(f"this link cannot be answered here: {why}; choose something else to go on")
     st.session_state.pop(_REFUSED, None)
 
 

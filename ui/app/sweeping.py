@@ -8,12 +8,14 @@ from functools import lru_cache, partial
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
-from traces.comparison import PYTORCH
-from traces.errors import StepcastError
-from traces.profile_files import list_profiles
+from traces.documents.comparison import PYTORCH
+from traces.errors import SchedcastError
 from ui.app.links import command
-from ui.app.model import Predictor, Refusal, Request
 from ui.app.option_fields import option_fields, option_values, strategy_text
+from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import Refusal
+from ui.service.kept import stamp_now
 
 #: Points of a sweep at most.
 MOST_POINTS = 144
@@ -34,12 +36,12 @@ class Parameter:
     """
 
     name: str
-    change: Callable[[Request, float], Request]
+    change: Callable[[JobRequest, float], JobRequest]
     usual: tuple[float, ...]
     whole: bool = True
 
 
-def parameters(request: Request) -> list[Parameter]:
+def parameters(request: JobRequest) -> list[Parameter]:
     """The parameters that a sweep of a request can have: of the job and the machine, and the strategies' options that are numbers."""
     batches = tuple(request.batch * factor / 4 for factor in (1, 2, 4, 8, 16) if request.batch * factor % 4 == 0)
     own = [
@@ -53,19 +55,19 @@ def parameters(request: Request) -> list[Parameter]:
     return own + [Parameter(name, partial(_option, name), usual, whole) for name, usual, whole in _numeric_options(request.strategies)]
 
 
-def _field(name: str, request: Request, value: float) -> Request:
+def _field(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, **{name: int(value)})
 
 
-def _link(request: Request, value: float) -> Request:
+def _link(request: JobRequest, value: float) -> JobRequest:
     return replace(request, link=f"copy:{value:g}")
 
 
-def _scale(name: str, request: Request, value: float) -> Request:
+def _scale(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, scale=replace(scale_of(request.scale), **{name: value}).text)
 
 
-def _option(name: str, request: Request, value: float) -> Request:
+def _option(name: str, request: JobRequest, value: float) -> JobRequest:
     return replace(request, strategies=tuple(_with_option(text, name, value) for text in request.strategies))
 
 
@@ -87,7 +89,7 @@ def _numeric_options(texts: Sequence[str]) -> list[tuple[str, tuple[float, ...],
 
 
 def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
-    """Read "8, 16, 32" as the values of a parameter, from small to large. Raises StepcastError for anything else."""
+    """Read "8, 16, 32" as the values of a parameter, from small to large. Raises SchedcastError for anything else."""
     values = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
@@ -96,34 +98,34 @@ def parse_values(text: str, parameter: Parameter) -> tuple[float, ...]:
             value = math.nan
         if not (0 <= value < 1e15 and (value > 0 or not parameter.whole) and (value.is_integer() or not parameter.whole)):
             kind = "whole numbers of at least 1" if parameter.whole else "numbers"
-            raise StepcastError(f"cannot read {part[:40]!r} as a value of {parameter.name}; expected {kind}, several separated by commas")
+            raise SchedcastError(f"cannot read {part[:40]!r} as a value of {parameter.name}; expected {kind}, several separated by commas")
         values.add(value)
     if not values:
-        raise StepcastError(f"{parameter.name} has no values; write some, separated by commas, such as 8, 16, 32")
+        raise SchedcastError(f"{parameter.name} has no values; write some, separated by commas, such as 8, 16, 32")
     return tuple(sorted(values))
 
 
 def check_points(axes: Sequence[Axis]) -> None:
-    """Raise StepcastError if a sweep has too many points."""
+    """Raise SchedcastError if a sweep has too many points."""
     count = math.prod(len(axis.values) for axis in axes)
     if count > MOST_POINTS:
-        raise StepcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
+        raise SchedcastError(f"the sweep has {count} points; the app predicts at most {MOST_POINTS}; leave out some values")
 
 
-def at_point(request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> Request:
+def at_point(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> JobRequest:
     """A request with the parameters at the values `at`."""
     for parameter, value in zip(changed, at, strict=True):
         request = parameter.change(request, value)
     return request
 
 
-def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
+def outcomes_at(request: JobRequest, changed: Sequence[Parameter], at: tuple[float, ...]) -> list[Outcome]:
     """The outcomes of a request with the parameters at the values `at`: of plain PyTorch, and of each strategy under the request's name.
 
     A point that is refused says why for each.
     """
     there = at_point(request, changed, at)
-    answers = {each.strategy: each for each in _outcomes(predictor, there, costs_stamp())}
+    answers = {each.strategy: each for each in _outcomes(there, stamp_now())}
     plain = [answers[PYTORCH]] if PYTORCH in answers else []
     named = zip(request.strategies, there.strategies, strict=True)
     own = [replace(answers[text], strategy=name) for name, text in named if text in answers]
@@ -131,11 +133,11 @@ def outcomes_at(predictor: Predictor, request: Request, changed: Sequence[Parame
 
 
 @lru_cache(maxsize=KEPT)
-def _outcomes(predictor: Predictor, request: Request, stamp: tuple) -> tuple[Outcome, ...]:
+def _outcomes(request: JobRequest, stamp: tuple) -> tuple[Outcome, ...]:
     """The outcomes of one request. They are kept by its content, as long as no profile changes, which `stamp` shows."""
     try:
-        answers = predictor.predict_many(request)
-    except StepcastError as error:
+        answers = jobs.predict_many(request)
+    except SchedcastError as error:
         return tuple(Outcome(name, why=str(error)) for name in request.strategies)
     return tuple(
         Outcome(answer.strategy, why=answer.why) if isinstance(answer, Refusal) else outcome(answer.text, (), answer.prediction)
@@ -143,13 +145,8 @@ def _outcomes(predictor: Predictor, request: Request, stamp: tuple) -> tuple[Out
     )
 
 
-def commands(request: Request, axes: Sequence[Axis], changed: Sequence[Parameter]) -> str:
+def commands(request: JobRequest, axes: Sequence[Axis], changed: Sequence[Parameter]) -> str:
     """The command lines that predict the points of a sweep. Several batches are one command."""
     if [axis.name for axis in axes] == [BATCH]:
         return command(request).replace(f"--batch {request.batch} ", f"--batch {','.join(f'{value:g}' for value in axes[0].values)} ", 1)
     return "\n".join(command(at_point(request, changed, at)) for at in points(axes))
-
-
-def costs_stamp() -> tuple[tuple[str, int, int], ...]:
-    """What changes whenever a profile in the data folder does: names, times and sizes of the files."""
-    return tuple((path.name, stat.st_mtime_ns, stat.st_size) for path in list_profiles() if (stat := path.stat()))

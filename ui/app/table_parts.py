@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from ui.text.formulas import FORMULAS, column_formulas, formulas_markdown
+from ui.present.text.formulas import FORMULAS, column_formulas, formulas_markdown
 
 
 def table_ui(rows: Sequence[Mapping[str, Any]], shown: Any = None, columns: Mapping[str, Mapping[str, Any]] | None = None) -> None:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 from ui.app.perfetto_parts import perfetto_ui
 from ui.app.state import COMPONENT
-from ui.figures.timeline_canvas.assets import script, style
-from ui.figures.timeline_canvas.payload import timelines_payload
+from ui.present.figures.timeline_canvas.assets import script, style
+from ui.present.figures.timeline_canvas.payload import timelines_payload
 
-_canvas = st.components.v2.component("stepcast_timeline", css=style(), js=script("streamlit"))
+_canvas = st.components.v2.component("schedcast_timeline", css=style(), js=script("streamlit"))
 
 
 def timelines_ui(key: str, first: Timeline, second: Timeline | None = None, title: str | None = None) -> None:

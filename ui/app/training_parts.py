@@ -1,18 +1,18 @@
-"""The app's page of a training, which `stepcast run --out` wrote."""
+"""The app's page of a training, which `schedcast run --out` wrote."""
 
 from pathlib import Path
 
 import streamlit as st
 
-from traces.errors import StepcastError
-from traces.training import TrainingRun
+from traces.documents.training import TrainingRun
+from traces.errors import SchedcastError
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures.training_chart import training_figure
-from ui.figures.training_curves import measures
-from ui.reports import training as training_report
-from ui.text import trainings as training_words
-from ui.text.labels import markdown_escaped
-from ui.text.verdicts import busy_line
+from ui.present.figures.training_chart import training_figure
+from ui.present.figures.training_curves import measures
+from ui.present.reports import training as training_report
+from ui.present.text import trainings as training_words
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.verdicts import busy_line
 
 
 def training_place(place: Path) -> Path | None:
@@ -25,7 +25,7 @@ def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
     try:
         run = load_run(str(document), document.stat().st_mtime_ns)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)

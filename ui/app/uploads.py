@@ -40,7 +40,7 @@ def uploads_ui() -> list[Path]:
 
 def report_upload_ui() -> list[Path]:
     """Let the user upload reports, as `uploads_ui` does."""
-    about = "validation.json of a report's folder, or what `stepcast validate --json` printed"
+    about = "validation.json of a report's folder, or what `schedcast validate --json` printed"
     return _upload_ui("Open a report", _reports, ("json",), about)
 
 
@@ -59,7 +59,7 @@ def _upload_ui(label: str, kept: list[Path], kinds: Sequence[str], about: str) -
 
 @cache
 def _folder() -> Path:
-    folder = Path(mkdtemp(prefix="stepcast-"))
+    folder = Path(mkdtemp(prefix="schedcast-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -2,13 +2,15 @@
 
 import streamlit as st
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
-from ui.app.model import find_predictor, reports_folder
+from ui.app.links import arguments
+from ui.app.model import reports_folder
 from ui.app.runs import Run
 from ui.app.validation_form import free_folder, validation_form_ui
-from ui.text.labels import markdown_escaped
+from ui.present.text.labels import markdown_escaped
+from ui.service import jobs
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "validate"
@@ -18,9 +20,6 @@ _AWAITED = "awaited report"
 
 def validation_run_ui(key: str) -> None:
     """Let the user validate a job here, and open its report in the select box `key` when it is there. Draw this before that box."""
-    predictor = find_predictor()
-    if predictor is None:
-        return
     current = runs.latest(PAGE)
     st.session_state.setdefault("validate here", current is not None and current.command.running)  # after a reload, or in another tab
     if not st.toggle("Validate a job on this machine", key="validate here"):
@@ -31,12 +30,14 @@ def validation_run_ui(key: str) -> None:
             st.session_state[_AWAITED] = str(current.folder)
             return
         try:
-            request, asked = validation_form_ui(predictor.choices())
-            if asked and request is not None:
-                folder = free_folder(reports_folder(), request.label)
-                st.session_state[_AWAITED] = str(runs.start(request.arguments(folder), PAGE, folder).folder)
+            asked = validation_form_ui(jobs.choices())
+            if asked is not None:
+                request, more = asked
+                folder = free_folder(reports_folder(), request.job().label)
+                command = arguments(request, *more, "--out", str(folder), name="validate")
+                st.session_state[_AWAITED] = str(runs.start(command, PAGE, folder).folder)
                 st.rerun()
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
         if current is not None:
             ended_ui(current)

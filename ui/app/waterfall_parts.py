@@ -2,10 +2,10 @@
 
 import streamlit as st
 
-from traces.comparison import Prediction, ValidationResult
-from ui.figures.waterfall_chart import waterfall_figure
-from ui.text import waterfalls
-from ui.text.labels import markdown_escaped, strategy_name
+from traces.documents.comparison import Prediction, ValidationResult
+from ui.present.figures.waterfall_chart import waterfall_figure
+from ui.present.text import waterfalls
+from ui.present.text.labels import markdown_escaped, strategy_name
 
 
 def prediction_waterfall_ui(prediction: Prediction) -> None:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from calibrate.placement import Placement
 from calibrate.profiles import open_profile
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import AS_IT_IS
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, least_measured
-from traces.comparison import BASELINE, PYTORCH
-from traces.errors import StepcastError
+from traces.documents.comparison import BASELINE, PYTORCH
+from traces.documents.verdict import is_judged
+from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.units import rough_time
-from traces.verdict import is_judged
-from ui import jobs as shared_jobs
+from ui.service import jobs as shared_jobs
 
 if TYPE_CHECKING:
     from calibrate.testbed import Progress, Testbed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 AT_ONCE_S, MOST_S = 25.0, 35.0
 
 #: By job and strategy: the forecasts of a prediction, or why there is none.
-Forecasts = Mapping[Job, Mapping[str, Forecast | StepcastError]]
+Forecasts = Mapping[Job, Mapping[str, Forecast | SchedcastError]]
 #: The forecasts among them.
 Known = Mapping[Job, Mapping[str, Forecast]]
 
@@ -43,13 +43,13 @@ def measured_at_once(
     """Measure the missing costs of `forecasts` if they are about this CPU, and return whether the profile has more costs now.
 
     `wanted`: measure whatever it takes, or never; None: only if the profile has measured too little for a verdict, and if measuring takes
-    less than AT_ONCE_S. `quiet`: no progress bar. Raises StepcastError if it is wanted for another machine.
+    less than AT_ONCE_S. `quiet`: no progress bar. Raises SchedcastError if it is wanted for another machine.
     """
     if wanted is False:
         return False
     if why := _why_not(model, profile, placement):
         if wanted:
-            raise StepcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
+            raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
         return False
     known = {job: {text: f for text, f in own.items() if isinstance(f, Forecast) and f.fits} for job, own in forecasts.items()}
     if wanted is None:
@@ -84,7 +84,7 @@ def _quick_enough(known: Known) -> Known | None:
         if seconds <= AT_ONCE_S:
             return chosen
     print(
-        f"stepcast: most of this was never measured here; --calibrate measures it in about {rough_time(seconds)}",
+        f"schedcast: most of this was never measured here; --calibrate measures it in about {rough_time(seconds)}",
         file=sys.stderr,
     )
     return None
@@ -103,7 +103,7 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
     check_writable(place)
     seconds = sum(calibration_seconds(own.values(), ROUNDS) for own in known.values())
     what = "this job" if len(known) == 1 else f"{len(known)} jobs"
-    print(f"stepcast: measuring {what}, about {rough_time(seconds)} (--no-calibrate forbids it)", file=sys.stderr, flush=True)
+    print(f"schedcast: measuring {what}, about {rough_time(seconds)} (--no-calibrate forbids it)", file=sys.stderr, flush=True)
     before = len(profile.costs)
     wait_for_quiet(testbed, 0.0, quiet)
     others = monitor_of(testbed)()
@@ -114,7 +114,7 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
             for job, own in known.items():
                 _calibrate(testbed, job, own, profile, place, progress)
         except TimeIsUpError:
-            print(f"stepcast: stopped measuring after {rough_time(most_s)}; --calibrate measures the rest", file=sys.stderr)
+            print(f"schedcast: stopped measuring after {rough_time(most_s)}; --calibrate measures the rest", file=sys.stderr)
         finally:
             testbed.close()
     note_others(profile, others)

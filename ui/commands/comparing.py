@@ -1,27 +1,27 @@
-"""`stepcast diff`."""
+"""`schedcast diff`."""
 
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from simulator.diff.traces import compare_timelines, compare_traces
-from simulator.diff.validated import compare_validated
-from traces.comparison import ValidationResult
-from traces.diff_result import Diff
-from traces.errors import StepcastError, UnknownNameError
+from simulator.replay.diff.traces import compare_timelines, compare_traces
+from simulator.replay.diff.validated import compare_validated
+from traces.documents.comparison import ValidationResult
+from traces.documents.diff_result import Diff
+from traces.documents.timeline import SCHEMA, Timeline
+from traces.errors import SchedcastError, UnknownNameError
 from traces.files import starts_with_schema
+from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
-from traces.perfetto import export
-from traces.timeline import SCHEMA, Timeline
 from ui.commands.output import print_document, print_then_write
 from ui.commands.replaying import table
-from ui.jobs import stages
-from ui.reports.folders import DIFF
-from ui.text import diffs as diff_words
-from ui.text.labels import labelled_rows
-from ui.text.terminal import console as terminal
-from ui.text.waterfalls import terminal_table
+from ui.present.reports.folders import DIFF
+from ui.present.text import diffs as diff_words
+from ui.present.text.labels import labelled_rows
+from ui.present.text.terminal import console as terminal
+from ui.present.text.waterfalls import terminal_table
+from ui.service.jobs import stages
 
 
 def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json: bool) -> None:
@@ -32,7 +32,7 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     with stages("comparing", STAGES, as_json) as told:
         document, timelines, steps = _validated(a) if b is None else _files(a, b, told)
     if perfetto is not None and not timelines:
-        raise StepcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
+        raise SchedcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
     writers: list[Callable[[], object]] = []
     if perfetto is not None:
         writers.append(lambda: export(perfetto, timelines))
@@ -49,14 +49,14 @@ def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[s
     """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
         if os.path.isdir(name):
-            raise StepcastError(
-                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: stepcast diff {name}"
+            raise SchedcastError(
+                f"{name} is a folder; expected two traces or two timelines, or one report folder alone: schedcast diff {name}"
             )
     are_timelines = [starts_with_schema(name, SCHEMA) for name in (a, b)]
     if are_timelines[0] != are_timelines[1]:
         timeline, trace = (a, b) if are_timelines[0] else (b, a)
-        raise StepcastError(
-            f"{timeline} is a timeline and {trace} is not; expected two of a kind: stepcast replay {trace} --timeline FILE makes a timeline"
+        raise SchedcastError(
+            f"{timeline} is a timeline and {trace} is not; expected two alike: schedcast replay {trace} --timeline FILE makes a timeline"
         )
     compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b, told)
     return compared.diff, {"A": compared.a, "B": compared.b}, compared.one_step()
@@ -64,7 +64,7 @@ def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[s
 
 def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY. Returns what `_files` does."""
-    from ui.reports.report import read_report  # here, because it loads matplotlib and torch
+    from ui.present.reports.report import read_report  # here, because it loads matplotlib and torch
 
     place, strategy = _place(name)
     report = read_report(place)
@@ -74,7 +74,7 @@ def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline,
         rows += [(f"{label}{several}", row, number) for label, row in labelled_rows(validation)]
     ran = [row for row in rows if row[1].ok]
     if strategy is None and len(ran) != 1:
-        raise StepcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
+        raise SchedcastError(f"{place} has {len(ran)} strategies; name one: {place}:{(ran or rows)[0][0]}")
     chosen = ran[0] if strategy is None else next((row for row in rows if strategy in (row[0], row[0].partition(" of ")[0])), None)
     if chosen is None:
         raise UnknownNameError("strategy", strategy, [label for label, *_ in rows], f"{place} holds these")
@@ -91,8 +91,8 @@ def _place(name: str) -> tuple[str, str | None]:
         for at in colons:
             if os.path.exists(name[:at]):
                 return name[:at], name[at + 1 :]
-    elif os.path.isfile(name) and not starts_with_schema(name, "stepcast.validation/"):
-        raise StepcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
+    elif os.path.isfile(name) and not starts_with_schema(name, "schedcast.validation/"):
+        raise SchedcastError(f"diff compares two: {name} and what? expected a second trace or timeline, or a report folder alone")
     return name, None
 
 
@@ -106,6 +106,6 @@ def _print(document: Diff) -> None:
 
 
 def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:
-    from ui.reports import diff as diff_report  # here, because it loads matplotlib
+    from ui.present.reports import diff as diff_report  # here, because it loads matplotlib
 
     print(f"report: {diff_report.write(out, document, timelines, steps)}", file=sys.stderr)

@@ -3,7 +3,7 @@
 
 def models(incomplete: str) -> list[str]:
     """The built-in models that begin so."""
-    from simulator.workloads import registry
+    from simulator.model.workloads import registry
 
     return _beginning(incomplete, registry.names())
 

@@ -1,24 +1,24 @@
-"""`stepcast deepa-cost`: what dividing one layer costs."""
+"""`schedcast deepa-cost`: what dividing one layer costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.shards.configuration import DIMENSIONS, Configuration
-from simulator.shards.costs.one_layer import LayerCost, layer_costs
-from simulator.shards.naming import layer_called
-from simulator.shards.network import Network
+from simulator.model.job import Job
+from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
+from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
+from simulator.strategies.sharding.naming import layer_called
+from simulator.strategies.sharding.network import Network
 from traces import units
-from traces.errors import StepcastError
-from ui import jobs
+from traces.errors import SchedcastError
 from ui.commands.output import print_document
-from ui.text.terminal import Grid
-from ui.text.terminal import console as terminal
+from ui.present.text.terminal import Grid
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
-SCHEMA = "stepcast.deepa-cost/1"
+SCHEMA = "schedcast.deepa-cost/1"
 
 
 def deepa_cost(
@@ -33,9 +33,8 @@ def deepa_cost(
     as_json: bool,
 ) -> None:
     """Print the costs of a layer in each configuration."""
-    check_names(placement)
     if settings:
-        raise StepcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
+        raise SchedcastError(f"--set {settings[0]}: no strategy is planned here; leave it out")
     configurations = [Configuration.parse(text) for text in configs]
     given = Configuration.parse(input_config) if input_config is not None else None
     machine, model = costs_for(job, profile, machine_name, placement)

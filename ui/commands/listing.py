@@ -4,13 +4,13 @@ from itertools import starmap
 
 from traces import units
 from ui.commands.output import print_json
-from ui.text.labels import option_value
-from ui.text.terminal import Grid, console
+from ui.present.text.labels import option_value
+from ui.present.text.terminal import Grid, console
 
 
 def models(as_json: bool) -> None:
     """List the built-in models with their published parameter counts."""
-    from simulator.workloads import registry as workloads
+    from simulator.model.workloads import registry as workloads
 
     built_in = [workloads.get(name) for name in workloads.names()]
     if as_json:
@@ -45,7 +45,7 @@ def machines(as_json: bool) -> None:
     from calibrate.profiles import own_profile
     from simulator.machine.presets import THIS_CPU, load_machine, machine_names, product_of
     from simulator.machine.this_gpu import gpu_machine
-    from traces.shipped import shipped_profile
+    from traces.documents.shipped import shipped_profile
 
     profiles = [own_profile() if name == THIS_CPU else shipped_profile(product_of(name), tf32=False) for name in machine_names()]
     machines = [load_machine(name, profile) for name, profile in zip(machine_names(), profiles, strict=True)]
@@ -79,15 +79,15 @@ def machines(as_json: bool) -> None:
 
 def profiles(as_json: bool) -> None:
     """List the calibration profiles in the data folder."""
-    from traces.errors import StepcastError
-    from traces.profile import Profile
-    from traces.profile_files import default_folder, list_profiles
+    from traces.documents.profile import Profile
+    from traces.documents.profile_files import default_folder, list_profiles
+    from traces.errors import SchedcastError
 
     rows, documents = [], []
     for path in list_profiles():
         try:
             profile = Profile.load(path)
-        except StepcastError as error:
+        except SchedcastError as error:
             rows.append((path.name, "unusable", str(error), ""))
             documents.append({"path": str(path), "error": str(error)})
             continue
@@ -101,7 +101,7 @@ def profiles(as_json: bool) -> None:
     elif rows:
         table(("profile", "machine", "costs", "updated"), rows)
     else:
-        print(f"no profile in {default_folder()}; stepcast calibrate makes one")
+        print(f"no profile in {default_folder()}; schedcast calibrate makes one")
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""`stepcast calibrate`, `validate` and `demo`: the commands that measure."""
+"""`schedcast calibrate`, `validate` and `demo`: the commands that measure."""
 
 import math
 import sys
@@ -18,28 +18,28 @@ from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.models.usual_batch import source_file
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
+from simulator.model.usual_batch import source_file
 from simulator.plan.json import dump
-from simulator.search.setup import measured_job
+from simulator.predict.search.setup import measured_job
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, Validation
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH, Validation
+from traces.documents.measured_step import steps_of
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError
 from traces.files import check_writable
-from traces.measured_step import steps_of
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import Profile
 from traces.units import rough_time
-from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.commands.quiet import note_others, wait_for_quiet
-from ui.reports import report
-from ui.reports.folders import REPORT
-from ui.text import sentences, tables, verdicts, waterfalls
-from ui.text.machines import partition_words
-from ui.text.terminal import console as terminal
+from ui.present.reports import report
+from ui.present.reports.folders import REPORT
+from ui.present.text import sentences, tables, verdicts, waterfalls
+from ui.present.text.machines import partition_words
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
@@ -55,16 +55,16 @@ def calibrate(
     chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
-        raise StepcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
+        raise SchedcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
     check_outputs({"--output": place}, [("--model", source_file(job.model))])
     machine = testbed.machine(profile)
     jobs.caution_precision([machine], job.precision)
     labels = dict.fromkeys([PYTORCH, *chosen])
     forecasts, skipped = plan_all(job, labels, shared, machine, CostModel(machine, profile), mode)
     if not forecasts:
-        raise StepcastError(skipped[0].status.removeprefix("skipped: "))
+        raise SchedcastError(skipped[0].status.removeprefix("skipped: "))
     for row in skipped:
-        print(f"stepcast: {row.strategy} {row.status}", file=sys.stderr)
+        print(f"schedcast: {row.strategy} {row.status}", file=sys.stderr)
     wait_for_quiet(testbed, wait_s, as_json)
     testbed.measure_machine(profile)
     machine, others = testbed.machine(profile), monitor_of(testbed)()
@@ -78,7 +78,7 @@ def calibrate(
     total = len(profile.costs) + sum(map(len, profile.collectives.values()))
     if as_json:
         print_document(
-            {"schema": "stepcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
+            {"schema": "schedcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
              "failures": profile.new_failures, "busy_share": busy_share}
         )  # fmt: skip
     else:
@@ -91,7 +91,7 @@ def calibrate(
 
 def _show_failures(profile: Profile) -> None:
     for key, why in profile.new_failures.items():
-        print(f"stepcast: not measured: {key.partition('|')[0]}: {why}; its cost is estimated from other ops", file=sys.stderr)
+        print(f"schedcast: not measured: {key.partition('|')[0]}: {why}; its cost is estimated from other ops", file=sys.stderr)
 
 
 def validate(
@@ -166,7 +166,7 @@ def run_validation(
 
     def announce(seconds: float) -> None:
         if estimate:
-            print(f"stepcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
+            print(f"schedcast: validating {job.label} takes about {rough_time(seconds)}", file=sys.stderr)
 
     with closing(testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(
@@ -204,7 +204,7 @@ def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None
     validations = [outcome.validation for outcome in outcomes]
     if as_json:
         documents = [validation.document() for validation in validations]
-        print_document(documents[0] if len(documents) == 1 else {"schema": "stepcast.demo/1", "validations": documents})
+        print_document(documents[0] if len(documents) == 1 else {"schema": "schedcast.demo/1", "validations": documents})
         return
     console = terminal()
     for line in verdicts.headlines(validations):

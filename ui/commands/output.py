@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def print_document(document: Any) -> None:
@@ -17,12 +17,12 @@ def print_document(document: Any) -> None:
 
 
 def print_json(name: str, rows: list[dict]) -> None:
-    """Print a list of rows as `{"schema": "stepcast.NAME/1", NAME: [...]}`."""
-    print_document({"schema": f"stepcast.{name}/1", name: rows})
+    """Print a list of rows as `{"schema": "schedcast.NAME/1", NAME: [...]}`."""
+    print_document({"schema": f"schedcast.{name}/1", name: rows})
 
 
 def print_then_write(show: Callable[[], object], *writers: Callable[[], object]) -> None:
-    """Show a result, then write its files. No failure keeps the other steps from being done. Raises StepcastError with all failures."""
+    """Show a result, then write its files. No failure keeps the other steps from being done. Raises SchedcastError with all failures."""
     failures: list[str] = []
     for step in (show, *writers):
         try:
@@ -33,15 +33,15 @@ def print_then_write(show: Callable[[], object], *writers: Callable[[], object])
         except OSError as error:
             silence_stdout()
             failures.append(str(cannot_print(error)))
-        except StepcastError as error:
+        except SchedcastError as error:
             failures.append(str(error))
     if failures:
-        raise StepcastError("; ".join(failures))
+        raise SchedcastError("; ".join(failures))
 
 
-def cannot_print(error: OSError) -> StepcastError:
+def cannot_print(error: OSError) -> SchedcastError:
     """The error that tells the user about a failed write to standard output."""
-    return StepcastError(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place")
+    return SchedcastError(f"cannot write the answer to standard output: {error.strerror or error}; free some space or choose another place")
 
 
 def silence_stdout() -> None:

@@ -1,4 +1,4 @@
-"""`stepcast predict`."""
+"""`schedcast predict`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.sources import costs_for
-from simulator.costs.model import CostModel
-from simulator.job import DEFAULT, Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.model.job import DEFAULT, Job
 from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
+from traces.errors import SchedcastError
 from traces.outputs import check_outputs
-from ui import jobs as shared_jobs
 from ui.commands import requests, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
-from ui.kept import check_mode
-from ui.text import fits, labels, sentences, tables, waterfalls
-from ui.text.machines import partition_words, unmeasured_words
-from ui.text.predictions import place, predictions_document, predictions_table
-from ui.text.terminal import console as terminal
+from ui.present.text import fits, labels, sentences, tables, waterfalls
+from ui.present.text.machines import partition_words, unmeasured_words
+from ui.present.text.predictions import place, predictions_document, predictions_table
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs as shared_jobs
+from ui.service.kept import check_mode
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Answer:
     model: CostModel
     strategy: str
     shared: Mapping[str, str]
-    base: Forecast | StepcastError
-    chosen: Forecast | StepcastError
-    plain: Forecast | StepcastError
+    base: Forecast | SchedcastError
+    chosen: Forecast | SchedcastError
+    plain: Forecast | SchedcastError
     mode: str = "eager"
-    captured: Forecast | StepcastError | None = None
+    captured: Forecast | SchedcastError | None = None
 
     @cached_property
-    def refusal(self) -> StepcastError | None:
+    def refusal(self) -> SchedcastError | None:
         """Why there is no prediction, with the largest batch that fits if the job is too large."""
-        error = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, StepcastError)), None)
+        error = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, SchedcastError)), None)
         return error and with_batch_words(error, self.job, self.strategy, self.shared, self.model, self.mode)
 
     @property
     def known_plain(self) -> Forecast | None:
         """The forecast of plain PyTorch, if there is one."""
-        return None if isinstance(self.plain, StepcastError) else self.plain
+        return None if isinstance(self.plain, SchedcastError) else self.plain
 
     @property
     def rows(self) -> list[Prediction]:
         """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
-        captured = None if isinstance(self.captured, StepcastError) else self.captured
+        captured = None if isinstance(self.captured, SchedcastError) else self.captured
         forecasts = {id(f): f for f in (self.known_plain, captured, self.base, self.chosen) if f is not None}.values()
         return [
             self.prediction
@@ -104,15 +104,14 @@ def predict(
     Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
     whether missing costs are measured first (`at_once.measured_at_once`).
     """
-    check_names(placement)
     texts, shared = list(dict.fromkeys(texts)), requests.requested(texts, pairs)[1]
     names = listed_values(machines) or [None]
     one = len(jobs) == len(names) == len(texts) == 1
     if timeline is not None and not one:
-        raise StepcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
+        raise SchedcastError(f"--timeline {timeline} takes one prediction; give one --strategy, one --batch and one --machine")
     order = schedules.opened(schedule, texts, shared)
     if order.writes and not len(jobs) == len(names) == 1:
-        raise StepcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
+        raise SchedcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
     check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
     asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json) for name in names]
@@ -172,17 +171,17 @@ def _asked(
     asked = made()
     _, model, forecasts = asked
     wanted = [own[text] for own in forecasts.values() for text in (texts or own)]
-    if all(isinstance(each, StepcastError) for each in wanted):
+    if all(isinstance(each, SchedcastError) for each in wanted):
         return asked  # what is refused needs no costs
     return made() if measured_at_once(forecasts, model, profile, placement, calibration, quiet) else asked
 
 
 def target(job: Job, profile: Path | None, name: str | None, placement: Placement) -> tuple[Machine, CostModel]:
-    """The machine called `name`, or that of the profile, and its costs. Raises StepcastError if it is a CPU and a GPU is asked for."""
+    """The machine called `name`, or that of the profile, and its costs. Raises SchedcastError if it is a CPU and a GPU is asked for."""
     machine, model = costs_for(job, profile, name, placement)
     check_mode(machine, placement.mode)
     if placement.device != "cpu" and machine.devices[0].kind == "cpu":
-        raise StepcastError(f"--device {placement.device}: machine {machine.name} is a CPU; leave it out or choose a GPU's machine")
+        raise SchedcastError(f"--device {placement.device}: machine {machine.name} is a CPU; leave it out or choose a GPU's machine")
     return machine, model
 
 

@@ -1,4 +1,4 @@
-"""`stepcast gpu-first` and `stepcast gpu-report`: what a GPU does and how well it is predicted, the quick probes first or the long ones."""
+"""`schedcast gpu-first` and `schedcast gpu-report`: what a GPU does and how well it is predicted, quick probes or long ones first."""
 
 import math
 import os
@@ -16,24 +16,24 @@ from calibrate.preflight.probe import Probe
 from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Ask, Processes, Runner
 from calibrate.preflight.validations import TARGETS, Target
-from simulator.job import Job
+from simulator.model.job import Job
 from traces.archives import archive_path, write_archive
-from traces.errors import StepcastError
+from traces.documents.gpu_report import README, REPORT, GpuReport, PartRecord
+from traces.documents.profile import slug
+from traces.errors import SchedcastError
 from traces.files import write_atomic
-from traces.gpu_report import README, REPORT, GpuReport, PartRecord
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import slug
-from ui import jobs
 from ui.commands.output import print_document
-from ui.reports import gpu_report as page
-from ui.reports.folders import GPU_FIRST, GPU_REPORT
-from ui.text import verdicts
+from ui.present.reports import gpu_report as page
+from ui.present.reports.folders import GPU_FIRST, GPU_REPORT
+from ui.present.text import verdicts
+from ui.service import jobs
 
 
 def gpu_first(
     minutes: float, resume: bool, out: Path, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
 ) -> None:
-    """Run the quick probes, then the long ones. Exit with 1 if a quick one found something else than Stepcast assumes, or failed."""
+    """Run the quick probes, then the long ones. Exit with 1 if a quick one found something else than Schedcast assumes, or failed."""
     opener, names = _opener(device, minutes), named(only)
     archive = archive or archive_path(out)
     _check_outputs(out, archive)
@@ -67,7 +67,7 @@ def gpu_report(
         with jobs.progress("waiting for other processes", as_json) as bar, Processes(Path(), opener) as processes:
             product, busy_share = processes.look(wait_s, lambda text: bar(0, 1, text))
         if line := verdicts.busy_line(busy_share, "gpu"):
-            print(f"stepcast: {line}", file=sys.stderr)
+            print(f"schedcast: {line}", file=sys.stderr)
     folder = out or default_place(product)
     _check_outputs(folder, archive)
     with Processes(folder, opener, targets, samples) as processes:
@@ -77,12 +77,12 @@ def gpu_report(
 
 
 def _opener(device: str, minutes: float) -> str:
-    """What opens the GPU in a probe's process. Raises StepcastError for a device that is no GPU, and for no time."""
+    """What opens the GPU in a probe's process. Raises SchedcastError for a device that is no GPU, and for no time."""
     check_names(Placement(device))
     if device == "cpu":
-        raise StepcastError("--device cpu: this command is about a GPU; use cuda or cuda:N, or stepcast demo for the CPU")
+        raise SchedcastError("--device cpu: this command is about a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
     if not 0 < minutes < math.inf:
-        raise StepcastError(f"--minutes is {minutes:g}; expected a number above 0")
+        raise SchedcastError(f"--minutes is {minutes:g}; expected a number above 0")
     return f"{REAL}:{device.partition(':')[2] or '0'}"
 
 
@@ -92,10 +92,10 @@ def _check_outputs(folder: Path, archive: Path | None) -> None:
 
 
 def target(text: str) -> Target:
-    """Read MODEL@BATCH. Raises StepcastError for anything else, and for a model that does not exist."""
+    """Read MODEL@BATCH. Raises SchedcastError for anything else, and for a model that does not exist."""
     model, at, batch = text.rpartition("@")
     if not (at and model and batch.isdecimal()):
-        raise StepcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
+        raise SchedcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
     Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
     return Target(model, int(batch))
 

@@ -4,10 +4,10 @@ import sys
 
 from calibrate.quiet import monitor_of, wait_until_quiet
 from calibrate.testbed import Monitor, Testbed
-from traces.profile import Profile
-from traces.verdict import is_busy
-from ui import jobs
-from ui.text import verdicts
+from traces.documents.profile import Profile
+from traces.documents.verdict import is_busy
+from ui.present.text import verdicts
+from ui.service import jobs
 
 
 def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
@@ -15,7 +15,7 @@ def wait_for_quiet(testbed: Testbed, wait_s: float, as_json: bool) -> None:
     with jobs.progress("waiting for other processes", as_json) as progress:
         share = wait_until_quiet(monitor_of(testbed), wait_s, progress)
     if line := verdicts.busy_line(share, testbed.identity.kind):
-        print(f"stepcast: {line}", file=sys.stderr)
+        print(f"schedcast: {line}", file=sys.stderr)
 
 
 def note_others(profile: Profile, others: Monitor) -> float | None:

@@ -1,4 +1,4 @@
-"""`stepcast replay`."""
+"""`schedcast replay`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from simulator.diff.stragglers import stragglers
-from simulator.whatif.replayed import Answer, ask, check_rules, ranked, replayed
+from simulator.replay.diff.stragglers import stragglers
+from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed
+from traces.documents.replay_result import ReplayResult
+from traces.formats.perfetto import export
 from traces.outputs import check_outputs
-from traces.perfetto import export
-from traces.replay_result import ReplayResult
 from ui.commands.output import print_document, print_then_write
-from ui.jobs import stages
-from ui.text import replays as replay_words
-from ui.text import stragglers as straggler_words
-from ui.text.terminal import Grid
-from ui.text.terminal import console as terminal
+from ui.present.text import replays as replay_words
+from ui.present.text import stragglers as straggler_words
+from ui.present.text.terminal import Grid
+from ui.present.text.terminal import console as terminal
+from ui.service.jobs import stages
 
 #: Columns of words; the others are numbers, which are aligned to the right.
 WORDS = ("change", "note", "stream", "step", replay_words.PART, "slow step", "most of it")

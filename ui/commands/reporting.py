@@ -1,4 +1,4 @@
-"""`stepcast report`."""
+"""`schedcast report`."""
 
 import os
 import sys
@@ -8,10 +8,10 @@ from pathlib import Path
 from traces.files import write_atomic
 from traces.outputs import check_outputs
 from ui.commands.output import print_document, print_then_write
-from ui.reports.page import page
-from ui.reports.written import sections_of
+from ui.present.reports.page import page
+from ui.present.reports.written import sections_of
 
-SCHEMA = "stepcast.page/1"
+SCHEMA = "schedcast.page/1"
 
 
 def report(places: Sequence[Path], out: Path, title: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: compares what papers published with predictions."""
+"""`schedcast reproduce`: compares what papers published with predictions."""
 
 import sys
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import typer
 
-from simulator.reproduce import registry as reproduce
-from simulator.reproduce.predicting import Steps
-from traces.errors import StepcastError
+from simulator.papers import registry as reproduce
+from simulator.papers.predicting import Steps
+from traces.documents.reproduction import Paper, Reproduction
+from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs
-from traces.reproduction import Paper, Reproduction
-from ui import jobs
 from ui.commands import listing
 from ui.commands.output import print_document, print_json, print_then_write
-from ui.reports.folders import REPRODUCTION
-from ui.text import reproductions as reproduction_tables
-from ui.text.terminal import console as terminal
+from ui.present.reports.folders import REPRODUCTION
+from ui.present.text import reproductions as reproduction_tables
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs
 
 
 def reproduction(name: str | None, measure: bool, out: Path | None, as_json: bool, wait_s: float = 0.0) -> None:
@@ -28,7 +28,9 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
     """
     if name is None:
         if measure or out is not None:
-            raise StepcastError(f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: stepcast reproduce lists them")
+            raise SchedcastError(
+                f"{'--measure' if measure else '--out'} needs a paper; give a name, or all: schedcast reproduce lists them"
+            )
         papers(as_json)
         return
     sources = [reproduce.get(paper) for paper in (reproduce.names() if name == reproduce.ALL else [name])]
@@ -57,7 +59,7 @@ def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> Non
 
 
 def _write(document: Reproduction, out: Path) -> None:
-    from ui.reports import reproduction as reproduction_report  # here, because it loads matplotlib
+    from ui.present.reports import reproduction as reproduction_report  # here, because it loads matplotlib
 
     print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
 
@@ -86,7 +88,7 @@ def _measured(source: reproduce.Source, paper: Paper, quiet: bool, wait_s: float
     try:
         look = partial(wait_for_quiet, wait_s=wait_s, as_json=quiet)
         return measuring.measure_paper(source, paper, partial(jobs.progress, quiet=quiet), look)
-    except StepcastError as error:
+    except SchedcastError as error:
         note = f"Nothing was measured for {source.name}: {error}."
-        print(f"stepcast: {note}", file=sys.stderr)
+        print(f"schedcast: {note}", file=sys.stderr)
         return paper.model_copy(update={"notes": (*paper.notes, note)}), True

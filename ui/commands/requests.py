@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulator.models.usual_batch import source_file
+from simulator.model.usual_batch import source_file
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
-from traces.profile_files import list_profiles
+from traces.documents.profile_files import list_profiles
+from traces.errors import SchedcastError
 
 
 def settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the OPTION=VALUE pairs of `--set` as a dictionary. Raises StepcastError for anything else."""
+    """Return the OPTION=VALUE pairs of `--set` as a dictionary. Raises SchedcastError for anything else."""
     values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals and value):
-            raise StepcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
+            raise SchedcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
         values[name] = value
     return values
 
@@ -23,7 +23,7 @@ def settings(pairs: Sequence[str]) -> dict[str, str]:
 def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
     """Return the requested strategies (default: all that can use `devices` devices) and the options of `--set`.
 
-    Raises StepcastError for an unknown strategy or option.
+    Raises SchedcastError for an unknown strategy or option.
     """
     shared = settings(pairs)
     chosen = texts or strategies.names(devices)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.board import order_csv
-from simulator.board.order import Order
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order
 from simulator.predict.forecast import Forecast
-from simulator.stages import grid_csv
-from simulator.stages.of_plan import schedule_of
-from simulator.stages.schedule import Schedule
 from simulator.strategies import registry as strategies
+from simulator.strategies.pipeline import grid_csv
+from simulator.strategies.pipeline.of_plan import schedule_of
+from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from traces.files import write_atomic
 
 
@@ -57,12 +57,12 @@ class ScheduleFile:
         return [] if self.path is None else [lambda: self._write(forecasts.get(self.strategy)) if self.writes else self._say_read()]
 
     def _say_read(self) -> None:
-        print(f"stepcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)
+        print(f"schedcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)
 
     def _write(self, forecast: Forecast | None) -> None:
-        """Write the schedule of a plan. Raises StepcastError if there is none."""
+        """Write the schedule of a plan. Raises SchedcastError if there is none."""
         if forecast is None:
-            raise StepcastError(f"--schedule {self.path} was not written: {self.asked} has no plan")
+            raise SchedcastError(f"--schedule {self.path} was not written: {self.asked} has no plan")
         if _orders_actions(self.asked, self.options):
             schedule = schedule_of(forecast.plan)
             text = grid_csv.write(schedule)
@@ -70,13 +70,13 @@ class ScheduleFile:
             schedule = Order.of(forecast.plan)
             text = order_csv.write(schedule)
         write_atomic(self.path, text)
-        print(f"stepcast: wrote the schedule of {self.asked} to {self.path}: {_size(schedule)}", file=sys.stderr)
+        print(f"schedcast: wrote the schedule of {self.asked} to {self.path}: {_size(schedule)}", file=sys.stderr)
 
 
 def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -> ScheduleFile:
     """Check the file of --schedule, and say whether it is read. `texts`: the strategies asked for, `shared`: the options of --set.
 
-    Raises StepcastError unless one of the strategies can follow the file, and for a file whose schedule cannot run.
+    Raises SchedcastError unless one of the strategies can follow the file, and for a file whose schedule cannot run.
     """
     texts, shared = tuple(texts), dict(shared)
     if path is None:
@@ -88,7 +88,7 @@ def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -
     if asked is None:
         known = ", ".join(strategy.name for strategy in strategies.every() if SCHEDULE in strategy.option_names)
         given = " and ".join(able) + " do" if able else "none is given" if not texts else f"{', '.join(texts)} are {len(texts)}"
-        raise StepcastError(f"--schedule {path} needs one --strategy, or one of those that order a pipeline's actions ({known}): {given}")
+        raise SchedcastError(f"--schedule {path} needs one --strategy, or one of those that order a pipeline's actions ({known}): {given}")
     if _named_in(asked, shared):
         raise _twice(path, asked)
     if not os.path.exists(path):
@@ -100,12 +100,12 @@ def _tasks_in(path: Path, texts: tuple[str, ...], shared: dict[str, str]) -> Sch
     """The file of --schedule that holds the order of the tasks of one strategy's plan."""
     if len(texts) != 1:
         given = f"{len(texts)} are given" if texts else "none is given"
-        raise StepcastError(f"--schedule {path} orders the tasks of one strategy: {given}; name the file as in NAME:{SCHEDULE}={path}")
+        raise SchedcastError(f"--schedule {path} orders the tasks of one strategy: {given}; name the file as in NAME:{SCHEDULE}={path}")
     (asked,) = texts
     if _named_in(asked, shared):
         raise _twice(path, asked)
     if "," in str(path):
-        raise StepcastError(f"--schedule {path} has a comma in its name, which ends an option of a strategy; rename the file")
+        raise SchedcastError(f"--schedule {path} has a comma in its name, which ends an option of a strategy; rename the file")
     order = order_csv.read(path)
     strategy = f"{asked}{',' if ':' in asked else ':'}{SCHEDULE}={path}"
     return ScheduleFile(path, (strategy,), shared, asked, strategy, order)
@@ -122,8 +122,8 @@ def _named_in(text: str, shared: Mapping[str, str]) -> bool:
     return SCHEDULE in given or bool(shared.get(SCHEDULE))
 
 
-def _twice(path: Path, text: str) -> StepcastError:
-    return StepcastError(f"--schedule {path} and the option {SCHEDULE} of {text} are the same; leave out one of the two")
+def _twice(path: Path, text: str) -> SchedcastError:
+    return SchedcastError(f"--schedule {path} and the option {SCHEDULE} of {text} are the same; leave out one of the two")
 
 
 def _size(schedule: Schedule | Order) -> str:

@@ -1,28 +1,28 @@
-"""`stepcast search`."""
+"""`schedcast search`."""
 
 from pathlib import Path
 
 import typer
 
-from calibrate.placement import Placement, check_names
+from calibrate.placement import Placement
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.this_gpu import THIS_GPU
-from simulator.search.ranking import Ranking
-from simulator.search.search import candidates
-from simulator.search.setup import Setup
+from simulator.model.job import Job
+from simulator.predict.search.ranking import Ranking
+from simulator.predict.search.search import candidates
+from simulator.predict.search.setup import Setup
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.documents.search_result import SearchResult
+from traces.errors import SchedcastError
 from traces.outputs import check_outputs
-from traces.search_result import SearchResult
-from ui import jobs as shared_jobs
 from ui.commands import predicting, requests
 from ui.commands.output import print_document, print_then_write
-from ui.text import searches
-from ui.text.machines import partition_words, unmeasured_words
-from ui.text.terminal import console as terminal
+from ui.present.text import searches
+from ui.present.text.machines import partition_words, unmeasured_words
+from ui.present.text.terminal import console as terminal
+from ui.service import jobs as shared_jobs
 
 #: Rows of the terminal's table.
 SHOWN = 15
@@ -45,12 +45,11 @@ def search_plans(
     wait_s: float = 0.0,
 ) -> None:
     """Rank everything that the strategies offer, and print it. Exit with 1 if nothing fits in memory, or if a plan's numbers are wrong."""
-    check_names(placement)
     for option, number in (("--verify", verify), ("--processes", processes)):
         if number is not None and number < 1:
-            raise StepcastError(f"{option} is {number}; expected at least 1")
+            raise SchedcastError(f"{option} is {number}; expected at least 1")
     if cluster is not None and processes is not None:
-        raise StepcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
+        raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
     shared = requests.settings(pairs)
     strategies.check_shared(texts or strategies.names(), shared)
     for text in texts:
@@ -62,7 +61,7 @@ def search_plans(
         _check_here(model, profile, placement)
     names = candidates(job, machine, texts)
     if verify is not None and verify > len(names):
-        raise StepcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
+        raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, profile)
     shared_jobs.caution_precision([machine], model.shown_precision(job.precision))
     setup = Setup(job, machine, model, placement.mode, shared)
@@ -80,16 +79,16 @@ def search_plans(
 
 
 def _check_here(model: CostModel, profile: Path | None, placement: Placement) -> None:
-    """Raise StepcastError if the predictions are not about this machine, on which --verify runs plans."""
+    """Raise SchedcastError if the predictions are not about this machine, on which --verify runs plans."""
     name = model.machine.name
     if placement.scale.text:
-        raise StepcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
+        raise SchedcastError(f"--verify runs plans on this machine as it is; leave out --scale {placement.scale.text}")
     if profile is None and name not in (THIS_CPU, THIS_GPU):
-        raise StepcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
+        raise SchedcastError(f"--verify runs plans on this machine, and --machine {name} is another; leave out --verify or --machine")
     if profile is not None and not shared_jobs.measured_here(model):
-        raise StepcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
+        raise SchedcastError(f"--verify runs plans on this machine, and profile {profile} is of another; leave out --verify or --profile")
     if (name == THIS_CPU) != (placement.device == "cpu"):
-        raise StepcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
+        raise SchedcastError(f"--verify runs plans on --device {placement.device}, and the predictions are for {name}; add --device cuda")
 
 
 def _verified(

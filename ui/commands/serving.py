@@ -1,4 +1,4 @@
-"""`stepcast ui`: serves the app."""
+"""`schedcast ui`: serves the app."""
 
 import os
 import subprocess
@@ -7,21 +7,21 @@ from pathlib import Path
 
 import typer
 
-from simulator.models.usual_batch import source_file
-from traces.errors import StepcastError
+from simulator.model.usual_batch import source_file
+from traces.errors import SchedcastError
 from ui.app.model import start_command
 
 
 def serve(port: int, reports: list[Path], traces: list[Path], models: list[str]) -> None:
     """Serve the app until it is stopped. `models`: the users' own, FILE.py:FACTORY, which the app offers with the built-in ones."""
     if not 1 <= port <= 65535:
-        raise StepcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
+        raise SchedcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
     for report in reports:
         if not os.path.exists(report):
-            raise StepcastError(f"no report at {report}; stepcast validate --out {report} makes one")
+            raise SchedcastError(f"no report at {report}; schedcast validate --out {report} makes one")
     for trace in traces:
         if not os.path.isfile(trace):
-            raise StepcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
+            raise SchedcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
     for model in models:
         _check_model(model)
     command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces], models=models)
@@ -30,7 +30,7 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
 
 
 def _check_model(model: str) -> None:
-    """Raise StepcastError for a model that the app could not offer. Its code runs when it is first chosen."""
+    """Raise SchedcastError for a model that the app could not offer. Its code runs when it is first chosen."""
     file = source_file(model)
     if ":" not in model or (file is not None and not file.is_file()):
-        raise StepcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")
+        raise SchedcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")

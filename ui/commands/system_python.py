@@ -2,7 +2,7 @@
 
     python3 -m ui.commands.system_python gpu-first --out DIR
 
-Packages that the interpreter lacks come from a folder of wheels, named by the variable STEPCAST_WHEELS. They are unpacked beside the
+Packages that the interpreter lacks come from a folder of wheels, named by the variable SCHEDCAST_WHEELS. They are unpacked beside the
 repository's code and not into the interpreter.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: What gpu-report and gpu-first import besides torch: distributions, and the module of those whose module has another name.
 NEEDED = ("networkx", "numpy", "nvidia-ml-py", "platformdirs", "psutil", "pydantic", "rich", "scipy", "simpy", "typer")
 _MODULES = {"nvidia-ml-py": "pynvml"}
-WHEELS = "STEPCAST_WHEELS"
+WHEELS = "SCHEDCAST_WHEELS"
 #: Wheels for Linux are tagged with the C library that they need; pip compares these tags literally.
 _LIBRARIES = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
 
@@ -74,7 +74,7 @@ def install(wheels: Path, folder: Path) -> None:
 
 def stop(message: str) -> None:
     """Exit with status 2 and one line."""
-    print(f"stepcast: {' '.join(message.split())}", file=sys.stderr)
+    print(f"schedcast: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""`stepcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans."""
+"""`schedcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans."""
 
 import logging
 import statistics
@@ -19,28 +19,28 @@ from calibrate.testbed import Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.training import finite
 from executors.run import WARM_UP
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.strategies import registry as strategies
-from traces.comparison import PYTORCH
-from traces.curves import AUTOGRAD, largest_difference
-from traces.errors import StepcastError, UnknownNameError
+from traces.documents.comparison import PYTORCH
+from traces.documents.curves import AUTOGRAD, largest_difference
+from traces.documents.profile import Profile
+from traces.documents.targets import reached, wins
+from traces.documents.training import ONE_BATCH, TrainingRun
+from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
-from traces.profile import Profile
-from traces.targets import reached, wins
-from traces.training import ONE_BATCH, TrainingRun
 from traces.units import duration
-from ui import jobs
 from ui.commands import requests, schedules
 from ui.commands.output import print_document, print_then_write
 from ui.commands.quiet import wait_for_quiet
 from ui.commands.training_goals import PLAIN_GOALS, Goals
-from ui.reports.folders import TRAINING
-from ui.text import trainings as training_words
-from ui.text.terminal import console as terminal
-from ui.text.verdicts import busy_line
+from ui.present.reports.folders import TRAINING
+from ui.present.text import trainings as training_words
+from ui.present.text.terminal import console as terminal
+from ui.present.text.verdicts import busy_line
+from ui.service import jobs
 
 #: Steps of a run at most; each takes some hundred bytes of the metrics file.
 MOST_STEPS = 200_000
@@ -62,15 +62,15 @@ def run(
 ) -> None:
     """Train by a plan and by those `beside` it. `places`: paths of the metrics, the timeline and the page's folder.
 
-    After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises StepcastError
-    for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
+    After Ctrl-C, the metrics and the page of the completed steps are written before KeyboardInterrupt is raised again. Raises
+    SchedcastError for a plan that does not fit in memory. Exits with 1 if a plan does not compute what plain PyTorch computes.
     """
     metrics, timeline, out = places
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
     if not 2 <= steps <= MOST_STEPS:
-        raise StepcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
+        raise SchedcastError(f"--steps is {steps}; expected 2 (the first is not counted) to {MOST_STEPS}")
     every = goals.evaluate_every(job, steps)
     folder = None if out is None else OutputFolder(out, TRAINING)
     chosen, shared = _chosen(text, beside, pairs)
@@ -111,10 +111,10 @@ def run(
 
 
 def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The strategies to train by, the one of --strategy first, and the options of --set. Raises StepcastError for unusable names."""
+    """The strategies to train by, the one of --strategy first, and the options of --set. Raises SchedcastError for unusable names."""
     others = [name for name in dict.fromkeys(beside) if name != AUTOGRAD]
     if text in others:
-        raise StepcastError(f"--beside {text} is the strategy itself; name another, or {AUTOGRAD}")
+        raise SchedcastError(f"--beside {text} is the strategy itself; name another, or {AUTOGRAD}")
     names = strategies.names()
     for name in others:
         if name.partition(":")[0] not in names:
@@ -127,11 +127,11 @@ def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], 
 def _planned(
     job: Job, chosen: list[str], shared: dict[str, str], testbed: Testbed, profile: Profile | None, mode: str
 ) -> dict[str, Forecast]:
-    """Forecasts of all strategies to train by, in order. Raises StepcastError if one cannot run."""
+    """Forecasts of all strategies to train by, in order. Raises SchedcastError if one cannot run."""
     machine = testbed.machine(profile)
     forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
     if skipped:
-        raise StepcastError(skipped[0].status.removeprefix("skipped: "))
+        raise SchedcastError(skipped[0].status.removeprefix("skipped: "))
     return forecasts
 
 
@@ -154,7 +154,7 @@ def _predicted(
 ) -> Seconds:
     """The step times of the curves on the machine `predict_on`, or else on this one, if there is a profile.
 
-    Raises StepcastError if that machine cannot run a strategy. Plain PyTorch has none if it cannot be predicted.
+    Raises SchedcastError if that machine cannot run a strategy. Plain PyTorch has none if it cannot be predicted.
     """
     if predict_on is None and profile is None:
         return Seconds()
@@ -168,8 +168,8 @@ def _predicted(
     if autograd:
         try:
             by_curve[AUTOGRAD] = forecast(plan_strategy(PYTORCH, {}, job, machine, model), machine, model, mode)
-        except StepcastError as error:
-            logging.getLogger("stepcast").warning(str(error))
+        except SchedcastError as error:
+            logging.getLogger("schedcast").warning(str(error))
     return Seconds(predict_on or "this machine", by_curve)
 
 
@@ -194,12 +194,12 @@ def _begun(
     testbed.open(next(iter(forecasts.values())).machine)
     unit = testbed.backend.unit
     if mode == "graph" and steps < WARM_UP + 2 * unit:
-        raise StepcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
+        raise SchedcastError(f"--steps is {steps}; graphs of {unit} iterations need at least {WARM_UP + 2 * unit}")
     checked = [name for name, forecast in forecasts.items() if leaves_room_for_a_check(forecast)]
     plans = {name: forecast.plan for name, forecast in forecasts.items()}
     training = Repeated(job, testbed, plans, autograd, checked, every, seeds)
     training.begin()
-    log = logging.getLogger("stepcast")
+    log = logging.getLogger("schedcast")
     for name in (name for name in forecasts if name not in checked):
         log.warning("%s is not compared with plain PyTorch: there is not enough memory for both", name)
     for line in training.differences:
@@ -239,7 +239,7 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
     """Functions that write the metrics and the page's folder."""
 
     def page() -> None:
-        from ui.reports import training as training_report  # draws pictures: its imports take a second
+        from ui.present.reports import training as training_report  # draws pictures: its imports take a second
 
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 

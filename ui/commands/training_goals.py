@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from calibrate.accuracy import check_evaluable
-from simulator.job import Job
-from traces.errors import StepcastError
+from simulator.model.job import Job
+from traces.errors import SchedcastError
 
 #: By default accuracy is measured about this many times, at least so many iterations apart; not at all in trainings shorter than SHORT.
 TIMES, APART, SHORT = 20, 20, 100
@@ -14,7 +14,7 @@ MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Goals:
-    """The options of `stepcast run` for this."""
+    """The options of `schedcast run` for this."""
 
     eval_every: int | None = None
     """Iterations between two evaluations; 0: none; None: chosen by the number of steps."""
@@ -27,18 +27,18 @@ class Goals:
 
     def __post_init__(self):
         if self.eval_every is not None and (self.eval_every < 0 or self.eval_every == 1):
-            raise StepcastError(
+            raise SchedcastError(
                 f"--eval-every is {self.eval_every}; expected at least 2 (a single iteration has no step time), or 0 for never"
             )
         if not 1 <= self.seeds <= MOST_SEEDS:
-            raise StepcastError(f"--seeds is {self.seeds}; expected 1 to {MOST_SEEDS}")
+            raise SchedcastError(f"--seeds is {self.seeds}; expected 1 to {MOST_SEEDS}")
         if self.target is not None and not 0 < self.target <= 1:
-            raise StepcastError(f"--target is {self.target}; expected a share of the samples above 0 and at most 1, such as 0.9")
+            raise SchedcastError(f"--target is {self.target}; expected a share of the samples above 0 and at most 1, such as 0.9")
         if self.target is not None and self.eval_every == 0:
-            raise StepcastError(f"--target {self.target} needs evaluations, and --eval-every 0 asks for none; leave one of them out")
+            raise SchedcastError(f"--target {self.target} needs evaluations, and --eval-every 0 asks for none; leave one of them out")
 
     def evaluate_every(self, job: Job, steps: int) -> int:
-        """Iterations between two evaluations; 0: none. Raises StepcastError if accuracy is asked for and `job` has none."""
+        """Iterations between two evaluations; 0: none. Raises SchedcastError if accuracy is asked for and `job` has none."""
         if self.eval_every == 0:
             return 0
         if self.eval_every is not None:

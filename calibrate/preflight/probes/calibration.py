@@ -17,8 +17,8 @@ from calibrate.preflight.probe import WRONG, Context, Probe
 from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.batch_norm import BACKWARD
-from simulator.job import Job
-from simulator.models.factory import Factory
+from simulator.model.factory import Factory
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
 _VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}

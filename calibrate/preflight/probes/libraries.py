@@ -1,4 +1,4 @@
-"""Which GPU and which versions there are, and which of the libraries that Stepcast uses answer."""
+"""Which GPU and which versions there are, and which of the libraries that Schedcast uses answer."""
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -8,11 +8,12 @@ import torch
 
 from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, Context, Probe
 from executors.cuda.driver import Driver
-from simulator.models.user_code import brief
+from simulator.model.user_code import brief
 
 #: Distributions whose versions decide what probes find.
 _DISTRIBUTIONS = (
-    "stepcast", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc", "nvidia-cuda-cupti", "nvidia-ml-py", "triton", "numpy", "pydantic",
+    "schedcast", "cuda-bindings", "cuda-pathfinder", "nvidia-cuda-nvrtc", "nvidia-cuda-cupti", "nvidia-ml-py", "triton", "numpy",
+    "pydantic",
 )  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def _versions(context: Context) -> str:
     context.figure("nvml", record.facts)
     context.figure("gpu", vars(driver.facts))
     if others := record.facts.get("other_processes"):
-        context.fault(UNCERTAIN, f"give Stepcast the GPU alone: NVML counts {others} other processes on it")
+        context.fault(UNCERTAIN, f"give Schedcast the GPU alone: NVML counts {others} other processes on it")
     if getattr(driver, "uuid", "") and record.notes:
         context.fault(SUBSTITUTE, f"let NVML answer, so that throttling and other processes are seen: {'; '.join(record.notes)}")
     if str(software.get("max_connections", "")).startswith("default"):
@@ -40,7 +41,7 @@ def _versions(context: Context) -> str:
         context.figure("libraries", answers)
         if why:
             context.fault(worth, f"{mend}: {why}")
-    return "every library that Stepcast uses answers"
+    return "every library that Schedcast uses answers"
 
 
 def _installed(name: str) -> str:

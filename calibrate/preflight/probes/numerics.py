@@ -15,14 +15,14 @@ from executors.cuda.driver import Driver
 from executors.kernels.lowering.attention import KERNELS, Call, choice
 from executors.kernels.update import apply_update, initial_state, torch_optimizer
 from executors.tensors import job_tensors
-from simulator.bodies.update import STATE, Update, forms
-from simulator.costs.model import CostModel
-from simulator.job import Job
-from simulator.models.built import Built
-from simulator.models.user_code import brief
+from simulator.engine.costs.model import CostModel
+from simulator.model.built import Built
+from simulator.model.job import Job
+from simulator.model.user_code import brief
+from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: Shapes of the parameters that are updated, of which 1x1 weights in channels-last have ambiguous strides, and updates.
 _SHAPES, _STEPS = [(7, 5), (3,), (), (2, 3, 3, 3), (8, 4, 1, 1)], 5
@@ -115,7 +115,7 @@ def _differences(context: Context, job: Job, mode: str) -> dict[str, float | str
         try:
             strategy, options = strategies.parse(name)
             plan = strategy.plan(job, machine, CostModel(machine, None), options)
-        except StepcastError as error:
+        except SchedcastError as error:
             differences[name] = str(error)
             continue
         first, second = (_gradients(job, built, plan, testbed, steps) for _ in range(2))

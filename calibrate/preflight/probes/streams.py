@@ -14,8 +14,8 @@ from calibrate.preflight.probe import SUBSTITUTE, WRONG, Context, Probe
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.issue import fork, join
 from executors.cuda.streams import POOLED
-from simulator.models.user_code import brief
-from traces.errors import StepcastError
+from simulator.model.user_code import brief
+from traces.errors import SchedcastError
 
 _REPLAYS = 3
 #: Tiny kernels in the graphs that price external events.
@@ -31,7 +31,7 @@ def _streams(context: Context) -> str:
     try:
         for priority in (0, least - 1):  # beyond the most urgent one, to which it is clipped
             streams += [driver.stream(priority) for _ in range(POOLED + 2)]
-    except StepcastError as error:
+    except SchedcastError as error:
         context.fault(SUBSTITUTE, f"let plans have more than {POOLED} lanes of one priority: {error}")
     queues = len({getattr(stream, "cuda_stream", id(stream)) for stream in streams})
     priorities = sorted({stream.priority for stream in streams})
@@ -151,7 +151,7 @@ def _host_calls(context: Context) -> str:
     try:
         with driver.capture(lane) as graph:
             driver.call_host(_HOLD_S)
-    except (StepcastError, RuntimeError) as error:
+    except (SchedcastError, RuntimeError) as error:
         context.fault(SUBSTITUTE, f"leave turbodl:update=callback out: {error}")
         return ""
     driver.use(lane)
@@ -212,7 +212,7 @@ def _partitions(context: Context) -> str:
     for count in SPLITS:
         try:
             parts = driver.partitions(count)
-        except StepcastError as error:
+        except SchedcastError as error:
             context.figure(f"{count} parts", {"failed": str(error)})
             if not words:  # a GPU with few SMs has no more parts, which is no fault
                 context.fault(SUBSTITUTE, f"validate no plan on partitions: {error}")

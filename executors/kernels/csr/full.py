@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simulator.bodies.csr.pattern import Pattern
+from simulator.plan.bodies.csr.pattern import Pattern
 
 
 def to_full(pattern: Pattern, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -1,5 +1,6 @@
 """A cache of index arrays as tensors on a device."""
 
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -12,7 +13,7 @@ _cache: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDiction
 def on_device(array: np.ndarray, device: torch.device) -> Tensor:
     """`array` as a tensor on `device`. All callers share one tensor, which is freed when no caller holds it any more."""
     key = (id(array), device)
-    tensor = _cache.get(key)
+    tensor: Any = _cache.get(key)
     if tensor is None:
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(device)
         tensor.source_array = array  # keeps the array alive, so that no other array gets its id while the tensor is in use

@@ -1,6 +1,6 @@
 """The product left · right for every pair of formats. Each function compiles one pair and returns a function of the two tensors.
 
-Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.bodies.csr`.
+Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.plan.bodies.csr`.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from torch import Tensor
 from executors.kernels.csr.full import to_full
 from executors.kernels.csr.indices import on_device
 from executors.kernels.csr.sums import sum_products, weighted_sums
-from simulator.bodies.csr.pattern import Pattern, pointers
-from simulator.bodies.csr.product import ProductPattern, Recipe
-from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct
+from simulator.plan.bodies.csr.pattern import Pattern, pointers
+from simulator.plan.bodies.csr.product import ProductPattern, Recipe
+from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,8 +40,9 @@ def compile_product(body: JacobianProduct, samples: tuple[int, int], device: tor
 def sparse_sparse(left: Recipe, right: Recipe, samples: tuple[int, int], device: torch.device) -> Multiply:
     """Multiplies CSR values by CSR values. The result has the values of the product's pattern."""
     terms = ProductPattern(left, right).symbolic()
-    indices = [None if _is_identity(index, extent) else index for index, extent in ((terms.left, left.nnz), (terms.right, right.nnz))]
-    return sum_products(terms.indptr, *indices, samples, device)
+    factors = (terms.left, left.nnz), (terms.right, right.nnz)
+    i, j = (None if _is_identity(index, extent) else index for index, extent in factors)
+    return sum_products(terms.indptr, i, j, samples, device)
 
 
 def _is_identity(index: np.ndarray, extent: int) -> bool:

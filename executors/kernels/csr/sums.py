@@ -73,12 +73,12 @@ def _by_sample(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The case in which both factors differ between samples: gathers, multiplies and sums as many terms at a time as the scratch holds."""
     limit = max(1, _SCRATCH.get(device.type, _SCRATCH["cuda"]) // samples)
-    spans = []
+    spans: list[tuple[int, int, int, slice | Tensor, slice | Tensor, Tensor]] = []
     for begin, end in _spans(indptr, limit):
         first, last = int(indptr[begin]), int(indptr[end])
-        indices = [slice(first, last) if index is None else on_device(index, device)[first:last] for index in (left, right)]
+        i, j = (slice(first, last) if index is None else on_device(index, device)[first:last] for index in (left, right))
         ends = torch.from_numpy(indptr[begin : end + 1] - indptr[begin]).to(device)
-        spans.append((begin, end, last - first, *indices, ends))
+        spans.append((begin, end, last - first, i, j, ends))
     longest = max((span[2] for span in spans), default=0)
     positions = torch.arange(longest, dtype=torch.int32, device=device)
     entries = len(indptr) - 1

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from executors.kernels.csr.indices import on_device
-from simulator.bodies.csr.rules import AveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
-from simulator.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
+from simulator.plan.bodies.csr.rules import AveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
 
 #: A function from the tensors that a task reads to the values [nnz, V].
 Values = Callable[..., Tensor]

@@ -12,9 +12,9 @@ import torch
 from executors.binding import Binding, Instance
 from executors.dropout import drop, key, mask
 from executors.kernels.call import compile_call
-from simulator.bodies.drawn_part import DrawnPart, drawn_part
+from simulator.plan.bodies.drawn_part import DrawnPart, drawn_part
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], torch.Tensor]:
@@ -76,13 +76,13 @@ def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
 def lower(task: Task, binding: Binding, on_cpu: Callable[[Task, Binding], Callable[[Instance], None]]) -> Callable[[Instance], None] | None:
     """The draw in the form of the binding's backend, which on the CPU is `on_cpu(task, binding)`; None for the canonical form.
 
-    Raises StepcastError for a part of a mask in a CUDA graph, whose draws follow one another.
+    Raises SchedcastError for a part of a mask in a CUDA graph, whose draws follow one another.
     """
     part = drawn_part(task.body.kwargs)
     if not task.body.random:
         return None if part is None else compile_call(replace(task, body=task.body.as_measured), binding)
     if part is not None and binding.forms.draws == "stream":
-        raise StepcastError(f"{task.name} draws a part of a dropout mask, which a CUDA graph cannot; use --mode eager")
+        raise SchedcastError(f"{task.name} draws a part of a dropout mask, which a CUDA graph cannot; use --mode eager")
     if binding.forms.draws == "stream":
         return None
     if not binding.forms.cuda:

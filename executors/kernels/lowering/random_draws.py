@@ -11,7 +11,7 @@ from executors.binding import Binding, Instance
 from executors.dropout import key, run_seeded
 from executors.kernels.call import compile_call
 from executors.kernels.lowering import dropout
-from simulator.bodies.random_draws import RANDOM
+from simulator.plan.bodies.random_draws import RANDOM
 from simulator.plan.task import Task
 
 

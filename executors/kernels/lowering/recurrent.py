@@ -12,10 +12,10 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels.call import compile_call
-from simulator.ops.recurrent.steps import gru_gates_from_states
+from simulator.model.ops.recurrent.steps import gru_gates_from_states
 from simulator.plan.task import Task
 
-RNN, GRU = "stepcast.rnn.default", "stepcast.gru.default"
+RNN, GRU = "schedcast.rnn.default", "schedcast.gru.default"
 #: cuDNN's numbers of the cell types.
 _MODES = {"relu": 0, "tanh": 1, "gru": 3}
 
@@ -48,7 +48,7 @@ def states(flat: FlatWeights, mode: int, x: Tensor, h0: Tensor, *weights: Tensor
     """All states [T + 1, B, H], the initial one first. cuDNN keeps no reserve, since autograd does not run through this call."""
     views, buffer = flat.fill([weight for weight in weights if weight is not None], mode)
     hidden = h0.shape[1]
-    options = (mode, hidden, 0, 1, False, 0.0, False, False, [], None)
+    options: tuple = (mode, hidden, 0, 1, False, 0.0, False, False, [], None)
     out = _run_cudnn(x.contiguous(), views, len(views), buffer, h0.unsqueeze(0).contiguous(), None, *options)[0]
     return torch.cat((h0.unsqueeze(0), out))
 
@@ -86,7 +86,7 @@ def _lower(task: Task, binding: Binding, run_layer: Callable[..., tuple[Tensor, 
                 raise
             accepted = False
             reason = " ".join(str(error).split()[:40])
-            logging.getLogger("stepcast").warning("%s runs step by step because cuDNN refuses it: %s", task.name, reason)
+            logging.getLogger("schedcast").warning("%s runs step by step because cuDNN refuses it: %s", task.name, reason)
             return run_canonical(instance)
         accepted = True
         for position, put in setters:

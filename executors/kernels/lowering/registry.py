@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 
 from executors.binding import Binding, Instance
-from simulator.discovery import modules
+from simulator.plan.discovery import modules
 from simulator.plan.task import Task
 
 

@@ -34,7 +34,7 @@ class SavedResults:
     def save(self, instance: Instance, items: Iterable) -> None:
         """Save the items for the backward ops."""
         if self.users:
-            instance.slots[self._slot] = (tuple(items), [self.users])
+            instance.slots[self._slot] = (tuple(items), [self.users])  # type: ignore[call-overload]  # no tensor, as no value
 
     def take(self, instance: Instance) -> tuple:
         """The items that the forward op saved. The last backward op's call frees them."""

@@ -1,7 +1,7 @@
 """Compiles the hand-written CUDA kernels of scans, each for one width and dtype, when a task that uses them is compiled.
 
-They are used on CUDA for float32 and float64 up to `simulator.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched products
-compute the same results; tests compare the two.
+They are used on CUDA for float32 and float64 up to `simulator.plan.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched
+products compute the same results; tests compare the two.
 """
 
 import logging
@@ -13,13 +13,13 @@ import torch
 
 from executors.binding import Binding
 from executors.kernels.native import nvrtc
-from simulator.bodies.scan_level import FUSED_WIDTH
+from simulator.plan.bodies.scan_level import FUSED_WIDTH
 from simulator.plan.task import Task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: CUDA C++ types by dtype.
 C_TYPES = {"float32": "float", "float64": "double"}
-_log = logging.getLogger("stepcast")
+_log = logging.getLogger("schedcast")
 
 
 def source(file: str, defines: Mapping[str, int | str]) -> str:
@@ -46,7 +46,7 @@ def _compiled(text: str, name: str, device: int) -> nvrtc.Kernel | None:
     """Compiles once per GPU, because a CUDA module belongs to the context that it is loaded in."""
     try:
         compiled = nvrtc.compiled(text, name)
-    except StepcastError as error:
+    except SchedcastError as error:
         _log.warning("scans run as PyTorch's batched products, with several kernels instead of one: %s", error)
         return None
     _log.debug("compiled %s", name)

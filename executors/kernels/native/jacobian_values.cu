@@ -14,7 +14,7 @@ typedef long long Index;
 
 // W_hh^T diag(f'(h)). `states` [m, B, H]. `relu`: f is relu if nonzero, else tanh.
 extern "C" __global__ void __launch_bounds__(THREADS)
-stepcast_rnn_jacobians(const REAL* __restrict__ states, const REAL* __restrict__ weights, const int* __restrict__ places,
+schedcast_rnn_jacobians(const REAL* __restrict__ states, const REAL* __restrict__ weights, const int* __restrict__ places,
                        REAL* __restrict__ jacobians, int count, int samples, int relu)
 {
     ENTRY
@@ -29,7 +29,7 @@ stepcast_rnn_jacobians(const REAL* __restrict__ states, const REAL* __restrict__
 
 // Wang et al., appendix E. `before`, `news`, `of_hidden` [m, B, H]; `reset_update` [m, B, 2 H]; `weights` [3 H, H].
 extern "C" __global__ void __launch_bounds__(THREADS)
-stepcast_gru_jacobians(const REAL* __restrict__ before, const REAL* __restrict__ reset_update, const REAL* __restrict__ news,
+schedcast_gru_jacobians(const REAL* __restrict__ before, const REAL* __restrict__ reset_update, const REAL* __restrict__ news,
                        const REAL* __restrict__ of_hidden, const REAL* __restrict__ weights, const int* __restrict__ places,
                        REAL* __restrict__ jacobians, int count, int samples)
 {

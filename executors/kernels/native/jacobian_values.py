@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from executors.kernels.native.compile import kernel, source
-from simulator.bodies.jacobian_rules import RnnSteps, Rule
+from simulator.plan.bodies.jacobian_rules import RnnSteps, Rule
 
 _THREADS, _MATRICES = 128, 8
 
@@ -17,7 +17,7 @@ def steps(rule: Rule, places: Sequence[int], c_type: str, width: int, device: to
     `places`: the step of each Jacobian. Returns None if the kernel cannot be compiled.
     """
     text = source("jacobian_values.cu", {"REAL": c_type, "H": width, "THREADS": _THREADS, "MATRICES": _MATRICES})
-    launch = kernel(text, f"stepcast_{rule.of}_jacobians")
+    launch = kernel(text, f"schedcast_{rule.of}_jacobians")
     table = torch.tensor(places, dtype=torch.int32, device=device)
     flags = [int(rule.nonlinearity == "relu")] if isinstance(rule, RnnSteps) else []
 

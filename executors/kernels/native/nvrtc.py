@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 #: `kernel(grid, block, args, shared_mem=0, stream=None)` launches it. `grid` and `block` have three extents each. Of the arguments, tensors
 #: are passed as pointers and integers as 32-bit ints. The default stream is PyTorch's current one.
@@ -15,7 +15,7 @@ Kernel = Callable[..., None]
 def compiled(source: str, name: str) -> Kernel:
     """The kernel `name` of a CUDA C++ source, compiled for the current GPU. The source declares it extern "C" and includes no header.
 
-    The first launch may load the kernel, which is not allowed during a capture. Raises StepcastError if it cannot be compiled.
+    The first launch may load the kernel, which is not allowed during a capture. Raises SchedcastError if it cannot be compiled.
     """
     not_found = load_library()
     try:
@@ -23,12 +23,12 @@ def compiled(source: str, name: str) -> Kernel:
             # A private function. Its first two arguments are the same in PyTorch 2.11 and 2.13. It is named only here.
             return torch.cuda._compile_kernel(source, name)
     except OSError as error:  # PyTorch asks the loader for libnvrtc.so of its CUDA version
-        raise StepcastError(
+        raise SchedcastError(
             f"the kernel {name} cannot be compiled because NVRTC is missing ({not_found or _brief(error)}); install it: pip install"
             f" {_wheel()}"
         ) from error
     except (RuntimeError, AssertionError, AttributeError, ImportError) as error:
-        raise StepcastError(f"the kernel {name} cannot be compiled ({_brief(error)}); install a CUDA build of PyTorch") from error
+        raise SchedcastError(f"the kernel {name} cannot be compiled ({_brief(error)}); install a CUDA build of PyTorch") from error
 
 
 def load_library() -> str:

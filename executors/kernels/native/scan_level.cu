@@ -93,7 +93,7 @@ __device__ inline void apply(const REAL* __restrict__ matrices, const REAL* __re
 // The products of `count` pairs, whose later elements begin at matrix `later`. For a leftmost batch, further blocks multiply the gradient
 // by the matrices right before that one.
 extern "C" __global__ void __launch_bounds__(UP_THREADS)
-stepcast_scan_up(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, REAL* __restrict__ products,
+schedcast_scan_up(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, REAL* __restrict__ products,
                  REAL* __restrict__ first, int count, int later, int samples)
 {
     __shared__ __align__(16) REAL space[MULTIPLY_SPACE > APPLY_SPACE ? MULTIPLY_SPACE : APPLY_SPACE];
@@ -109,7 +109,7 @@ stepcast_scan_up(const REAL* __restrict__ jacobians, const REAL* __restrict__ gr
 // Concatenates the first `moved` vectors of `above`, `first` vectors of the gradient, `count` products of the Jacobians with vectors of
 // `above`, and the `last` remaining vectors of `above`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-stepcast_scan_down(const REAL* __restrict__ jacobians, const REAL* __restrict__ above, const REAL* __restrict__ gradient,
+schedcast_scan_down(const REAL* __restrict__ jacobians, const REAL* __restrict__ above, const REAL* __restrict__ gradient,
                    REAL* __restrict__ prefixes, int count, int moved, int first, int last)
 {
     __shared__ REAL space[APPLY_SPACE];
@@ -132,7 +132,7 @@ stepcast_scan_down(const REAL* __restrict__ jacobians, const REAL* __restrict__ 
 // Every prefix, with one block per sample. The vector stays in shared memory. The tiles of the matrices are loaded AHEAD at a time, during
 // the products with the previous ones. `places` [2 steps + 1]: the position of each successive matrix, then of each successive prefix.
 extern "C" __global__ void __launch_bounds__(THREADS)
-stepcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, const int* __restrict__ places,
+schedcast_scan_linear(const REAL* __restrict__ jacobians, const REAL* __restrict__ gradient, const int* __restrict__ places,
                      REAL* __restrict__ prefixes, int steps, int samples)
 {
     enum { PER_STEP = TILES * TILES, HELD = (AHEAD * TILE * TILE + THREADS - 1) / THREADS };

@@ -87,7 +87,7 @@ class Shape:
 
 def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor | None], tuple[Tensor | None, Tensor | None]] | None:
     """A function with the results of `executors.kernels.scan_level.up`, in one launch; None if the kernel cannot be compiled."""
-    launch = kernel(shape.text, "stepcast_scan_up")
+    launch = kernel(shape.text, "schedcast_scan_up")
     pairs = elements // 2
     product_count = pairs - leftmost
 
@@ -108,7 +108,7 @@ def up(shape: Shape, elements: int, leftmost: bool) -> Callable[[Tensor, Tensor 
 
 def down(shape: Shape, elements: int) -> Callable[[Tensor | None, Tensor, Tensor | None], Tensor] | None:
     """A function with the results of `executors.kernels.scan_level.down`, in one launch; None if the kernel cannot be compiled."""
-    launch = kernel(shape.text, "stepcast_scan_down")
+    launch = kernel(shape.text, "schedcast_scan_down")
     paired = elements % 2 == 0
 
     def run(jacobians: Tensor | None, above: Tensor, gradient: Tensor | None) -> Tensor:
@@ -133,7 +133,7 @@ def linear(
     `sequence`: the position of each successive element's Jacobian in its batch. `places`: the position of each successive prefix in the
     result. Returns None if the kernel cannot be compiled.
     """
-    launch = kernel(shape.text, "stepcast_scan_linear")
+    launch = kernel(shape.text, "schedcast_scan_linear")
     table = torch.tensor([*sequence, *places], dtype=torch.int32, device=device)
 
     def run(jacobians: Tensor, gradient: Tensor) -> Tensor:

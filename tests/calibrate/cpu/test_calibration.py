@@ -15,9 +15,9 @@ from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import plan_all, refusal, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, INPUT
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
@@ -26,9 +26,9 @@ from tests.support.applicable import default_plans
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
-from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Identity, Profile, Stats
-from traces.profile_files import default_path
+from traces.documents.profile import Identity, Profile, Stats
+from traces.documents.profile_files import default_path
+from traces.errors import SchedcastError, UnusableFileError
 
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 
@@ -144,7 +144,7 @@ def test_a_key_that_fails_is_recorded_reported_and_not_tried_again_by_this_calib
     _show_failures(profile)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("stepcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
+    assert shown.err.startswith("schedcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
     good = tiny(two_cores)
     session.calibrate_cpu(
         [plan, *good], two_cores, partial(Sampler, backend), profile, None, quiet
@@ -169,7 +169,7 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
 
 
 def test_profiles_of_this_and_other_machines(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     place = default_path(this_cpu().name)
     assert own_profile() is None
     created, where = open_profile(None, create=True)
@@ -206,7 +206,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     forecasts, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
     assert [row.strategy for row in skipped] == ["bppsa"]  # its Jacobians alone need more
     with pytest.raises(
-        StepcastError, match=rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"
+        SchedcastError, match=rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"
     ):
         require_memory_together(forecasts.values(), calibrate=True)
 
@@ -236,10 +236,10 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
     )
     assert refusal(tight, 32).endswith("; the largest batch that fits is 32")
     limited = own.with_memory_limit(2.1 * one)
-    with pytest.raises(StepcastError, match=r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
+    with pytest.raises(SchedcastError, match=r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
         require_memory_together([two_replicas(limited), two_replicas(limited)], calibrate=False)
     require_memory_together([two_replicas(limited)], calibrate=False)
-    with pytest.raises(StepcastError, match=r"comparing 1 strategy at once does not fit"):
+    with pytest.raises(SchedcastError, match=r"comparing 1 strategy at once does not fit"):
         require_memory_together([two_replicas(limited)] * 2, calibrate=False)
 
 

@@ -2,11 +2,11 @@
 
 from calibrate.cpu.contention import CoRuns
 from calibrate.identity import this_cpu
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import mlp
-from traces.profile import Profile
+from traces.documents.profile import Profile
 
 
 def test_the_workers_of_a_co_run_have_no_tensors_in_common(two_cores):

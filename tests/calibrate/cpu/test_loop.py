@@ -9,12 +9,12 @@ from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from calibrate.operands import OperandPool, fill
 from executors.forms import Forms
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from traces.profile import LoopCosts
+from traces.documents.profile import LoopCosts
 
 
 def two_threads() -> Machine:

@@ -16,13 +16,13 @@ from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSample
 from calibrate.numerics import reference
 from executors.cpu import allocator
 from executors.cpu.wait_policy import user_environment, wait_passively, waiting
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support import mlp
 from tests.support.places import ROOT
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 JOB = Job(f"{mlp.__file__}:make", 6, optimizer="adam", accumulate=2, clip_norm=0.5, precision="fp64")
 
@@ -85,7 +85,7 @@ def test_the_users_model_finds_the_users_environment_and_none_of_our_settings(mo
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["threads"] == 1
     assert seen["mapped"] >= 4 * (16 << 20)
-    assert seen["variables"].keys().isdisjoint({"OMP_WAIT_POLICY", "STEPCAST_WAIT_POLICY"})
+    assert seen["variables"].keys().isdisjoint({"OMP_WAIT_POLICY", "SCHEDCAST_WAIT_POLICY"})
     assert {name: seen["variables"].get(name) for name in ("PATH", "OMP_NUM_THREADS")} == {
         "PATH": os.environ["PATH"],
         "OMP_NUM_THREADS": "1",
@@ -151,7 +151,7 @@ def test_between_requests_it_is_stopped(process):
 def test_an_error_of_the_users_code_is_one_line(process, tmp_path):
     file = tmp_path / "own.py"
     file.write_text("def make(batch):\n    raise KeyError('layer 7')\n")
-    with pytest.raises(StepcastError, match=r"own.py:2 in make: KeyError: 'layer 7'"):
+    with pytest.raises(SchedcastError, match=r"own.py:2 in make: KeyError: 'layer 7'"):
         ProcessLoop(process, Job(f"{file}:make", 2), False, "")
     assert process.ask("threads")[0] >= 1  # it still answers
 
@@ -159,7 +159,7 @@ def test_an_error_of_the_users_code_is_one_line(process, tmp_path):
 def test_a_process_that_is_killed_is_a_one_line_error_and_starts_again(process):
     process.ask("threads")
     os.kill(process._process.pid, signal.SIGKILL)
-    with pytest.raises(StepcastError, match="the process that runs plain PyTorch ended by signal 9; is there enough memory"):
+    with pytest.raises(SchedcastError, match="the process that runs plain PyTorch ended by signal 9; is there enough memory"):
         process.ask("threads")
     assert process.ask("threads")[0] >= 1
 
@@ -169,7 +169,7 @@ def test_one_that_cannot_start_is_a_one_line_error(process, monkeypatch):
         raise OSError("no more processes")
 
     monkeypatch.setattr(plain_process, "launch", launch)
-    with pytest.raises(StepcastError, match="cannot be started: no more processes"):
+    with pytest.raises(SchedcastError, match="cannot be started: no more processes"):
         process.ask("threads")
 
 

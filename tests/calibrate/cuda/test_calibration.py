@@ -16,10 +16,10 @@ from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.update import STATE, forms
-from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import mlp
@@ -27,8 +27,8 @@ from tests.support.applicable import default_plans
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import machine, mm, plan_of, value
-from traces.errors import StepcastError
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
+from traces.errors import SchedcastError
 
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
@@ -144,10 +144,10 @@ def _both() -> Machine:
 
 def test_a_machine_that_is_not_this_gpu_is_refused():
     with FakeGpu() as gpu:
-        with pytest.raises(StepcastError, match="toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
+        with pytest.raises(SchedcastError, match="toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
             session.calibrate_gpu([product(16)], machine(), gpu, empty_profile(), None, quiet)
         odd = replace(HALVES, devices=tuple(replace(d, sms=66) for d in HALVES.devices))
-        with pytest.raises(StepcastError, match=r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
+        with pytest.raises(SchedcastError, match=r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
             session.calibrate_gpu([product(16, "cuda:0.0")], odd, gpu, empty_profile(), None, quiet)
 
 
@@ -358,7 +358,7 @@ def test_a_line_is_fitted_on_relative_errors():
     assert line.bytes_per_s == pytest.approx(2e10, rel=0.02)
     assert 0.02 < worst < 0.1
     assert line.points == points
-    with pytest.raises(StepcastError, match="no transfer rate can be fitted"):
+    with pytest.raises(SchedcastError, match="no transfer rate can be fitted"):
         fit_transfer([(1000, 2.0), (2000, 1.0)])
 
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.contention import learn_contention
-from simulator.costs.contention import COMPUTE, MEMORY, best_saturation_share
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
-from traces.profile import Contention, CoRun, Dispatch, Identity, Profile
+from traces.documents.profile import Contention, CoRun, Dispatch, Identity, Profile
 
 PAIRS = {(a, b) for a in (COMPUTE, MEMORY) for b in (COMPUTE, MEMORY)}
 FIGURES = {

@@ -7,8 +7,8 @@ from calibrate.cuda.sampler import CudaSampler
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering import recurrent
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import norm_models
@@ -54,7 +54,7 @@ def test_a_recurrent_layer_flattens_its_weights_before_it_is_timed(monkeypatch):
     monkeypatch.setattr(recurrent, "_flatten", lambda weights, *options: weights[0].neg())
     _, plan = plan_of_model("recurrent")
     with FakeGpu(Times(kernel_s=lambda op, size: 50 * US, gap_s=0.0), FACTS) as gpu:
-        samples = samples_of(gpu, plan, "stepcast.rnn.default")
+        samples = samples_of(gpu, plan, "schedcast.rnn.default")
     assert samples.cold_s == pytest.approx(samples.warm_s, rel=1e-6)
 
 

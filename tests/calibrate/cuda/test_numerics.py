@@ -6,8 +6,8 @@ from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import Expected, Numerics, compare
 from calibrate.training import Training
 from executors.cuda.backend import CudaBackend
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import mlp

@@ -11,7 +11,7 @@ from calibrate.cuda.profiler_effect import AFTER, BEFORE, after_profiler, before
 from executors.cuda import profiled
 from executors.cuda.driver import Kernel
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 US = 1e-6
 GPU = torch.device("cpu")  # any: the session is replaced

@@ -9,17 +9,17 @@ import torch
 from calibrate.cuda.session import calibrate_gpu
 from calibrate.cuda.stall import STALLED, GpuStalledError, wait
 from calibrate.preflight.probe import usable
-from simulator.bodies.opcall import OpCall
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, SMALL, open_testbed
 from tests.support.small_plans import plan_of, value
-from traces.errors import StepcastError
-from traces.profile import Dispatch, Identity, Profile
+from traces.documents.profile import Dispatch, Identity, Profile
+from traces.errors import SchedcastError
 
 WHOLE = load_machine("h200")
 
@@ -41,7 +41,7 @@ def calibrated(gpu: FakeGpu, profile: Profile, place) -> None:
 def test_a_key_that_never_ends_fails_and_the_others_are_saved(tmp_path):
     place = tmp_path / "gpu.json"
     with FakeGpu(stalls={"aten.exp"}, races_allowed=True) as gpu:
-        with pytest.raises(StepcastError, match=r"measuring aten.exp.default\S* never ended, so the GPU cannot be used by this process"):
+        with pytest.raises(SchedcastError, match=r"measuring aten.exp.default\S* never ended, so the GPU cannot be used by this process"):
             calibrated(gpu, Profile(identity=Identity(kind="gpu", gpu="Fake GPU", sms=FACTS.sms)), place)
         assert not usable(gpu)
     saved = Profile.load(place)
@@ -77,7 +77,7 @@ def test_co_runs_that_never_end_are_reported_once(tmp_path):
         )
         machine = testbed.machine(profile)
         plan = strategy.plan(job, machine, None, options)
-        with pytest.raises(StepcastError, match="co-runs of kernels never ended"):
+        with pytest.raises(SchedcastError, match="co-runs of kernels never ended"):
             testbed.calibrate([plan], machine, profile, place, lambda *progress: None)
     saved = Profile.load(place)
     assert set(saved.costs) == set(plan.keys(machine))

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from calibrate.validation import validate
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
-from traces.errors import StepcastError
-from traces.profile import Profile
+from traces.documents.profile import Profile
+from traces.errors import SchedcastError
 
 measured = pytest.fixture(scope="module")(measured_profile)
 STRATEGIES = [
@@ -105,7 +105,10 @@ def test_a_gradient_scaler_decides_on_the_gpu_with_a_fused_optimizer(mode, measu
 
 
 def test_a_gradient_scaler_needs_a_fused_optimizer_on_a_gpu(measured):
-    with hard_gpu() as gpu, pytest.raises(StepcastError, match=r"foreach form of momentum decides on the host.*use a fused one") as refused:
+    with (
+        hard_gpu() as gpu,
+        pytest.raises(SchedcastError, match=r"foreach form of momentum decides on the host.*use a fused one") as refused,
+    ):
         validate(Job("lenet5", 4, precision="amp-fp16"), [], {}, measured, open_testbed(gpu, "eager"))
     assert "\n" not in str(refused.value)
 

@@ -71,7 +71,7 @@ FAULTS = {
     "cadence": [(lambda: FirstGpu(facts=SMALL, times=Times(gap_s=30e-6)), "find what holds up every kernel: in a graph")],
     "kernels": [
         (lambda: Refusing("aten.convolution_backward"), "measure convolution backward: RuntimeError: aten.convolution_backward is not"),
-        (lambda: FirstGpu(facts=SMALL, partitionable=False), "measure co runs on halves: StepcastError: Fake GPU cannot be partitioned"),
+        (lambda: FirstGpu(facts=SMALL, partitionable=False), "measure co runs on halves: SchedcastError: Fake GPU cannot be partitioned"),
     ],
     "keys": [(lambda: Refusing("aten.gelu_backward"), "calibration must measure aten.gelu_backward.default (bf16)")],
     "numerics-nhwc": [(lambda: Twice(facts=SMALL), "graph, fp32 must agree")],

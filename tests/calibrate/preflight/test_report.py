@@ -23,15 +23,15 @@ from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
-from traces import gpu_report as documents
 from traces.archives import archive_path
-from traces.comparison import Validation
-from traces.errors import StepcastError
-from traces.gpu_report import GpuReport
-from traces.profile import Identity, Profile
-from traces.shipped import shipped_profile
+from traces.documents import gpu_report as documents
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import GpuReport
+from traces.documents.profile import Identity, Profile
+from traces.documents.shipped import shipped_profile
+from traces.errors import SchedcastError
 from ui.commands import preflight as command
-from ui.reports import gpu_report as gpu_report_page
+from ui.present.reports import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
@@ -194,7 +194,7 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     Profile(identity=Identity(kind="gpu", gpu="Other GPU", sms=1)).save(folder / "profile.json.gz")
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
-        with pytest.raises(StepcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
+        with pytest.raises(SchedcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
             measure(context_on(gpu, folder), chosen(), 60)
         measure(context_on(gpu, folder), chosen(), 1e-9, resume=False)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "README.md"}
@@ -302,11 +302,11 @@ def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
         assert said in report.flags
         gpu.driver = "590.1"
         with pytest.raises(
-            StepcastError, match=r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"
+            SchedcastError, match=r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"
         ):
             measure(context_on(gpu, folder), chosen(), 1e-9)
         (folder / "report.json").unlink()
-        with pytest.raises(StepcastError, match=r"the driver is fake here, 590 there"):
+        with pytest.raises(SchedcastError, match=r"the driver is fake here, 590 there"):
             measure(context_on(gpu, folder), chosen(), 1e-9)
 
 
@@ -401,7 +401,7 @@ def test_guesses_follow_the_times_of_earlier_parts(tmp_path):
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path):
     time = SimulatedParts()
-    todo = [time.part("refused", error=StepcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
+    todo = [time.part("refused", error=SchedcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
     report = time.measure(tmp_path, todo, 5)
     assert statuses(report) == {"refused": "failed", "full": "failed", "well": "done"}
     _, refusal, full, _ = report.parts
@@ -475,7 +475,7 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
 
 
 def test_where_reports_go(tmp_path, monkeypatch):
-    assert command.default_place("NVIDIA H200") == Path(documents.__file__).parent / "data" / "nvidia-h200"
+    assert command.default_place("NVIDIA H200") == Path(documents.__file__).parents[1] / "data" / "nvidia-h200"
     monkeypatch.setattr(command.traces, "__file__", str(tmp_path / "traces" / "__init__.py"))
     assert command.default_place("NVIDIA H200") == Path("gpu-report-nvidia-h200")
 

@@ -15,8 +15,8 @@ from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Processes, Runner, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
-from traces.errors import StepcastError
-from traces.gpu_report import GpuReport, Mend, PartRecord, fix_first
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first
+from traces.errors import SchedcastError
 
 GPUS = "tests.support.first_gpus"
 BY_NAME = {probe.name: probe for probe in probes(())}
@@ -60,20 +60,20 @@ def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
         "captures": "done",
     }
     assert (again.fix_first, again.well) == ((), True)
-    with pytest.raises(StepcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
+    with pytest.raises(SchedcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
         look(tmp_path / "out", "another")
 
 
 def test_one_probe_is_run_again_on_request(tmp_path):
     assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
-    with pytest.raises(StepcastError, match=r"unknown check 'event'.*did you mean 'events'"):
+    with pytest.raises(SchedcastError, match=r"unknown check 'event'.*did you mean 'events'"):
         named(["event"])
 
 
 def test_without_a_gpu_nothing_is_left_behind(tmp_path):
-    with pytest.raises(StepcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
+    with pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
         look(tmp_path / "out", "none")
-    with Processes(tmp_path, f"{GPUS}:none") as processes, pytest.raises(StepcastError, match=r"^PyTorch can use no GPU"):
+    with Processes(tmp_path, f"{GPUS}:none") as processes, pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU"):
         processes.look(0.0, print)
     assert list(tmp_path.iterdir()) == []
 

@@ -5,10 +5,10 @@ import statistics
 import pytest
 
 from calibrate.traced.from_trace import profile_from_trace
-from simulator.bodies.opcall import OpCall
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.keys import cost_key
 from tests.support.plan_traces import PAUSE_US, Recorder, kernel_us, plan_of
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from calibrate.traced.from_trace import Traced, profile_from_trace
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many
 from tests.support.shared_data import shared_folder
-from traces.comparison import PYTORCH
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH
+from traces.errors import SchedcastError
 
 KINETO = shared_folder("kineto")
 pytestmark = pytest.mark.skipif(KINETO is None, reason="needs the shared measurements (kineto)")
@@ -96,5 +96,5 @@ def test_every_strategy_of_one_gpu_is_predicted_with_measured_costs():
     ],
 )
 def test_other_jobs_are_refused(name, job, words):
-    with pytest.raises(StepcastError, match=words):
+    with pytest.raises(SchedcastError, match=words):
         profile_from_trace(Path(KINETO) / name, job)

@@ -3,9 +3,9 @@
 import pytest
 
 from calibrate.traced.from_trace import profile_from_trace
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support.plan_traces import Recorder
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 JOB = Job("lenet5", 4, optimizer="sgd")
 
@@ -15,7 +15,7 @@ def refusal(tmp_path):
     """Takes a recorder and the job that its trace is said to be of; returns the message."""
 
     def refused(recorder, job=JOB):
-        with pytest.raises(StepcastError) as caught:
+        with pytest.raises(SchedcastError) as caught:
             profile_from_trace(recorder.trace.save(tmp_path / "trace.json.gz"), job)
         assert "\n" not in str(caught.value)
         return str(caught.value)

@@ -13,10 +13,10 @@ from executors.cpu.schedule import Schedule
 from executors.kernels.registry import handlers
 from executors.run import WARM_UP, TaskFailedError, execute
 from executors.tensors import job_tensors
-from simulator.bodies.host import Host
-from simulator.bodies.opcall import OpCall
-from simulator.job import Job
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.job import Job
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, UPDATE, Task
 from simulator.strategies import registry as strategies

@@ -1,4 +1,4 @@
-"""The allocator's bytes by device: predicted by the rule of `simulator.memory`, and measured while tasks run one at a time."""
+"""The allocator's bytes by device: predicted by the rule of `simulator.engine.memory`, and measured while tasks run one at a time."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from executors.cpu import allocator
 from executors.cpu.backend import CpuBackend, CpuExecutable
 from executors.cpu.memory_watch import OTHER, MemoryWatch
 from executors.tensors import job_tensors
-from simulator.bodies.copy import Copy
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, TRANSFER, Task
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies

@@ -19,10 +19,10 @@ from executors.cuda.program import RUN_AHEAD
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.bodies.host import Host
-from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from simulator.strategies import registry as strategies
@@ -30,7 +30,7 @@ from tests.fake_gpu import FakeGpu
 from tests.support import mlp
 from tests.support.places import USER_MODELS
 from tests.support.small_plans import copied, forward_fused, mm, plan_of, value
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = {path.stem: f"{path}:make" for path in USER_MODELS}
 MODELS |= {"mlp": f"{mlp.__file__}:make", "lenet5": "lenet5"}
@@ -100,7 +100,7 @@ def test_partitions_that_share_sms_are_refused():
         def partitions(self, count: int):
             return tuple(replace(partition, handle=range(64)) for partition in super().partitions(count))
 
-    with Overlapping() as gpu, pytest.raises(StepcastError, match=r"partitions 0 and 1 both ran on SM \d+ eagerly"):
+    with Overlapping() as gpu, pytest.raises(SchedcastError, match=r"partitions 0 and 1 both ran on SM \d+ eagerly"):
         CudaBackend(halves(gpu), gpu)
 
 
@@ -113,7 +113,7 @@ def test_a_probe_that_cannot_be_compiled_is_a_warning(caplog):
 def test_a_probe_that_cannot_be_launched_is_a_warning(caplog):
     class Refusing(FakeGpu):
         def sm_ids(self, stream, replayed=False):
-            raise StepcastError("the kernel that finds a stream's SMs cannot be launched: CUDA error: invalid resource handle")
+            raise SchedcastError("the kernel that finds a stream's SMs cannot be launched: CUDA error: invalid resource handle")
 
     with Refusing() as gpu, caplog.at_level(logging.WARNING):
         CudaBackend(halves(gpu), gpu)
@@ -125,7 +125,7 @@ def test_partitions_whose_events_are_refused_are_an_error_of_one_line():
         def _record(self, stream, event):
             raise RuntimeError("CUDA error: invalid resource handle\nCUDA kernel errors might be reported later")
 
-    with Contexts() as gpu, pytest.raises(StepcastError, match=r"each other's events \(CUDA error: invalid resource handle\); update"):
+    with Contexts() as gpu, pytest.raises(SchedcastError, match=r"each other's events \(CUDA error: invalid resource handle\); update"):
         CudaBackend(halves(gpu), gpu)
 
 
@@ -172,7 +172,7 @@ def test_documents_say_why_the_mode_is_not_the_one_asked_for():
 
 
 def test_a_gpu_that_cannot_be_split_is_refused():
-    with FakeGpu(partitionable=False) as gpu, pytest.raises(StepcastError, match="cannot be partitioned"):
+    with FakeGpu(partitionable=False) as gpu, pytest.raises(SchedcastError, match="cannot be partitioned"):
         CudaBackend(halves(gpu), gpu)
 
 
@@ -184,7 +184,7 @@ def test_streams_have_the_priority_of_their_tasks(machine):
         streams = CudaBackend(machine, gpu).load(plan, random_tensors(plan))._streams
         assert {lane[1]: stream.priority for lane, stream in streams.items()} == {0: 0, 1: -2}
         mixed = replace(plan, segments=(replace(plan.segments[0], tasks=(*tasks[:-1], replace(tasks[-1], priority=-1))),))
-        with pytest.raises(StepcastError, match="has tasks of priorities 0 and -1"):
+        with pytest.raises(SchedcastError, match="has tasks of priorities 0 and -1"):
             CudaBackend(machine, gpu).load(mixed, random_tensors(plan))
 
 

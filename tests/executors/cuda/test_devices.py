@@ -14,18 +14,18 @@ from calibrate.cuda.session import calibrate_gpu
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import mlp
 from tests.support.places import SUPPORT
-from traces.errors import StepcastError
-from traces.profile import Identity, Profile, Transfer
+from traces.documents.profile import Identity, Profile, Transfer
+from traces.errors import SchedcastError
 
 US = 1e-6
 MLP = f"{mlp.__file__}:make"
@@ -167,7 +167,7 @@ def test_memory_does_not_grow(options):
 
 
 def test_a_server_in_the_hosts_memory_is_refused():
-    with pytest.raises(StepcastError, match=r"server=host needs a collective library.* use server=distributed"):
+    with pytest.raises(SchedcastError, match=r"server=host needs a collective library.* use server=distributed"):
         planned(partitioned(2), "server=host")
 
 

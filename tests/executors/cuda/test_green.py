@@ -8,7 +8,7 @@ import torch
 from executors.cuda import green, torch_driver
 from executors.cuda.bindings import DriverApi
 from tests.support.fake_cuda import Bindings, Torch
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @pytest.mark.parametrize(("count", "sms"), [(1, 128), (2, 64), (4, 32), (8, 16)])
@@ -54,7 +54,7 @@ def test_drivers_before_cuda_13_do_not_report_the_granularity():
     ],
 )
 def test_a_gpu_that_cannot_be_split_is_an_error_of_one_line(api, count, words):
-    with pytest.raises(StepcastError, match=words) as caught:
+    with pytest.raises(SchedcastError, match=words) as caught:
         green.split(api, 0, count)
     assert "\n" not in str(caught.value)
 
@@ -67,11 +67,11 @@ def test_a_function_that_the_driver_or_the_package_lacks_is_named():
             raise RuntimeError('Function "cuDeviceGetDevResource" not found\nin libcuda')
 
     api = DriverApi(Old())
-    with pytest.raises(StepcastError, match=r"no cuDeviceGetDevResource \(Function .* not found\); update"):
+    with pytest.raises(SchedcastError, match=r"no cuDeviceGetDevResource \(Function .* not found\); update"):
         api("cuDeviceGetDevResource", "device 0", "sm")
-    with pytest.raises(StepcastError, match="no cuDevSmResourceSplitByCount"):
+    with pytest.raises(SchedcastError, match="no cuDevSmResourceSplitByCount"):
         api("cuDevSmResourceSplitByCount")
-    with pytest.raises(StepcastError, match="cuGreenCtxCreate failed with CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(SchedcastError, match="cuGreenCtxCreate failed with CUDA_ERROR_INVALID_VALUE"):
         DriverApi(Bindings())("cuGreenCtxCreate", [Bindings()._resource(frozenset())], "device 0", 0)
 
 
@@ -88,7 +88,7 @@ def test_partitions_of_a_real_gpu_are_disjoint_eager_and_replayed(count):
     driver = torch_driver.gpu()
     try:
         partitions = driver.partitions(count)
-    except StepcastError as error:
+    except SchedcastError as error:
         pytest.skip(str(error))
     for replayed in (False, True, False):
         sm_ids = [driver.sm_ids(driver.stream(0, partition), replayed) for partition in partitions]

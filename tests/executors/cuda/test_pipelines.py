@@ -8,14 +8,14 @@ import pytest
 from calibrate.numerics import References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.fake_gpu import FakeGpu
 from tests.support import staged_models
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline")
 UNFOLDED = "on=unfolded,stages=2,backward_weights=stashed"

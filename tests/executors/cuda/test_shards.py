@@ -10,7 +10,7 @@ from executors.cuda.backend import CudaBackend
 from simulator.machine.this_gpu import gpu_machine
 from tests.fake_gpu import FakeGpu
 from tests.support.shard_networks import random_job, random_plan
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
 
 CASES = [
     (seed, mode, batch_norm, "baseline")

@@ -17,8 +17,8 @@ from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from tests.support.fake_cuda import POOLED, Bindings, Torch
 from tests.support.kineto_traces import Trace
-from traces.errors import StepcastError
-from traces.recording.kineto import load_trace
+from traces.errors import SchedcastError
+from traces.formats.kineto import load_trace
 
 
 @pytest.fixture
@@ -51,19 +51,19 @@ def restored_precision():
 @pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of PyTorch without CUDA")
 def test_a_build_without_cuda_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    with pytest.raises(StepcastError, match=r"built without CUDA; install a CUDA build, or use the device cpu$"):
+    with pytest.raises(SchedcastError, match=r"built without CUDA; install a CUDA build, or use the device cpu$"):
         torch_driver.TorchDriver()
 
 
 def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch):
-    with pytest.raises(StepcastError, match="no GPU 3; expected one of 0 to 0"):
+    with pytest.raises(SchedcastError, match="no GPU 3; expected one of 0 to 0"):
         torch_driver.TorchDriver(3)
 
     def busy(_device):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nCompile with TORCH_USE_CUDA_DSA")
 
     monkeypatch.setattr(torch.cuda, "set_device", busy)
-    with pytest.raises(StepcastError, match=r"^GPU 0 cannot be used \(CUDA error: all CUDA-capable devices are busy\); see nvidia-smi"):
+    with pytest.raises(SchedcastError, match=r"^GPU 0 cannot be used \(CUDA error: all CUDA-capable devices are busy\); see nvidia-smi"):
         torch_driver.TorchDriver()
 
     def old():
@@ -73,7 +73,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", old)
-    with pytest.raises(StepcastError, match=r"no GPU \(The NVIDIA driver on your system is too old\)"):
+    with pytest.raises(SchedcastError, match=r"no GPU \(The NVIDIA driver on your system is too old\)"):
         torch_driver.TorchDriver()
 
 
@@ -136,7 +136,7 @@ def test_a_process_has_one_driver_per_gpu(cuda, monkeypatch):
 def test_without_bindings_the_33rd_stream_is_refused(cuda):
     driver = torch_driver.TorchDriver()
     streams = [driver.stream(-1) for _ in range(POOLED)]
-    with pytest.raises(StepcastError, match="only 32 distinct streams of priority -1; install the package cuda-bindings"):
+    with pytest.raises(SchedcastError, match="only 32 distinct streams of priority -1; install the package cuda-bindings"):
         driver.stream(-1)
     driver.stream(0)
     free = streams.pop(7).cuda_stream
@@ -182,24 +182,24 @@ def test_a_stream_calls_usleep_of_the_c_library_with_the_duration(cuda, library,
 
 def test_a_duration_out_of_range_or_a_failed_call_is_an_error_of_one_line(library):
     for duration_s in (4294.9673, -1e-3):
-        with pytest.raises(StepcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
+        with pytest.raises(SchedcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
             host_calls.call_host(0x1, duration_s)
     assert library.calls == []
     for code, name in ((1, "CUDA_ERROR_INVALID_VALUE"), (7, "error 7")):
         library.result = code
-        with pytest.raises(StepcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
+        with pytest.raises(SchedcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
             host_calls.call_host(0x1, 0.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_the_drivers_library_streams_cannot_call_the_host():
-    with pytest.raises(StepcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
+    with pytest.raises(SchedcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
         host_calls.call_host(0x1, 0.0)
 
 
 def test_the_priority_range_needs_a_current_context(bindings):
     bindings.current = False
-    with pytest.raises(StepcastError, match="cuCtxGetStreamPriorityRange failed with CUDA_ERROR_INVALID_CONTEXT"):
+    with pytest.raises(SchedcastError, match="cuCtxGetStreamPriorityRange failed with CUDA_ERROR_INVALID_CONTEXT"):
         torch_driver.TorchDriver()
 
 
@@ -348,5 +348,5 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
         raise RuntimeError("Kernel compilation failed:\nline 3")
 
     monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse)
-    with pytest.raises(StepcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
+    with pytest.raises(SchedcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
         Probe()

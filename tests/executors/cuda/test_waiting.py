@@ -13,8 +13,8 @@ from executors.cuda import torch_driver
 from executors.cuda.backend import CudaBackend
 from executors.cuda.waiting import PATIENCE_S, wait_until
 from executors.tensors import job_tensors
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp

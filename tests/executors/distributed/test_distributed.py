@@ -21,17 +21,17 @@ from executors.distributed.ranks import Ranks
 from executors.kernels.collective import dense
 from executors.replicas import gradient_difference, parameter_difference
 from executors.tensors import job_tensors
-from simulator.bodies.collective import Collective
-from simulator.collectives.local import ProcessGroup
-from simulator.job import Job
+from simulator.engine.collectives.local import ProcessGroup
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
+from simulator.plan.bodies.collective import Collective
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import COMMAND_LINE, environment, start_warm
-from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, stepcast
+from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, schedcast
 from tests.support.tiny import build, task
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "image-parallel")
 #: Code that runs before the command line and replaces `LoadedPlans.run`: with FAILS the second process fails at its first run; with WAITS
@@ -110,7 +110,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
 
 def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
     job = Job("lenet5", 8)
-    rank_0, rank_1 = stepcast(2, "run", *JOB, "--steps", 3, "--beside", "autograd", "--json", folder=tmp_path)
+    rank_0, rank_1 = schedcast(2, "run", *JOB, "--steps", 3, "--beside", "autograd", "--json", folder=tmp_path)
     assert (rank_0.status, rank_1.status, rank_1.out) == (0, 0, ""), rank_0.err + rank_1.err
     document = rank_0.document
     assert document["max_loss_difference"] < 1e-5
@@ -120,9 +120,9 @@ def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
 
 
 def test_a_mistake_is_reported_once_and_ends_all_processes(tmp_path):
-    rank_0, rank_1 = stepcast(2, "run", *JOB[:2], "--batch", 9, *JOB[4:], folder=tmp_path)
+    rank_0, rank_1 = schedcast(2, "run", *JOB[:2], "--batch", 9, *JOB[4:], folder=tmp_path)
     assert (rank_0.status, rank_0.out) == (2, "")
-    assert rank_0.err == "stepcast: --batch 9 does not divide into 2 devices; choose a multiple of 2\n"
+    assert rank_0.err == "schedcast: --batch 9 does not divide into 2 devices; choose a multiple of 2\n"
     assert (rank_1.status, rank_1.out, rank_1.err) == (2, "", "")
 
 
@@ -134,16 +134,16 @@ def test_options_that_contradict_torchrun_are_refused(devices, link, words, monk
     for name, number in rank_variables(0, 2, 1).items():
         monkeypatch.setenv(name, number)
     assert Placement.from_options("cpu", None, "eager", "alias").devices == 2
-    with pytest.raises(StepcastError, match=words):
+    with pytest.raises(SchedcastError, match=words):
         Placement.from_options("cpu", devices, "eager", link)
 
 
 def test_a_process_that_fails_ends_the_others(tmp_path):
     require_gloo()
     rank_0, rank_1 = end(begin(2, ["-c", FAILS + COMMAND_LINE, "run", *map(str, JOB)], tmp_path))
-    assert (rank_1.status, rank_1.err) == (1, "stepcast: process 1 of 2: failed: ValueError: broken on purpose\n")
+    assert (rank_1.status, rank_1.err) == (1, "schedcast: process 1 of 2: failed: ValueError: broken on purpose\n")
     assert (rank_0.status, rank_0.err.count("\n")) == (2, 1)
-    assert rank_0.err.startswith("stepcast: another process of the job ended or does not answer (")
+    assert rank_0.err.startswith("schedcast: another process of the job ended or does not answer (")
 
 
 def test_a_process_that_cannot_load_a_plan_is_named_and_ends_all(tmp_path):
@@ -152,7 +152,7 @@ def test_a_process_that_cannot_load_a_plan_is_named_and_ends_all(tmp_path):
     code = FAILS_TO_LOAD.format(rank=1) + COMMAND_LINE
     rank_0, rank_1 = end(begin(2, ["-c", code, "run", *map(str, JOB)], tmp_path))
     assert (rank_0.status, rank_0.out) == (2, "")
-    assert rank_0.err == "stepcast: process 1 of 2: MemoryError: no room for the plan\n"
+    assert rank_0.err == "schedcast: process 1 of 2: MemoryError: no room for the plan\n"
     assert (rank_1.status, rank_1.out, rank_1.err) == (2, "", "")
 
 
@@ -163,7 +163,7 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch):
     monkeypatch.setattr(own_gpu, "own_gpu", lambda ranks: gpu)
     answers = [{}, {"gpu": own_gpu.name_of(gpu)}]
     channel = SimpleNamespace(ranks=Ranks(0, 2, 0, 2), send=lambda *_: None, gather=lambda _: answers)
-    with gpu, pytest.raises(StepcastError, match=r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
+    with gpu, pytest.raises(SchedcastError, match=r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
         DistributedBackend(replicated(load_machine("h200"), 2), channel, "cuda")
 
 
@@ -178,12 +178,12 @@ def test_a_signal_ends_all_processes(tmp_path, by, statuses):
     for process in processes:
         process.send_signal(by)
     rank_0, rank_1 = end(processes)
-    assert (rank_0.status, rank_0.err) == (statuses[0], "stepcast: stopped; nothing half-written is left\n")
+    assert (rank_0.status, rank_0.err) == (statuses[0], "schedcast: stopped; nothing half-written is left\n")
     assert (rank_1.status, rank_1.out, rank_1.err) == (statuses[1], "", "")
 
 
 def test_only_rank_0_answers_predict(tmp_path):
-    rank_0, rank_1 = stepcast(2, "predict", *JOB, "--machine", "this-cpu", "--json", folder=tmp_path)
+    rank_0, rank_1 = schedcast(2, "predict", *JOB, "--machine", "this-cpu", "--json", folder=tmp_path)
     assert (rank_0.status, rank_1.status, rank_1.out) == (0, 0, ""), rank_0.err
     assert [device["name"] for device in rank_0.document["devices"]] == ["cpu:0", "cpu:1"]
 
@@ -191,7 +191,7 @@ def test_only_rank_0_answers_predict(tmp_path):
 def test_a_collective_in_one_process_is_refused_with_the_command_to_start():
     body = Collective("all-reduce", ("cpu:0", "cpu:1"))
     plan, _ = build(task("sum", mutates="wa", on="cpu:0", body=body))
-    with pytest.raises(StepcastError, match="torchrun --nproc-per-node 2"):
+    with pytest.raises(SchedcastError, match="torchrun --nproc-per-node 2"):
         CpuBackend(this_cpu(cores=1)).load(plan, {})
     assert ProcessGroup(body.devices, 0).stream == 0
 
@@ -246,7 +246,7 @@ def test_only_dense_tensors_are_sent_without_a_copy(tensor, is_dense):
 def test_accuracy_is_measured_with_the_weights_of_all_processes(tmp_path):
     """The second stage's weights lie in the second process; in one process the accuracy is the same."""
     job = ("--model", "lenet5", "--batch", 32, "--image-size", 16, "--lr", 0.05, "--strategy", "1f1b", "--steps", 12, "--eval-every", 6)
-    rank_0, _ = stepcast(2, "run", *job, "--json", folder=tmp_path)
+    rank_0, _ = schedcast(2, "run", *job, "--json", folder=tmp_path)
     (alone,) = end([start_warm("", "run", *job, "--devices", 2, "--json", folder=tmp_path)])
     (ours,), (theirs,) = (ended.document["curves"] for ended in (rank_0, alone))
     assert [each["iteration"] for each in ours["evaluations"]] == [0, 6, 12]

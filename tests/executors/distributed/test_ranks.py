@@ -5,7 +5,7 @@ import pytest
 from executors.cuda import torch_driver
 from executors.distributed.own_gpu import check_distinct, own_gpu
 from executors.distributed.ranks import Ranks, launched
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def test_the_launcher_sets_rank_and_world():
@@ -22,7 +22,7 @@ def test_the_launcher_sets_rank_and_world():
 )
 def test_impossible_variables_are_refused(change, message):
     environment = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"} | change
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         launched({name: value for name, value in environment.items() if value is not None})
 
 
@@ -36,7 +36,7 @@ def test_the_gpu_of_a_process_under_launchers_of_both_kinds(local_rank, visible,
 
 
 def test_too_few_gpus_are_refused():
-    with pytest.raises(StepcastError, match="process 3 has local rank 3 and sees 2 GPUs; start at most 2 processes per node"):
+    with pytest.raises(SchedcastError, match="process 3 has local rank 3 and sees 2 GPUs; start at most 2 processes per node"):
         Ranks(3, 4, 3, 4).device_index(2)
 
 
@@ -48,5 +48,7 @@ def test_the_gpu_is_opened_by_its_visible_number(monkeypatch):
 
 def test_two_processes_on_one_gpu_are_refused_in_one_line():
     check_distinct(["node GPU-1", "node GPU-2", "other GPU-1", "", ""])
-    with pytest.raises(StepcastError, match=r"^processes 1 and 2 have the same GPU \(GPU-2\): start one process per GPU, or split one GPU"):
+    with pytest.raises(
+        SchedcastError, match=r"^processes 1 and 2 have the same GPU \(GPU-2\): start one process per GPU, or split one GPU"
+    ):
         check_distinct(["node GPU-1", "node GPU-2", "node GPU-2"])

@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 from executors.binding import Binding, Instance
 from executors.kernels.registry import handlers
 from executors.kernels.update import apply_update, initial_state, state_dict, torch_optimizer
-from simulator.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
+from simulator.plan.bodies.update import DEFAULTS, FORMS, STATE, Update, check_form, forms, hyper_parameters, state_shape
 from simulator.plan.task import INPUT, PARAMETER, Operand, Task
 from tests.support import small_plans
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 
 EVERY_FORM = [(optimizer, form) for optimizer in STATE for form in forms(optimizer)]
 SHAPES = [(7, 5), (3,), (), (2, 3, 3, 3)]
@@ -165,13 +165,13 @@ def test_state_shapes_agree_with_the_tensors(optimizer):
 
 
 def test_a_form_that_pytorch_lacks_is_refused_by_name():
-    with pytest.raises(StepcastError, match="PyTorch has no fused form of rmsprop: use rmsprop:for or rmsprop:foreach"):
+    with pytest.raises(SchedcastError, match="PyTorch has no fused form of rmsprop: use rmsprop:for or rmsprop:foreach"):
         check_form("rmsprop", "fused")
     with pytest.raises(UnknownNameError, match="unknown optimizer form 'fusd'"):
         check_form("adam", "fusd")
     with pytest.raises(UnknownNameError, match="unknown optimizer 'adma'"):
         check_form("adma", "for")
-    with pytest.raises(StepcastError, match="adadelta"):
+    with pytest.raises(SchedcastError, match="adadelta"):
         apply_update(
             Update("adadelta", "fused", ("p",)), [torch.ones(2)], [torch.ones(2), *initial_state("adadelta", torch.ones(2)).values()]
         )

@@ -10,8 +10,8 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.check import PlanError
 from tests.support.tiny import build, copy, gpu, rows, task
-from traces.errors import StepcastError
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
+from traces.errors import SchedcastError
 
 
 def pair(receives: str) -> Machine:
@@ -101,7 +101,7 @@ def test_the_link_says_how_messages_are_received():
     assert this_cpu(devices=2, link="copy:0.5,blocking").receives == "blocking"
     assert this_cpu(devices=2, link="copy,late").links == this_cpu(devices=2, link="copy").links
     assert load_machine("p100x4", link="blocking").receives == "blocking"
-    with pytest.raises(StepcastError, match="share memory send nothing; use copy,blocking"):
+    with pytest.raises(SchedcastError, match="share memory send nothing; use copy,blocking"):
         this_cpu(devices=2, link="blocking")
-    with pytest.raises(StepcastError, match="the partitions of one GPU share its memory and send nothing"):
+    with pytest.raises(SchedcastError, match="the partitions of one GPU share its memory and send nothing"):
         load_machine("h100", link="blocking", partitions=2)

@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from simulator.bodies.host import Host
 from simulator.engine.simulation import simulate
+from simulator.plan.bodies.host import Host
 from simulator.plan.dependencies import Dependencies
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, cpu, gpu, host, task
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def path(plan, machine, costs, **options):

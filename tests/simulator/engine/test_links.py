@@ -8,8 +8,8 @@ from simulator.engine.links import Route, max_min
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from tests.support.tiny import build, copy, cpu, gpu, host, rows, task
-from traces.errors import StepcastError
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
+from traces.errors import SchedcastError
 
 
 def link(source, target, bandwidth=400.0, latency=0.25, **more):
@@ -84,7 +84,7 @@ def test_on_a_cpu_a_core_moves_the_bytes():
 
 def test_a_missing_link_is_named():
     plan, costs = build(copy("c", "p", "q", "x", "y"))
-    with pytest.raises(StepcastError, match="machine tiny-gpu has no link from 'p' to 'q'; add one"):
+    with pytest.raises(SchedcastError, match="machine tiny-gpu has no link from 'p' to 'q'; add one"):
         simulate(plan, gpu("p", "q"), costs)
 
 

@@ -3,9 +3,9 @@
 Values hold 400 bytes, the link with the host moves 400 bytes/s after 0.25 s, a part has 10 SMs.
 """
 
-from simulator.bodies.copy import Copy
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, HostLane, Link, Machine
+from simulator.plan.bodies.copy import Copy
 from tests.support.tiny import build, copy, gpu, host, rows, task
 
 #: Every SM of a partition, in one wave.

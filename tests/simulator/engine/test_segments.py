@@ -2,12 +2,12 @@
 
 import pytest
 
-from simulator.costs.cost import MEASURED, Cost
+from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.segments import SimulatedSegment, shown_iterations, switching
 from simulator.engine.simulation import simulate
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
-from simulator.reproduce import pipeline_bounds
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, planned
 
@@ -45,7 +45,7 @@ def test_unfolded_the_speedup_is_the_papers_but_for_the_drain(pairs, share):
     assert first.drain_s == pytest.approx(2 * pairs)
     timeline = switching([first, then], [first.at_switch, then.at_switch])
     stale = round(share * 100)
-    run_s = (2 * pairs + 1) * 100 / pipeline_bounds.hybrid(stale, 100, 2 * pairs + 1)
+    run_s = (2 * pairs + 1) * 100 / pipeline_model.hybrid(stale, 100, 2 * pairs + 1)
     assert timeline.step_s * 100 == pytest.approx(run_s + 2 * pairs)
     assert timeline.bubble_share == pytest.approx(1 - 100 / (run_s + 2 * pairs))
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.bodies.host import Host
 from simulator.engine.simulation import simulate
+from simulator.plan.bodies.host import Host
 from simulator.plan.task import Segment
 from tests.support.places import ROOT
 from tests.support.random_plans import MACHINES, plans

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.bodies.host import Host
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.engine.kernels import shape_of
 from simulator.engine.simulation import simulate
+from simulator.plan.bodies.host import Host
 from tests.support.tiny import build, cpu, gpu, rows, starts, task
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def run(*timed, machine=None, **options):

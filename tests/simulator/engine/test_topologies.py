@@ -4,14 +4,14 @@ from math import ceil, log2
 
 import pytest
 
-from simulator.bodies.collective import Collective
-from simulator.collectives.rounds import RING, TREE
+from simulator.engine.collectives.rounds import RING, TREE
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Machine
+from simulator.plan.bodies.collective import Collective
 from tests.support.linked_gpus import BYTES_PER_S, LATENCY_S, copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, rows, task
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
 
 
 def tree(uplink: float = BYTES_PER_S) -> Machine:

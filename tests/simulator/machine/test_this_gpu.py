@@ -10,9 +10,9 @@ from simulator.machine.machine import Link
 from simulator.machine.presets import data, load_machine, one_gpu, product_of
 from simulator.machine.this_gpu import gpu_machine
 from tests.support.tiny import build, copy, rows, task
-from traces.errors import StepcastError, UnusableFileError
-from traces.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.shipped import FILES, shipped_profile
+from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.documents.shipped import FILES, shipped_profile
+from traces.errors import SchedcastError, UnusableFileError
 
 KEY = KeyCost(Stats(1e-5, 1e-5, 1e-5, 1e-5, 9), op_class="matmul", issue_s=7e-6)
 
@@ -86,7 +86,7 @@ def test_a_gpu_without_a_preset_must_be_measured():
     assert machine.hosts[0].dispatch_s == 2e-6
     assert all(machine.sources.values())
     with pytest.raises(
-        StepcastError,
+        SchedcastError,
         match="the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and this GPU has no preset; calibrate it",
     ):
         gpu_machine(unknown.model_copy(update={"peak_flops": {"tf32": 1e14}, "cache_bytes": None}))
@@ -137,7 +137,7 @@ def test_partitions_have_a_multiple_of_eight_sms(count, sms):
 
 @pytest.mark.parametrize(("count", "message"), [(17, "132 SMs give at most 16 of 8 SMs; choose 1 to 16"), (0, "expected at least 1")])
 def test_impossible_numbers_of_partitions_are_refused(count, message):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         gpu_machine(h200(), partitions=count)
 
 
@@ -148,7 +148,7 @@ def test_shipped_profiles_lie_by_product_and_precision(tmp_path, monkeypatch):
     saved.save(tmp_path / "nvidia-h200" / "profile.json.gz")
     assert shipped_profile("NVIDIA H200", False, tmp_path) == saved
     assert shipped_profile("NVIDIA H200", True, tmp_path) is None
-    monkeypatch.setenv("STEPCAST_SHIPPED", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_SHIPPED", str(tmp_path))
     assert shipped_profile("NVIDIA H200", False) == saved
     (tmp_path / "nvidia-h200" / FILES[True]).write_text("{")
     with pytest.raises(UnusableFileError, match=r"profile-tf32\.json\.gz is not valid JSON"):

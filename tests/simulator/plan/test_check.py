@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.bodies.copy import Copy
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.check import PlanError, check, excerpt
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, Operand, Segment, Storage

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.plan.join import in_turn
 from simulator.plan.json import dump, load
 from simulator.strategies import registry as strategies

@@ -12,7 +12,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from tests.support.any_plans import PLANS
 from tests.support.small_plans import copied, forward_fused
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 
 def round_trip(plan: Plan) -> Plan:
@@ -32,7 +32,7 @@ def test_fields_at_their_defaults_are_left_out():
 
 def test_options_that_json_would_change_are_refused():
     plan = Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)})
-    with pytest.raises(StepcastError, match=r"options are not JSON data .*; use lists"):
+    with pytest.raises(SchedcastError, match=r"options are not JSON data .*; use lists"):
         dump(plan)
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
     ("change", "expected"),
     [
         (lambda d: [], "this is not a plan"),
-        (lambda d: d | {"schema": "stepcast.plan/2"}, "found 'stepcast.plan/2'"),
+        (lambda d: d | {"schema": "schedcast.plan/2"}, "found 'schedcast.plan/2'"),
         (lambda d: d | {"segments": []}, "it has no segments"),
         (lambda d: d | {"segments": None}, "segments are damaged at its top level"),
         (lambda d: d | {"values": d["values"] * 2}, "two values have the same name"),

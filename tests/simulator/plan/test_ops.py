@@ -5,16 +5,16 @@ import json
 import pytest
 import torch
 
-from simulator.capture import cache
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.ops.aten_json import resolve
+from simulator.model.capture import cache
+from simulator.model.job import Job
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.json import dump, load
 from simulator.plan.ops import allowed
 from simulator.strategies import registry as strategies
 from tests.support.pure_ops import overloads, pure
 from tests.support.small_plans import forward_fused
-from traces.errors import StepcastError, UnusableFileError
+from traces.errors import SchedcastError, UnusableFileError
 
 #: Ops that write files, take files, or reach outside their results.
 IMPURE = ["aten.from_file.default", "aten.set_.source_Storage", "aten.record_stream.default", "aten._cufft_set_plan_cache_max_size.default"]
@@ -29,7 +29,7 @@ def test_every_op_on_the_list_is_pure_by_its_schema():
 @pytest.mark.parametrize("target", IMPURE)
 def test_an_op_with_effects_is_not_on_the_list(target):
     assert isinstance(getattr(getattr(torch.ops.aten, target.split(".")[1]), target.split(".")[2]), torch._ops.OpOverload)
-    with pytest.raises(StepcastError, match="not a tensor op that a plan may call"):
+    with pytest.raises(SchedcastError, match="not a tensor op that a plan may call"):
         resolve(target)
 
 
@@ -49,7 +49,7 @@ def test_a_view_step_that_names_another_op_is_refused():
 
 
 def test_a_cached_graph_that_names_another_op_counts_as_missing(tmp_path, monkeypatch):
-    monkeypatch.setenv("STEPCAST_CACHE", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     graph = Job("lenet5", 2).graph()
     cache.store(("poisoned",), graph)
     assert cache.load(("poisoned",)) == graph

@@ -9,7 +9,7 @@ from simulator.plan.task import Operand, Segment, Task, ViewStep
 from simulator.plan.text import outline, render
 from simulator.plan.text_lines import operand_text, word
 from tests.support.small_plans import copied, forward_fused
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 TEXT = render(forward_fused())
 
@@ -18,7 +18,7 @@ def test_a_plan_is_a_line_for_every_storage_value_gradient_and_task():
     assert (
         TEXT
         == """\
-stepcast.plan-text/1
+schedcast.plan-text/1
 strategy   forward-fusion
 options    {"form":"fused","degrees":[1,2]}
 semantics  {"staleness":{"0":0}}
@@ -88,7 +88,7 @@ plan forward-fusion
 
 
 def test_options_that_json_would_change_are_refused():
-    with pytest.raises(StepcastError, match="options are not JSON data"):
+    with pytest.raises(SchedcastError, match="options are not JSON data"):
         render(Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)}))
 
 

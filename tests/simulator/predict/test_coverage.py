@@ -5,7 +5,7 @@ import pytest
 from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, covered_by_others, judged, worst
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.shipped import shipped_validations
+from traces.documents.shipped import shipped_validations
 
 
 def validation(*measured_s: float, **changes):

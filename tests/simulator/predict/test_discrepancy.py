@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.options import option_names
 from simulator.predict.discrepancy import (
     LEAST,
     PIPELINES,
@@ -16,8 +15,9 @@ from simulator.predict.discrepancy import (
     speedup_discrepancy,
 )
 from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_names
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.shipped import shipped_validations
+from traces.documents.shipped import shipped_validations
 
 
 def off_by(error: float, model: str = "a", spread: float = 0.0, rows: int = LEAST):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
-from traces.curves import Curve
-from traces.errors import StepcastError
+from traces.documents.curves import Curve
+from traces.errors import SchedcastError
 
 JOB = Job("lenet5", 8, 16)
 
@@ -59,5 +59,5 @@ def test_a_schedule_that_changes_has_a_phase_for_each_part():
 
 def test_a_machine_with_too_few_devices_is_refused():
     machine, text = load_machine("h100"), "stale-pipeline:on=simulated"
-    with pytest.raises(StepcastError, match="--predict-on h100: stale-pipeline needs 2 devices, there is 1"):
+    with pytest.raises(SchedcastError, match="--predict-on h100: stale-pipeline needs 2 devices, there is 1"):
         forecast_elsewhere(text, {}, trained(text), JOB, machine, CostModel(machine))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.costs import efficiencies
-from simulator.job import Job
+from simulator.engine.costs import efficiencies
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from tests.benchmarks import fit_steps
 from tests.benchmarks.fit_steps import Group, StepOps, leave_out, step_ops, step_seconds, with_numbers
 from tests.benchmarks.measured_steps import Row, predicted

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.predict.intervals import (
     DRAWS,
     EXACT,

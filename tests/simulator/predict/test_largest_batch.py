@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.job import Job
-from simulator.memory.needs import TooLargeError
+from simulator.engine.memory.needs import TooLargeError
+from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
 from simulator.predict.preset import preset_costs
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> tuple[Forecast, object]:
@@ -104,5 +104,5 @@ def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(
 
 
 def test_other_refusals_name_no_batch():
-    error = StepcastError("level is 9")
+    error = SchedcastError("level is 9")
     assert with_batch_words(error, Job("lenet5", 4), "bppsa", {}, None) is error

@@ -79,7 +79,7 @@ def test_scores_by_group(table):
 
 
 def test_every_name_of_the_table_leads_to_a_preset_and_a_workload():
-    from simulator.workloads import registry as workloads
+    from simulator.model.workloads import registry as workloads
 
     assert set(MODELS.values()) <= set(workloads.names())
     assert all(load_machine(name) for name in PRESETS.values())
@@ -88,7 +88,7 @@ def test_every_name_of_the_table_leads_to_a_preset_and_a_workload():
 def test_most_of_the_shared_table_can_be_predicted():
     folder = shared_folder("")
     if folder is None or not (folder / TABLE).is_file():
-        pytest.skip("no public measurements beside the repository; set STEPCAST_SHARED")
+        pytest.skip("no public measurements beside the repository; set SCHEDCAST_SHARED")
     rows, left_out = read(folder / TABLE)
     assert len(rows) + len(left_out) == 286
     assert len(rows) >= 135

@@ -5,15 +5,15 @@ from statistics import fmean
 
 import pytest
 
-from simulator.costs.cost import Z_90
-from simulator.job import Job
+from simulator.engine.costs.cost import Z_90
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import published, speedup_accuracy, step_accuracy
 from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
-from traces.verdict import verdict
+from traces.documents.verdict import verdict
 
 STRATEGIES = ("forward-fusion", "backward-fusion", "turbodl")
 ROUNDING = 1e-9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.plan.dependencies import Dependencies
 from simulator.predict import rounds
 from simulator.predict.rounds import mean_and_error, steps_in_rounds

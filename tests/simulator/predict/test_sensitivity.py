@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simulator.bodies.collective import Collective
-from simulator.bodies.copy import Copy
-from simulator.bodies.host import Host
-from simulator.costs.cost import GUESSED
+from simulator.engine.costs.cost import GUESSED
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
+from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.host import Host
 from simulator.plan.dependencies import Dependencies
 from simulator.predict.intervals import EXACT, speedup_interval, step_interval
 from simulator.predict.sensitivity import UNMEASURED_SLOW_DOWN, sensitivity

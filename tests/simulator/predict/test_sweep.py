@@ -2,13 +2,13 @@
 
 import pytest
 
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
-from traces.verdict import gain
-from ui.text.labels import strategy_name
-from ui.text.sweeps import crossover_words, fastest_words, outcome_cells
+from traces.documents.verdict import gain
+from ui.present.text.labels import strategy_name
+from ui.present.text.sweeps import crossover_words, fastest_words, outcome_cells
 
 BATCH = Axis("batch", (16, 32, 64, 128))
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.job import Job
 from simulator.machine.machine import HOST, Link
+from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.forecast import Forecast, forecast_many, prediction
@@ -19,8 +19,8 @@ from simulator.strategies import registry
 from tests.support.parts import parts_of
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, copy, cpu, gpu, host, task
-from traces.comparison import Change
-from traces.timeline import Span, Timeline
+from traces.documents.comparison import Change
+from traces.documents.timeline import Span, Timeline
 
 
 def nonzero(parts: StepParts) -> dict[str, float]:

@@ -115,7 +115,7 @@ def test_parts_sum_to_the_step(seed):
 FOLDER = shared_folder("kineto")
 
 
-@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+@pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 def test_a_launch_bound_resnet_waits_for_python_for_a_third_of_the_step():
     replay = load_replay(FOLDER / "v100_resnet50_bs32_1gpu_oldschema.json.gz")
     shares = {each.part: each.share for each in diagnose(replay, replay.recorded)}

@@ -10,7 +10,7 @@ from tests.support.shared_data import shared_folder
 FOLDER = shared_folder("kineto")
 TRACES = sorted(FOLDER.glob("*.json*")) if FOLDER else []
 
-pytestmark = pytest.mark.skipif(not TRACES, reason="no shared/data/kineto beside the repository; STEPCAST_SHARED may name another place")
+pytestmark = pytest.mark.skipif(not TRACES, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 
 
 def check(paths) -> None:

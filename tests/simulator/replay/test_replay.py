@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.bodies.host import Host
-from simulator.bodies.recorded import Recorded
 from simulator.plan import json as plan_json
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from simulator.replay.build import build_replay, load_replay
@@ -17,8 +17,8 @@ from simulator.replay.replay import Replay, simulate_replay, span_phase
 from tests.support.kineto_traces import Trace
 from tests.support.small_traces import rank
 from tests.support.training_traces import LATENCY, TrainingJob, write_ranks
-from traces.errors import StepcastError
-from traces.timeline import Timeline
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
 
 
 def replay_of(tmp_path, *traces: Trace) -> Replay:
@@ -258,9 +258,9 @@ def test_ranks_that_do_not_overlap_are_refused(tmp_path):
     second = rank(1, 70)
     for event in second.events:
         event["ts"] += 10_000
-    with pytest.raises(StepcastError, match="do not overlap in time"):
+    with pytest.raises(SchedcastError, match="do not overlap in time"):
         replay_of(tmp_path, rank(0, 40), second)
-    with pytest.raises(StepcastError, match="no trace given"):
+    with pytest.raises(SchedcastError, match="no trace given"):
         build_replay([])
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from simulator.costs.cost import Cost
+from simulator.engine.costs.cost import Cost
 from simulator.engine.simulation import simulate
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.whatif.registry import apply_rules
-from simulator.whatif.replayed import replayed
+from simulator.replay.whatif.registry import apply_rules
+from simulator.replay.whatif.replayed import replayed
 from tests.support.small_replays import host, kernel, launched, random_recording, recording
 from tests.support.small_traces import write_trace
-from traces.timeline import Cause
+from traces.documents.timeline import Cause
 
 
 def by_engine(replay: Replay) -> list[tuple[str, float, float]]:

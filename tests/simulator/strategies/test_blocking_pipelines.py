@@ -4,12 +4,12 @@ import pytest
 
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import Device, Link, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.plan.check import PlanError
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy

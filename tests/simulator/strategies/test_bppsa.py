@@ -9,13 +9,13 @@ from torch import nn
 
 from calibrate.numerics import Expected, compare
 from executors.kernels.step_jacobians import gru_steps, rnn_steps
-from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import Machine
-from simulator.ops.recurrent.steps import gru, rnn
+from simulator.model.job import Job
+from simulator.model.ops.recurrent.steps import gru, rnn
+from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -23,7 +23,7 @@ from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import sequence_models
 from tests.support.tiny import cpu
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 SCANS = (
     "scan=linear",
@@ -177,10 +177,10 @@ def test_a_plan_goes_to_json_and_back(two_cores):
     ],
 )
 def test_models_that_are_no_chain_are_refused(factory, options, message, two_cores):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         planned(Job(f"{sequence_models.__file__}:{factory}", 2), two_cores, options)
 
 
 def test_jacobians_that_exceed_the_memory_are_refused_with_their_size():
-    with pytest.raises(StepcastError, match=r"needs 11\.4 GiB for its Jacobians, this machine has 953\.7 MiB"):
+    with pytest.raises(SchedcastError, match=r"needs 11\.4 GiB for its Jacobians, this machine has 953\.7 MiB"):
         planned(Job("rnn_bitstream", 256, image_size=30000), cpu("cpu:0", cores=2))

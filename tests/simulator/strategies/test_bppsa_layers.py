@@ -5,14 +5,14 @@ import json
 import pytest
 
 from calibrate.numerics import STEPS, Expected, compare
-from simulator.costs.model import CostModel
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.model.job import Job
 from simulator.plan.json import dump, load
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import chain_models, mlp
 from tests.support.tiny import cpu
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 def job(factory: str, batch: int = 3, **fields) -> Job:
@@ -94,10 +94,10 @@ def test_the_level_is_the_one_predicted_fastest(two_cores):
     ],
 )
 def test_models_that_are_no_chain_are_refused(factory, message, two_cores):
-    with pytest.raises(StepcastError, match=message):
+    with pytest.raises(SchedcastError, match=message):
         planned(job(factory), two_cores)
 
 
 def test_a_dense_jacobian_that_exceeds_the_memory_is_refused_with_its_size():
-    with pytest.raises(StepcastError, match=r"needs \d+\.\d+ GiB for its Jacobians, this machine has 953\.7 MiB"):
+    with pytest.raises(SchedcastError, match=r"needs \d+\.\d+ GiB for its Jacobians, this machine has 953\.7 MiB"):
         planned(Job("lenet5", 256), cpu("cpu:0", cores=2), "jacobian=dense")

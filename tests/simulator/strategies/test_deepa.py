@@ -2,17 +2,17 @@
 
 import pytest
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from simulator.shards.configurations import place
-from simulator.shards.network import Network
-from simulator.shards.options import StepOptions
-from simulator.shards.plan import ShardedStep
-from simulator.shards.search import candidates, cost_tables
-from traces.errors import StepcastError
+from simulator.strategies.sharding.configurations import place
+from simulator.strategies.sharding.network import Network
+from simulator.strategies.sharding.options import StepOptions
+from simulator.strategies.sharding.plan import ShardedStep
+from simulator.strategies.sharding.search import candidates, cost_tables
+from traces.errors import SchedcastError
 
 JOB, MACHINE = Job("vgg11", 64, 64), load_machine("p100x4")
 COSTS = CostModel(MACHINE)
@@ -38,5 +38,5 @@ def test_of_the_best_divisions_the_fastest_in_the_simulation_is_kept():
 
 
 def test_no_division_to_choose_from_is_refused():
-    with pytest.raises(StepcastError, match=r"^strategy deepa: simulated is 0; expected at least 1$"):
+    with pytest.raises(SchedcastError, match=r"^strategy deepa: simulated is 0; expected at least 1$"):
         plan_strategy("deepa:simulated=0", {}, JOB, MACHINE, COSTS)

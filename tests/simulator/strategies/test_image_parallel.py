@@ -8,18 +8,18 @@ import pytest
 
 from calibrate.numerics import STEPS, Expected, References, compare
 from executors.cpu.backend import CpuBackend
+from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import load_machine
-from simulator.memory.over_time import carried_bytes
+from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
@@ -191,13 +191,13 @@ def test_every_replica_has_all_carried_storages():
 
 
 def test_refusals():
-    with pytest.raises(StepcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
+    with pytest.raises(SchedcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
         planned("image-parallel", core_groups(1))
-    with pytest.raises(StepcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
+    with pytest.raises(SchedcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
         planned("image-parallel", core_groups(3))
-    with pytest.raises(StepcastError, match="update=backward-fusion cannot clip"):
+    with pytest.raises(SchedcastError, match="update=backward-fusion cannot clip"):
         planned("image-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
-    with pytest.raises(StepcastError, match=r"bucket is -1\.0 MB"):
+    with pytest.raises(SchedcastError, match=r"bucket is -1\.0 MB"):
         planned("image-parallel:bucket=-1", core_groups())
 
 
@@ -213,7 +213,7 @@ class FixedCosts:
     """Every backward product takes a second; other ops take no time, and copies only their time on the link."""
 
     def resolve(self, plan):
-        from simulator.costs.cost import Cost
+        from simulator.engine.costs.cost import Cost
 
         seconds = [1.0 if task.phase == "backward" and "mm" in task.name else 0.0 for task in plan.tasks]
         return [Cost("stated", s, s) for s in seconds]
@@ -235,7 +235,7 @@ def test_overlap_hides_all_but_the_last_reduction():
 
 def test_a_forecast_of_four_p100():
     """By data sheets, four GPUs are faster than one, but less than four times as fast."""
-    from simulator.costs.model import CostModel
+    from simulator.engine.costs.model import CostModel
 
     machine = load_machine("p100x4")
     job = Job("resnet18", 128)

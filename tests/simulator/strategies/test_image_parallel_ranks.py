@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast, prediction
 from simulator.strategies import baseline, image_parallel
 from simulator.strategies.image_parallel import Options

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.collectives.local import local_plan
-from simulator.job import Job
+from simulator.engine.collectives.local import local_plan
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.messages import between_devices
 from simulator.strategies import registry as strategies

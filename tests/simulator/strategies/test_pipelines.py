@@ -5,18 +5,18 @@ import torch
 
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
-from simulator.costs.model import CostModel
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
+from simulator.model.job import Job
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
-from simulator.stages.orders import gpipe, one_f_one_b
-from simulator.stages.schedule import FORWARD, Action, makespan_s, timed
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, planned
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
 SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(f"{text}{',' if ':' in text else ':'}update=backward-fusion" for text in FUSED))
@@ -78,7 +78,7 @@ def test_tied_weights_train_across_a_cut_but_not_in_two_versions():
     plan = planned("gpipe:placement=1", training, machine)
     numerics = compare(training, built, plan, backend, References(training, built, 5, backend).of(plan))
     assert max(numerics.max_grad_error, numerics.max_param_error) < 1e-12
-    with pytest.raises(StepcastError, match=r"two stages use table\.weight.*tied weights must be on one stage"):
+    with pytest.raises(SchedcastError, match=r"two stages use table\.weight.*tied weights must be on one stage"):
         planned("stale-pipeline:placement=1", training, machine)
 
 
@@ -176,6 +176,6 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
     ],
 )
 def test_unusable_options_are_one_line(strategy, fields, said):
-    with pytest.raises(StepcastError, match=said.replace("(", r"\(")) as caught:
+    with pytest.raises(SchedcastError, match=said.replace("(", r"\(")) as caught:
         planned(strategy, job("chain", **fields), this_cpu(devices=2))
     assert "\n" not in str(caught.value)

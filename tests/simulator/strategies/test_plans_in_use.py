@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.model import CostModel
 from simulator.engine.cache import resident_shares
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.machine.scaled import Scale, scaled
+from simulator.model.job import Job
 from simulator.plan.check import PlanError
 from simulator.plan.dependencies import dependencies_of
 from simulator.strategies import registry as strategies

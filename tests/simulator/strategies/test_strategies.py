@@ -7,10 +7,10 @@ import pytest
 
 import simulator.strategies
 from calibrate.numerics import Expected, compare
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.ops.aten_json import resolve
+from simulator.model.job import Job
+from simulator.model.ops.aten_json import resolve
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.plan.text import outline
@@ -18,7 +18,7 @@ from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import plan_unless_refused, specs
 from tests.support.places import USER_MODELS
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 STRATEGIES = [*specs(1), "turbodl:async=off", "turbodl:fuse=backward,update=callback"]
@@ -141,7 +141,7 @@ def test_options():
         ("backward-fusion:update_stream=2", "update_stream='2'"),
         ("fusion", "unknown strategy 'fusion'"),
     ):
-        with pytest.raises(StepcastError, match=message):
+        with pytest.raises(SchedcastError, match=message):
             strategies.parse(text)
 
 
@@ -150,9 +150,9 @@ NEWCOMER = '''
 
 from dataclasses import dataclass
 
-from simulator.build import PlanBuilder
-from simulator.costs.cost import PlanCosts
-from simulator.job import Job
+from simulator.strategies.builder import PlanBuilder
+from simulator.engine.costs.cost import PlanCosts
+from simulator.model.job import Job
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 

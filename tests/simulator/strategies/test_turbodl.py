@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from calibrate.numerics import Expected, compare
-from simulator.costs.cost import Cost
-from simulator.costs.model import CostModel
+from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.job import Job
-from simulator.layers.graph import LayerGraph
 from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.model.layers.graph import LayerGraph
 from simulator.plan.task import UPDATE
 from simulator.strategies import registry as strategies
 from tests.support import layered, tiny
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 ONE_LEVEL, FOUR_LEVELS = (replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=n),)) for n in (1, 4))
 
@@ -159,7 +159,7 @@ def test_updates():
 
 def test_clipping_needs_all_gradients():
     assert planned("turbodl", clip_norm=1.0)
-    with pytest.raises(StepcastError, match="turbodl:fuse=backward cannot clip"):
+    with pytest.raises(SchedcastError, match="turbodl:fuse=backward cannot clip"):
         planned("turbodl:fuse=backward", clip_norm=1.0)
 
 

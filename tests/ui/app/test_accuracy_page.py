@@ -4,7 +4,7 @@ import json
 
 from simulator.predict.coverage import judged
 from tests.support.app_pages import app_at
-from traces.shipped import shipped_validations
+from traces.documents.shipped import shipped_validations
 
 
 def test_every_shipped_step_is_drawn_and_counted():

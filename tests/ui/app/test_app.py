@@ -15,14 +15,15 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
+from tests.support.stand_in import answer_by
 from tests.support.training_traces import TrainingJob, write_ranks
-from traces.comparison import Comparison
-from traces.errors import StepcastError
-from ui import jobs
+from traces.documents.comparison import Comparison
+from traces.errors import SchedcastError
 from ui.app import links
 from ui.app import model as app_model
-from ui.reports import training as training_report
-from ui.reports.report import write_report
+from ui.present.reports import training as training_report
+from ui.present.reports.report import write_report
+from ui.service import jobs
 
 
 @pytest.fixture
@@ -32,9 +33,9 @@ def start(monkeypatch, tmp_path):
     streamlit.cache_data.clear()
     streamlit.cache_resource.clear()
 
-    def begin(*arguments, predictor=fake_jobs, at="validate"):
+    def begin(*arguments, answers=fake_jobs, at="validate"):
         monkeypatch.setattr(sys, "argv", ["app.py", *map(str, arguments)])
-        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        answer_by(answers, monkeypatch.setattr)
         return app_at(at).run()
 
     return begin
@@ -64,12 +65,12 @@ def titles(app):
 def test_without_reports_it_says_how_to_make_one(start):
     app = start()
     assert not app.exception
-    assert "stepcast validate" in text_of(app)
+    assert "schedcast validate" in text_of(app)
 
 
 @pytest.mark.parametrize("at", ["", "validate", "board"])
 def test_a_page_that_names_schedules_says_what_one_is(start, at):
-    assert "A schedule says in which order the tasks of a step run" in text_of(start(predictor=jobs, at=at))
+    assert "A schedule says in which order the tasks of a step run" in text_of(start(answers=jobs, at=at))
 
 
 def test_report_shows_charts_table_and_words(start, report):
@@ -111,13 +112,6 @@ def test_a_missing_or_damaged_report_is_one_message(start, tmp_path):
     assert "no report at" in app.error[0].value
     (tmp_path / "validation.json").write_text("{")
     assert "not valid JSON" in start(tmp_path / "validation.json").error[0].value
-
-
-def test_what_if_without_a_predictor_says_so(start):
-    for predictor in (None, types.ModuleType("ui.jobs")):
-        app = start(at="what-if", predictor=predictor)
-        assert not app.exception
-        assert "stepcast predict" in app.info[0].value
 
 
 def what_if(start, **state):
@@ -166,7 +160,7 @@ def test_the_machine_is_described_where_it_is_chosen(start):
 
 def test_a_link_reproduces_the_page_and_names_its_command(start):
     app = what_if(start, strategies=["turbodl"], batch=64, precision="bf16", **{"option turbodl alpha": "2", "times memory": 2.0})
-    line = "stepcast predict --model small-cnn --batch 64 --optimizer sgd:foreach --precision bf16 --machine h200 --scale memory=2"
+    line = "schedcast predict --model small-cnn --batch 64 --optimizer sgd:foreach --precision bf16 --machine h200 --scale memory=2"
     assert app.code[0].value == f"{line} --strategy turbodl:alpha=2"
     query = dict(app.query_params)
     assert query["strategy"] == "turbodl:alpha=2"
@@ -258,7 +252,7 @@ def open_replay(start, *arguments):
 def test_replay_without_a_trace_says_how_to_name_one(start):
     app = open_replay(start)
     assert not app.exception
-    assert "stepcast ui --trace" in app.info[0].value
+    assert "schedcast ui --trace" in app.info[0].value
 
 
 def test_replay_over_the_recording_and_what_if(start, trace):
@@ -356,9 +350,9 @@ def test_the_ranks_of_a_job_have_stragglers(start, tmp_path):
 
 
 def test_settings():
-    assert app_model.parse_settings(" microbatches=4, stages = 2,") == (("microbatches", "4"), ("stages", "2"))
+    assert app_model.parse_settings(" microbatches=4, stages = 2,") == ("microbatches=4", "stages=2")
     assert app_model.parse_settings("") == ()
-    with pytest.raises(StepcastError):
+    with pytest.raises(SchedcastError):
         app_model.parse_settings("=4")
 
 

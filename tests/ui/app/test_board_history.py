@@ -1,6 +1,6 @@
 """Edits of the schedule board: undone, redone and forgotten."""
 
-from simulator.board.order import Entry, Order
+from simulator.plan.board.order import Entry, Order
 from ui.app.board_history import Edit, History
 
 A, B, C = (Order((Entry(name, "d", 0, 0),)) for name in "abc")

@@ -28,7 +28,7 @@ def test_a_task_is_dragged_to_a_new_stream(browser, address):
     page = browser.new_page(viewport={"width": 1280, "height": 1100})
     page.set_default_timeout(60_000)
     page.goto(f"{address}/board?{JOB}")
-    timeline = page.locator(".stepcast-timeline")
+    timeline = page.locator(".schedcast-timeline")
     timeline.wait_for()
     page.get_by_text("baseline's own order.").wait_for()
     assert timeline.evaluate(ROWS) == ["stream 0", "stream 1"], "the second one is empty: a place to drop tasks on"

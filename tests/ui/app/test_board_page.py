@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.board import order_csv
+from simulator.plan.board import order_csv
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
@@ -10,17 +10,17 @@ from traces import units
 from ui.app import runs, timeline_parts
 from ui.app.board_run import arguments
 from ui.app.command_run import CommandRun
-from ui.app.model import Request
+from ui.request import JobRequest
 
 #: A model that takes no time, on a machine with devices for every strategy, with an update for each parameter.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4", "optimizer": "momentum:for"}
 
 
 @pytest.fixture
-def page(monkeypatch, stepcast):
+def page(monkeypatch, schedcast):
     """Opens the page by a link, with the profiles of the command line."""
 
-    return lambda **query: opened_by_link("board", query, monkeypatch, stepcast.data)
+    return lambda **query: opened_by_link("board", query, monkeypatch, schedcast.data)
 
 
 def words(app) -> str:
@@ -89,15 +89,15 @@ def test_a_dragged_task_and_a_picked_one(page, monkeypatch):
     assert "'gone' is not a task of the plan's last segment" in words(app)
 
 
-def test_moves_turn_one_strategy_into_another(page, stepcast):
+def test_moves_turn_one_strategy_into_another(page, schedcast):
     """All updates of backward-fusion on a second stream are what its option update_stream makes of it: the same time, to the bit."""
     app = move(page(**JOB, strategy="backward-fusion"), "update", ("cuda:0", 1), by="Phase")
     job = [word for name, value in JOB.items() for word in (f"--{name}", value)]
-    done = stepcast.call("predict", *job, "--strategy", "backward-fusion:update_stream=on", "--json")
+    done = schedcast.call("predict", *job, "--strategy", "backward-fusion:update_stream=on", "--json")
     assert step_ms(app) == f"predicted {units.duration(done.document['step_s'])}"
-    path = stepcast.folder / "moved.csv"
+    path = schedcast.folder / "moved.csv"
     path.write_text(app.text_area(key="board text").value)
-    followed = stepcast.call("predict", *job, "--strategy", "backward-fusion", "--schedule", path, "--json")
+    followed = schedcast.call("predict", *job, "--strategy", "backward-fusion", "--schedule", path, "--json")
     assert followed.document["step_s"] == done.document["step_s"]
 
 
@@ -131,19 +131,19 @@ def test_every_strategy_has_a_board_or_says_why_not(page, name):
 
 
 def test_the_command_that_runs_a_board(tmp_path):
-    request = Request("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=(("alpha", "2"),))
+    request = JobRequest("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=("alpha=2",))
     command = "validate --model lenet5 --batch 16 --optimizer adam:for --devices 2 --set alpha=2"
     command += " --strategy turbodl --quick --schedule b.csv --out d"
     assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command
 
 
-def test_a_board_runs_here(page, monkeypatch, stepcast, tmp_path):
+def test_a_board_runs_here(page, monkeypatch, schedcast, tmp_path):
     """The command is run by the warm process in the place of a new one."""
 
     class WarmRun(CommandRun):
         def __init__(self, arguments):
             self.arguments, self.lines, self.cancelled = tuple(arguments), [], False
-            self.done = stepcast.call(*arguments)
+            self.done = schedcast.call(*arguments)
 
         running, status = False, property(lambda self: self.done.status)
 

@@ -10,10 +10,10 @@ from tests.support.chromium import CHROMIUM
 from tests.support.page_samples import skipped
 from tests.support.places import SUPPORT
 from tests.support.sample_runs import comparisons, sample_validation
-from ui.reports.report import write_report
+from ui.present.reports.report import write_report
 
 #: If set, the folder that keeps a screenshot of every view.
-SCREENSHOTS = os.environ.get("STEPCAST_SCREENSHOTS")
+SCREENSHOTS = os.environ.get("SCHEDCAST_SCREENSHOTS")
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
@@ -56,7 +56,7 @@ def keep(page, name):
 
 def drawn_timeline(page, title):
     """The timeline with that title, once its canvas is drawn."""
-    timeline = page.locator(".stepcast-timeline", has_text=title)
+    timeline = page.locator(".schedcast-timeline", has_text=title)
     timeline.wait_for()
     drawn = "timeline => new Promise(done => { const look = () => timeline.timeline.frames ? done() : setTimeout(look, 50); look(); })"
     timeline.evaluate(drawn)
@@ -105,9 +105,9 @@ def test_a_trace_goes_to_perfetto_when_it_answers(page, address):
     with page.context.expect_page() as opened:
         page.get_by_role("button", name="Open in Perfetto").click()
     opened.value.wait_for_function("document.title !== ''")
-    assert opened.value.title() == "Stepcast: true"
+    assert opened.value.title() == "Schedcast: true"
     assert opened.value.url.endswith("mode=embedded")
-    page.locator(".stepcast-perfetto span").filter(has_text="Sending").wait_for(state="detached")
+    page.locator(".schedcast-perfetto span").filter(has_text="Sending").wait_for(state="detached")
 
 
 def test_what_if_in_the_app(page, address):
@@ -120,7 +120,7 @@ def test_what_if_in_the_app(page, address):
 def test_report_page_draws_its_charts_when_they_are_seen(page, report):
     page.goto((report / "index.html").as_uri())
     drawn_timeline(page, "measured: a step of 52.4 ms")
-    page.locator(".stepcast-chart").get_by_text("turbodl is 1.42x as fast as plain PyTorch").wait_for()
+    page.locator(".schedcast-chart").get_by_text("turbodl is 1.42x as fast as plain PyTorch").wait_for()
     page.get_by_text("How is this computed?").locator("visible=true").first.click()
     page.get_by_text("predicted / measured - 1 of the times beside it").locator("visible=true").first.wait_for()
     details = page.get_by_text("Where the error is").first
@@ -171,7 +171,7 @@ def test_a_model_is_picked_a_slider_moved_and_the_link_opened_again(browser, pre
     assert step_time(page) == after
     page.get_by_text("Take it along").click()
     command = page.get_by_test_id("stCode").first.inner_text()
-    assert command.startswith("stepcast predict --model rnn_bitstream --batch 512 --machine h100 --scale memory=0.5")
+    assert command.startswith("schedcast predict --model rnn_bitstream --batch 512 --machine h100 --scale memory=0.5")
     page.close()
 
 

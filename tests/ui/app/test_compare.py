@@ -11,13 +11,13 @@ from simulator.predict.sweep import Axis
 from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, charts_of
-from traces.errors import StepcastError
-from ui.app import sweeping
+from tests.support.stand_in import answer_by
+from traces.errors import SchedcastError
 from ui.app.background import BackgroundRun
-from ui.app.model import Request
 from ui.app.sweeping import check_points, commands, outcomes_at, parameters, parse_values
+from ui.request import JobRequest
 
-REQUEST = Request("lenet5", 32, strategies=("baseline", "gpipe"))
+REQUEST = JobRequest("lenet5", 32, strategies=("baseline", "gpipe"))
 
 
 @pytest.fixture
@@ -25,9 +25,8 @@ def start(monkeypatch, tmp_path):
     """Opens the page with the tests' predictor."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setitem(sys.modules, "ui.jobs", fake_jobs)
+    answer_by(fake_jobs, monkeypatch.setattr)
     streamlit.cache_data.clear()
-    sweeping._outcomes.cache_clear()
     return app_at("compare").run
 
 
@@ -125,7 +124,7 @@ def test_numeric_options_of_any_strategy_are_parameters():
     assert again.strategies == ("baseline", "gpipe:microbatches=4,stages=2")
     assert by_name["memory bandwidth, times"].change(replace(REQUEST, scale="memory=3,link=2"), 0.5).scale == "memory=0.5,link=2"
     assert parse_values("1, 0.5", by_name["link GB/s"]) == (0.5, 1.0)
-    with pytest.raises(StepcastError, match=r"'nan' as a value of link GB/s"):
+    with pytest.raises(SchedcastError, match=r"'nan' as a value of link GB/s"):
         parse_values("nan", by_name["link GB/s"])
     check_points([])
 
@@ -134,18 +133,17 @@ def test_a_point_that_was_predicted_is_not_predicted_again(monkeypatch):
     calls = []
 
     class Counting:
-        choices = staticmethod(fake_jobs.choices)
-
         @staticmethod
         def predict_many(request):
             calls.append(request.batch)
             return fake_jobs.predict_many(request)
 
+    answer_by(Counting, monkeypatch.setattr)
     batch = parameters(REQUEST)[0]
-    first, again = (outcomes_at(Counting, REQUEST, [batch], (8,)) for _ in range(2))
+    first, again = (outcomes_at(REQUEST, [batch], (8,)) for _ in range(2))
     assert first == again
     assert calls == [8]
-    refused = outcomes_at(Counting, REQUEST, [batch], (13,))
+    refused = outcomes_at(REQUEST, [batch], (13,))
     assert [(each.strategy, each.at, each.why[:8]) for each in refused] == [("baseline", (13,), "batch 13"), ("gpipe", (13,), "batch 13")]
 
 
@@ -156,7 +154,7 @@ def test_a_link_and_commands_reproduce_a_sweep(start):
     assert app.query_params["over"] == "batch=8,16,32,64,128"
     codes = [code.value for code in app.get("code")]
     assert codes[0].startswith(
-        "stepcast predict --model small-cnn --batch 8,16,32,64,128 --optimizer sgd:foreach --precision fp32 --machine h200"
+        "schedcast predict --model small-cnn --batch 8,16,32,64,128 --optimizer sgd:foreach --precision fp32 --machine h200"
     )
     again = app_at("compare")
     again.query_params["over"] = ["batch=4,6"]
@@ -175,10 +173,11 @@ def test_the_commands_of_two_parameters_are_one_per_point():
     assert [word in lines[-1] for word in ("--strategy gpipe:microbatches=4", "--devices 2")] == [True, True]
 
 
-def test_outcomes_keep_the_names_of_the_strategies_whose_options_change():
+def test_outcomes_keep_the_names_of_the_strategies_whose_options_change(monkeypatch):
+    answer_by(fake_jobs, monkeypatch.setattr)
     request = replace(REQUEST, strategies=("baseline", "turbodl:beta=1"))
     (own,) = [parameter for parameter in parameters(request) if parameter.name == "alpha"]
-    assert {each.strategy for each in outcomes_at(fake_jobs, request, [own], (4,))} == {"baseline", "turbodl:beta=1"}
+    assert {each.strategy for each in outcomes_at(request, [own], (4,))} == {"baseline", "turbodl:beta=1"}
 
 
 def test_a_stopped_run_ends_after_its_current_item():
@@ -204,7 +203,7 @@ def test_a_stopped_run_ends_after_its_current_item():
 
 def test_an_unexpected_error_ends_a_run_with_one_line():
     def refuse(item):
-        raise StepcastError("no such machine")
+        raise SchedcastError("no such machine")
 
     run = BackgroundRun([0], refuse)
     run.wait(5)

@@ -13,27 +13,25 @@ from matplotlib import image
 
 from tests.support.app_pages import app_at
 from tests.support.html_pages import figures_of_page, written_words
-from traces.shipped import example_report, example_traces
-from ui import jobs
-from ui.text.labels import strategy_name
+from traces.documents.shipped import example_report, example_traces
+from ui.present.text.labels import strategy_name
 
 
 @pytest.fixture
-def files(monkeypatch, stepcast):
+def files(monkeypatch, schedcast):
     """Opens a page by a link, and returns its files and the first text with a copy button: name to bytes, and the command line."""
 
     def of(address, **query):
         made = {}
         monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
-        monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
-        monkeypatch.setenv("XDG_DATA_HOME", str(stepcast.folder / "home"))
+        monkeypatch.setenv("SCHEDCAST_DATA", str(schedcast.data))
+        monkeypatch.setenv("XDG_DATA_HOME", str(schedcast.folder / "home"))
         monkeypatch.setattr(streamlit, "download_button", lambda _, make, name, *rest, **how: made.update({name: make}))
         app = app_at(address)
         app.query_params.update(query)
         app.run()
         assert not app.exception
-        commands = [code.value for code in app.code if code.value.startswith("stepcast")]
+        commands = [code.value for code in app.code if code.value.startswith("schedcast")]
         return {name: make() for name, make in made.items()}, commands[-1] if commands else ""
 
     return of
@@ -52,15 +50,15 @@ def without_wall_time(document):
     return document
 
 
-def printed(stepcast, command):
+def printed(schedcast, command):
     """What a command prints with --json."""
-    return without_wall_time(stepcast.call(*shlex.split(command)[1:], "--json").document)
+    return without_wall_time(schedcast.call(*shlex.split(command)[1:], "--json").document)
 
 
 @pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa"]])
-def test_the_document_of_a_prediction_is_that_of_the_command_line(files, stepcast, strategies):
+def test_the_document_of_a_prediction_is_that_of_the_command_line(files, schedcast, strategies):
     made, command = files("what-if", model="lenet5", batch="16", machine="h100", strategy=strategies)
-    assert without_wall_time(json.loads(made["predictions.json"])) == printed(stepcast, command)
+    assert without_wall_time(json.loads(made["predictions.json"])) == printed(schedcast, command)
     assert [row["strategy"] for row in rows_of(made["predictions.csv"])] == ["plain PyTorch", "plain PyTorch, one CUDA graph", "turbodl"]
 
 
@@ -88,17 +86,17 @@ def test_an_answer_is_one_page_for_a_colleague(files, address, query, words):
 
 
 @pytest.mark.parametrize("rules", [[], ["host 2x faster"]])
-def test_the_document_of_a_trace_is_that_of_the_command_line(files, stepcast, rules):
+def test_the_document_of_a_trace_is_that_of_the_command_line(files, schedcast, rules):
     made, command = files("trace", **({"what-if": rules, "trace": example_traces()[0].name} if rules else {}))
-    assert shlex.split(command) == ["stepcast", "replay", str(example_traces()[0]), *(["--what-if", *rules] if rules else [])]
-    assert json.loads(made["replay.json"]) == printed(stepcast, command)
+    assert shlex.split(command) == ["schedcast", "replay", str(example_traces()[0]), *(["--what-if", *rules] if rules else [])]
+    assert json.loads(made["replay.json"]) == printed(schedcast, command)
     assert set(rows_of(made["changes.csv"])[0]) >= {"change", "speed-up", "note"}
     assert ElementTree.fromstring(made["step.svg"]).tag.endswith("svg")
 
 
-def test_the_document_of_a_difference_is_that_of_the_command_line(files, stepcast):
+def test_the_document_of_a_difference_is_that_of_the_command_line(files, schedcast):
     made, command = files("differences")
-    assert json.loads(made["diff.json"]) == printed(stepcast, command)
+    assert json.loads(made["diff.json"]) == printed(schedcast, command)
     assert rows_of(made["diff.csv"])[-1]["what makes the difference"] == "one step"
 
 

@@ -95,9 +95,9 @@ def test_a_hostile_report_page_is_text(page, address, tmp_path):
     other.on("request", lambda request: requested.append(request.url))
     other.goto((folder / "index.html").as_uri())
     assert all(url.startswith(("file:", "data:")) for url in requested)
-    every = "document.querySelectorAll('.stepcast-chart').length"
-    other.wait_for_function(f"{every} > 0 && {every} === document.querySelectorAll('.stepcast-chart > div').length")
+    every = "document.querySelectorAll('.schedcast-chart').length"
+    other.wait_for_function(f"{every} > 0 && {every} === document.querySelectorAll('.schedcast-chart > div').length")
     other.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every chart
-    other.wait_for_function(f"{every} === document.querySelectorAll('.stepcast-chart:has(.main-svg)').length")
+    other.wait_for_function(f"{every} === document.querySelectorAll('.schedcast-chart:has(.main-svg)').length")
     assert other.locator("a[href^='http'], img:not([src$='.png'])").count() == 0
     other.close()

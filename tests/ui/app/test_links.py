@@ -5,14 +5,16 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from ui.app.links import command, query_of, request_fields
-from ui.app.model import Request
+from tests.support.page_samples import result, validation
+from ui.app.links import command, query_of, request_fields, request_of
+from ui.request import JobRequest
 
 REQUESTS = [
-    Request("lenet5", 8, strategies=("baseline",)),
-    Request(
-        "my models/net.py:make", 24, None, "adam", "fused", "amp", "dgx-h100", ("gpipe:microbatches=4", "turbodl"), 2, "copy:0.5", None, 2,
-        1.5, "nhwc", "graph", 16.0, "memory=2,sms=0.5", (("overlap", "off"),),
+    JobRequest("lenet5", 8, strategies=("baseline",)),
+    JobRequest(
+        "my models/net.py:make", 24, optimizer="adam", form="fused", precision="amp", machine="dgx-h100",
+        strategies=("gpipe:microbatches=4", "turbodl"), devices=2, link="copy:0.5", accumulate=2, clip_norm=1.5, layout="nhwc",
+        mode="graph", memory_limit=16.0, scale="memory=2,sms=0.5", settings=("overlap=off",),
     ),
 ]  # fmt: skip
 
@@ -20,19 +22,32 @@ REQUESTS = [
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_a_link_holds_the_whole_request(request_):
     query = parse_qs(urlencode(query_of(request_), doseq=True))
-    assert Request(**request_fields(query)) == request_
+    assert JobRequest(**request_fields(query)) == request_
 
 
-def test_the_command_line_takes_what_the_link_has(stepcast):
-    asked = Request("lenet5", 8, precision="bf16", machine="h100", strategies=("baseline", "turbodl:alpha=2"), scale="memory=2")
+def test_the_command_line_takes_what_the_link_has(schedcast):
+    asked = JobRequest("lenet5", 8, precision="bf16", machine="h100", strategies=("baseline", "turbodl:alpha=2"), scale="memory=2")
     words = shlex.split(command(asked, "--json"))
-    assert words[0] == "stepcast"
-    answer = stepcast.call(*words[1:])
+    assert words[0] == "schedcast"
+    answer = schedcast.call(*words[1:])
     assert answer.status == 0, answer.err
     rows = answer.document["predictions"]
     assert [(row["strategy"], row["precision"]) for row in rows] == [
         (name, "bf16") for name in ("pytorch", "pytorch-graph", "baseline", "turbodl")
     ]
+
+
+def test_the_command_that_repeats_a_validation():
+    here = validation(result(), result("baseline", options={}))
+    line = "schedcast validate --model small-cnn --batch 64"
+    assert command(request_of(here), name="validate") == (
+        f"{line} --optimizer sgd:foreach --precision fp32 --strategy turbodl:alpha=2 --strategy baseline"
+    )
+    changes = {"device": {"kind": "gpu", "devices": 2}, "image_size": 32, "mode": "graph", "optimizer": "adam:fused"}
+    assert command(request_of(here.model_copy(update=changes)), name="validate") == (
+        f"{line} --image-size 32 --optimizer adam:fused --precision fp32 --mode graph --device cuda --devices 2"
+        " --strategy turbodl:alpha=2 --strategy baseline"
+    )
 
 
 def test_what_a_link_cannot_mean_is_left_out():

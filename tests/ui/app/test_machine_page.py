@@ -7,16 +7,14 @@ import streamlit
 
 from calibrate.identity import comparable_cpu
 from tests.support.app_pages import app_at, charts_of
-from traces.profile import KeyCost, Profile, Stats, Transfer
-from traces.profile_files import default_folder
-from ui import jobs
+from traces.documents.profile import KeyCost, Profile, Stats, Transfer
+from traces.documents.profile_files import default_folder
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setitem(sys.modules, "ui.jobs", jobs)
     streamlit.cache_resource.clear()
     return app_at("machine").run
 
@@ -41,8 +39,8 @@ def test_a_preset_has_figures_and_a_roofline(start):
     heads = [next(iter(table.value.columns)) for table in app.dataframe]
     assert heads == ["op", "figure", "links", "time"]
     assert not app.warning
-    (command,) = [code.value for code in app.get("code") if code.value.startswith("stepcast")]
-    assert command == "stepcast predict --model lenet5 --batch 32 --machine h100 --strategy baseline"
+    (command,) = [code.value for code in app.get("code") if code.value.startswith("schedcast")]
+    assert command == "schedcast predict --model lenet5 --batch 32 --machine h100 --strategy baseline"
     assert app.query_params["machine"] == "h100"
 
 

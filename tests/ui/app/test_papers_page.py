@@ -5,10 +5,10 @@ import sys
 import pytest
 import streamlit
 
-from simulator.reproduce import registry as reproduce
+from simulator.papers import registry as reproduce
 from tests.support.app_pages import app_at
-from traces.comparison import Shares
-from traces.reproduction import Check, Figure, Paper, Reproduction, Row, Table
+from traces.documents.comparison import Shares
+from traces.documents.reproduction import Check, Figure, Paper, Reproduction, Row, Table
 from ui.app import runs
 from ui.app.pages import papers as papers_page
 
@@ -18,7 +18,16 @@ NAME = reproduce.names()[0]
 class FakeRun:
     """A command that runs until it is told to end."""
 
-    command, title, done, total, text, share, lines, mistake = "stepcast reproduce", "reproducing", 1, 4, "x", 0.25, ["a line"], "no memory"
+    command, title, done, total, text, share, lines, mistake = (
+        "schedcast reproduce",
+        "reproducing",
+        1,
+        4,
+        "x",
+        0.25,
+        ["a line"],
+        "no memory",
+    )
 
     def __init__(self, arguments):
         self.arguments, self.cancelled, self.status = arguments, False, None
@@ -91,7 +100,7 @@ def test_a_paper_is_predicted_here_until_it_is_cancelled(start):
     app = press(start(), "Predict what the paper published")
     run = runs.latest("papers").command
     assert run.arguments == ["reproduce", NAME, "--out", str(papers_page.paper_folder(NAME))]
-    assert "stepcast reproduce" in words_of(app)
+    assert "schedcast reproduce" in words_of(app)
     app = press(app, "Cancel").run()
     assert "Cancelled." in words_of(app)
     app = press(app, "Predict what the paper published")

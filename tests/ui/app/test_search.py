@@ -7,16 +7,18 @@ import pytest
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
-from ui.text import searches
+from tests.support.stand_in import answer_by
+from ui.present.text import searches
+from ui.service import jobs
 
 
 @pytest.fixture
 def page(monkeypatch):
-    """Opens the page, with a predictor of its own."""
+    """Opens the page, which the tests' answers are for."""
 
-    def opened(predictor=fake_jobs, **query):
+    def opened(answers=fake_jobs, **query):
         monkeypatch.setattr(sys, "argv", ["app.py"])
-        monkeypatch.setitem(sys.modules, "ui.jobs", predictor)
+        answer_by(answers, monkeypatch.setattr)
         app = app_at("search")
         app.query_params.update(query)
         app.run()
@@ -50,7 +52,7 @@ def test_the_ranking_the_reasons_and_the_command_line(page):
     assert list(app.dataframe[0].value["P(fastest)"])[:2] == ["70.0 %", "30.0 %"]
     assert {"Step time": "10.0 ms", "Tied plans": "2"}.items() <= {metric.label: metric.value for metric in app.metric}.items()
     command = app.code[0].value
-    assert command.startswith("stepcast search --model resnet50 --batch 16")
+    assert command.startswith("schedcast search --model resnet50 --batch 16")
     assert command.endswith("--strategy baseline --strategy turbodl")
     assert (len(app.get("plotly_chart")), len(payloads_of_app(app))) == (3, 1)
 
@@ -103,10 +105,8 @@ def test_a_job_that_cannot_be_searched_and_one_that_does_not_fit(page):
     assert not app.exception
 
 
-def test_the_real_search(page, stepcast, monkeypatch):
-    from ui import jobs
-
-    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
+def test_the_real_search(page, schedcast, monkeypatch):
+    monkeypatch.setenv("SCHEDCAST_DATA", str(schedcast.data))
     app = page(jobs, model="lenet5", batch="8", machine="p100", strategy=["baseline", "backward-fusion"])
     button(app, "Search").click().run(timeout=100)
     assert not app.exception

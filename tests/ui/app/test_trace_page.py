@@ -5,13 +5,13 @@ import sys
 import pytest
 import streamlit
 
-from simulator.whatif.registry import parse
+from simulator.replay.whatif.registry import parse
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.small_traces import write_trace
 from ui.app.uploads import offered_traces, safe_name
-from ui.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
+from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
 
 
 @pytest.fixture

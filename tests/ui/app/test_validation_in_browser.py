@@ -45,22 +45,22 @@ def page(app, browser):
 def test_a_cancelled_validation_writes_nothing(app, page):
     page.get_by_role("button", name="Cancel").click()
     page.get_by_text("Cancelled. No report was written.").wait_for()
-    assert not list(app[1].glob("stepcast/reports/*/report.json"))
+    assert not list(app[1].glob("schedcast/reports/*/report.json"))
 
 
 def test_a_validation_ends_with_predicted_above_measured_and_its_link_opens_it(app, page, browser):
     page.get_by_text("Done; the report is called").wait_for()
-    (report,) = app[1].glob("stepcast/reports/*/report.json")
-    title = page.locator(".stepcast-timeline .title")
+    (report,) = app[1].glob("schedcast/reports/*/report.json")
+    title = page.locator(".schedcast-timeline .title")
     title.wait_for()
     shown = title.inner_text()
     assert shown.startswith("predicted ")
     assert ", measured " in shown
-    kinds = page.locator(".stepcast-timeline").evaluate("shown => shown.timeline.model.panels.map(({ kind }) => kind)")
+    kinds = page.locator(".schedcast-timeline").evaluate("shown => shown.timeline.model.panels.map(({ kind }) => kind)")
     assert kinds == ["predicted", "measured"]
     assert f"report={report.parent.name}" in page.url
     again = browser.new_page()
     again.goto(page.url)
-    again.locator(".stepcast-timeline .title").wait_for()
-    assert again.locator(".stepcast-timeline .title").inner_text() == shown
+    again.locator(".schedcast-timeline .title").wait_for()
+    assert again.locator(".schedcast-timeline .title").inner_text() == shown
     again.close()

@@ -11,22 +11,28 @@ from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.errors import StepcastError
-from ui import jobs
+from tests.support.stand_in import answer_by
+from traces.errors import SchedcastError
 from ui.app import command_run, runs
-from ui.app.command_run import LINES, PROGRESS, CommandRun
+from ui.app.command_run import CommandRun
+from ui.app.links import arguments
 from ui.app.model import reports_folder
-from ui.app.validation_form import ValidationRequest, free_folder
-from ui.reports.report import write_report
+from ui.app.validation_form import free_folder
+from ui.present.reports.report import write_report
+from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import LINES, PROGRESS
 
-REQUEST = ValidationRequest("lenet5", 64, 32, "sgd", "for", "fp32", ("baseline", "turbodl"), (("alpha", "2"),), 2)
+REQUEST = JobRequest(
+    "lenet5", 64, 32, "sgd", "for", precision="fp32", devices=2, settings=("alpha=2",), strategies=("baseline", "turbodl")
+)  # fmt: skip
 
 
 class FakeRun(CommandRun):
     """A command that has said some lines, and ends when it is told to."""
 
     def __init__(self, arguments):
-        self.arguments, self.lines, self.cancelled, self.ended = tuple(arguments), ["stepcast: takes about 10 seconds"], False, None
+        self.arguments, self.lines, self.cancelled, self.ended = tuple(arguments), ["schedcast: takes about 10 seconds"], False, None
         self.title, self.done, self.total, self.text = "validating lenet5-b32", 12, 60, "mm"
 
     running = property(lambda self: self.ended is None)
@@ -40,7 +46,7 @@ class FakeRun(CommandRun):
 def start(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    monkeypatch.setitem(sys.modules, "ui.jobs", fake_jobs)
+    answer_by(fake_jobs, monkeypatch.setattr)
     monkeypatch.setattr("ui.app.runs.CommandRun", FakeRun)
     streamlit.cache_resource.clear()
     return app_at("validate").run
@@ -59,12 +65,12 @@ def words_of(app):
 
 
 def test_the_command_is_what_a_user_types(tmp_path):
-    command = "validate --model lenet5 --batch 64 --image-size 32 --optimizer sgd:for --precision fp32 --devices 2 --strategy baseline"
-    command += " --strategy turbodl --set alpha=2 --quick --out DIR"
-    assert " ".join(REQUEST.arguments("DIR")) == command
-    assert REQUEST.label == "lenet5-32px-b64"
+    command = "validate --model lenet5 --batch 64 --image-size 32 --optimizer sgd:for --precision fp32 --devices 2 --set alpha=2"
+    command += " --strategy baseline --strategy turbodl --quick --out DIR"
+    assert " ".join(arguments(REQUEST, "--quick", "--out", "DIR", name="validate")) == command
+    assert REQUEST.job().label == "lenet5-32px-b64"
     (tmp_path / "lenet5-32px-b64").mkdir()
-    assert free_folder(tmp_path, REQUEST.label).name == "lenet5-32px-b64-2"
+    assert free_folder(tmp_path, REQUEST.job().label).name == "lenet5-32px-b64-2"
 
 
 def test_a_validation_runs_and_its_report_opens(start):
@@ -72,7 +78,7 @@ def test_a_validation_runs_and_its_report_opens(start):
     app.toggle[0].set_value(True).run()
     app = pressed(app, "Validate here")
     current = runs.latest("validate")
-    assert "stepcast validate --model small-cnn --batch 32" in words_of(app)
+    assert "schedcast validate --model small-cnn --batch 32" in words_of(app)
     assert "takes about 10 seconds" in words_of(app)
     compared = comparisons()
     write_report(current.folder, [sample_validation([*(run.result for run in compared), skipped()])], compared)
@@ -92,7 +98,7 @@ def test_a_reload_and_another_tab_find_the_run_and_none_starts_a_second_one(star
     other = start()
     assert "12 of 60" in other.get("progress")[0].proto.text
     assert [button.label for button in other.button if "Validate" in button.label] == []
-    with pytest.raises(StepcastError, match=r"stepcast demo was not started: stepcast validate .* is running; wait"):
+    with pytest.raises(SchedcastError, match=r"schedcast demo was not started: schedcast validate .* is running; wait"):
         runs.start(["demo"], "board", reports_folder())
     elsewhere = app_at("what-if").run()
     assert "12 of 60" in elsewhere.get("progress")[0].proto.text
@@ -114,9 +120,9 @@ def test_an_unusable_job_is_one_line(start):
     app.toggle[0].set_value(True).run()
     app = pressed(app, "Validate here")
     run = runs.latest("validate").command
-    run.lines, run.ended = ["stepcast: batch 32 is not divisible by 5"], 2
+    run.lines, run.ended = ["schedcast: batch 32 is not divisible by 5"], 2
     app.run()
-    assert [error.value.replace("\\", "") for error in app.error] == ["stepcast: batch 32 is not divisible by 5"]
+    assert [error.value.replace("\\", "") for error in app.error] == ["schedcast: batch 32 is not divisible by 5"]
     app.text_input[0].set_value("alpha")
     assert "cannot read the option 'alpha'" in pressed(app, "Validate here").error[0].value.replace("\\", "")
     app.text_input[0].set_value("schedule=/etc/hostname")
@@ -172,10 +178,10 @@ def test_progress_of_a_command_that_is_read_is_in_lines(monkeypatch, capsys):
     assert line == "validating lenet5-b64: 12 of 60, mm\n"
     heard = FakeRun([])
     heard._hear(line.rstrip())
-    heard._hear("stepcast: 3 of 4 speed-ups")
+    heard._hear("schedcast: 3 of 4 speed-ups")
     assert (heard.title, heard.done, heard.total, heard.text) == ("validating lenet5-b64", 12, 60, "mm")
     assert heard.share == 0.2
-    assert heard.mistake == "stepcast: 3 of 4 speed-ups"
+    assert heard.mistake == "schedcast: 3 of 4 speed-ups"
 
 
 def test_a_command_runs_in_a_process_of_its_own():
@@ -183,7 +189,7 @@ def test_a_command_runs_in_a_process_of_its_own():
     run.wait(60)
     assert run.status == 2
     assert "nonesuch" in run.mistake
-    assert run.command == "stepcast predict --model nonesuch --batch 1"
+    assert run.command == "schedcast predict --model nonesuch --batch 1"
 
 
 @pytest.mark.parametrize("ignores", [False, True])

@@ -6,17 +6,17 @@ import sys
 import pytest
 
 from calibrate.identity import comparable_cpu, this_cpu
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.own_profiles import profile_with
 from traces import units
-from traces.comparison import Prediction
-from traces.profile import Dispatch, Profile
-from traces.profile_files import default_path
+from traces.documents.comparison import Prediction
+from traces.documents.profile import Dispatch, Profile
+from traces.documents.profile_files import default_path
 from ui.app import runs
-from ui.text.tables import prediction_label
+from ui.present.text.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}
@@ -26,16 +26,16 @@ NOT_HERE = [("model", "lenet6", "lenet5"), ("machine", "h1000", "h100"), ("strat
 
 
 @pytest.fixture
-def page(monkeypatch, stepcast):
+def page(monkeypatch, schedcast):
     """Opens the page by a link, with the profiles of the command line."""
 
-    return lambda **query: opened_by_link("what-if", query, monkeypatch, stepcast.data)
+    return lambda **query: opened_by_link("what-if", query, monkeypatch, schedcast.data)
 
 
 @pytest.fixture
 def little_measured(monkeypatch, tmp_path):
     """Opens the page by a link in a data folder of its own, where a fifth of the costs of lenet5, batch 16, was measured on this CPU."""
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
     profile_with(0.2, Job("lenet5", 16)).save(default_path(this_cpu().name))
     return lambda **query: opened_by_link("what-if", query, monkeypatch, tmp_path)
 
@@ -57,9 +57,9 @@ def test_every_strategy_is_predicted_or_says_why_not(page):
 
 
 @pytest.mark.parametrize("strategy", ["turbodl:alpha=2", "1f1b:microbatches=2"])
-def test_the_number_on_the_page_is_that_of_the_command_line(page, stepcast, strategy):
+def test_the_number_on_the_page_is_that_of_the_command_line(page, schedcast, strategy):
     words = [word for name, value in {**JOB, "scale": "memory=2"}.items() for word in (f"--{name}", value)]
-    answer = stepcast.call("predict", *words, "--strategy", strategy, "--json")
+    answer = schedcast.call("predict", *words, "--strategy", strategy, "--json")
     printed = Prediction.model_validate(answer.document)
     app = page(**JOB, strategy=strategy, scale="memory=2")
     app.selectbox(key="looked at").set_value(prediction_label(printed)).run()
@@ -68,10 +68,10 @@ def test_the_number_on_the_page_is_that_of_the_command_line(page, stepcast, stra
     assert app.code[0].value.endswith(f"--scale memory=2 --strategy {strategy}")
 
 
-def test_a_stored_profile_is_chosen_as_a_machine_is(page, stepcast, monkeypatch):
+def test_a_stored_profile_is_chosen_as_a_machine_is(page, schedcast, monkeypatch):
     """Two profiles of one CPU, one of which throttled, are two choices; each answer is the command line's with `--profile`."""
-    folder = stepcast.data / "profiles"
-    monkeypatch.setenv("STEPCAST_DATA", str(stepcast.data))
+    folder = schedcast.data / "profiles"
+    monkeypatch.setenv("SCHEDCAST_DATA", str(schedcast.data))
     for name, overhead_s in (("cool", 1e-5), ("hot", 1e-3)):
         identity = comparable_cpu().model_copy(update={"throttle": {"power": name == "hot"}})
         Profile(identity=identity, dispatch=Dispatch(task_overhead_s=overhead_s)).save(folder / f"{name}.json")
@@ -83,7 +83,7 @@ def test_a_stored_profile_is_chosen_as_a_machine_is(page, stepcast, monkeypatch)
         assert ("throttled" in captions) == (name == "hot")
         command = app.code[0].value.split()
         assert command[command.index("--profile") + 1] == str(folder / f"{name}.json")
-        printed = Prediction.model_validate(stepcast.call(*command[1:], "--json").document)
+        printed = Prediction.model_validate(schedcast.call(*command[1:], "--json").document)
         shown[name] = app.metric[0].value
         assert shown[name] == units.duration(printed.step_s)
     assert shown["cool"] != shown["hot"]
@@ -96,9 +96,9 @@ def test_the_page_opens_on_the_example_of_the_first_page_with_strategies_that_ru
     assert not app.error
 
 
-def test_other_pages_open_on_that_example_too(monkeypatch, stepcast):
+def test_other_pages_open_on_that_example_too(monkeypatch, schedcast):
     for address in ("compare", "search", "board"):
-        app = opened_by_link(address, {}, monkeypatch, stepcast.data)
+        app = opened_by_link(address, {}, monkeypatch, schedcast.data)
         assert (app.selectbox(key="model").value, app.selectbox(key="machine").value) == ("resnet18", "h100"), address
 
 
@@ -117,7 +117,7 @@ def test_a_measurement_of_this_job_is_found_by_a_reload_and_by_other_pages(littl
     class Endless:
         """A command that runs for ever."""
 
-        command, title, done, total, text, share, lines, mistake = "stepcast predict", "measuring", 1, 4, "mm", 0.25, [], ""
+        command, title, done, total, text, share, lines, mistake = "schedcast predict", "measuring", 1, 4, "mm", 0.25, [], ""
         running, status, cancelled = True, None, False
 
         def __init__(self, arguments):

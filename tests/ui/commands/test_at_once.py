@@ -8,14 +8,14 @@ from calibrate.estimate import calibration_seconds
 from calibrate.identity import this_cpu
 from calibrate.placement import DEFAULT_PLACEMENT
 from calibrate.sources import costs_for
-from simulator.job import Job
+from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from tests.support.own_profiles import profile_with
 from tests.support.refusals import refused
-from traces.comparison import Prediction
-from traces.errors import StepcastError
-from traces.profile import KeyCost, Profile, Stats
-from traces.profile_files import default_path
+from traces.documents.comparison import Prediction
+from traces.documents.profile import KeyCost, Profile, Stats
+from traces.documents.profile_files import default_path
+from traces.errors import SchedcastError
 from ui.commands import at_once
 
 JOB = Job("lenet5", 2)
@@ -27,21 +27,21 @@ def measured(tmp_path, monkeypatch):
     """Makes this machine's profile, with that share of the job's keys; all take 1 ms. Returns its path."""
 
     def make(share: float):
-        monkeypatch.setenv("STEPCAST_DATA", str(tmp_path))
+        monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
         profile_with(share, JOB).save(default_path(this_cpu().name))
         return default_path(this_cpu().name)
 
     return make
 
 
-def test_little_measured_has_no_verdict_and_the_first_line_says_so(stepcast, measured, tmp_path):
+def test_little_measured_has_no_verdict_and_the_first_line_says_so(schedcast, measured, tmp_path):
     measured(0.3)
-    done = stepcast.call(*ASKED, "--no-calibrate", STEPCAST_DATA=str(tmp_path))
+    done = schedcast.call(*ASKED, "--no-calibrate", SCHEDCAST_DATA=str(tmp_path))
     first = done.out.splitlines()[0]
     assert first.startswith("No verdict: ")
     assert first.endswith(" of the predicted time was measured on this machine; the rest is estimated from other ops.")
     assert not any(word in done.out for word in ("faster", "slower", "cannot tell"))
-    document = stepcast.call(*ASKED, "--no-calibrate", "--json", STEPCAST_DATA=str(tmp_path)).document
+    document = schedcast.call(*ASKED, "--no-calibrate", "--json", SCHEDCAST_DATA=str(tmp_path)).document
     answer = Prediction.model_validate(document)
     assert (answer.measured_share < 0.5, answer.gain_over_pytorch.verdict, answer.faster_than_pytorch_probability) == (
         True,
@@ -49,21 +49,21 @@ def test_little_measured_has_no_verdict_and_the_first_line_says_so(stepcast, mea
         None,
     )
     assert answer.against_pytorch_interval[0] < answer.against_pytorch < answer.against_pytorch_interval[1]
-    several = stepcast.call(*ASKED, "--strategy", "turbodl", "--no-calibrate", STEPCAST_DATA=str(tmp_path))
+    several = schedcast.call(*ASKED, "--strategy", "turbodl", "--no-calibrate", SCHEDCAST_DATA=str(tmp_path))
     assert several.out.startswith("No verdict: ")
 
 
-def test_enough_measured_has_verdicts_and_measures_nothing(stepcast, measured, tmp_path):
+def test_enough_measured_has_verdicts_and_measures_nothing(schedcast, measured, tmp_path):
     place = measured(1.0)
     before = place.read_bytes()
-    done = stepcast.call(*ASKED, STEPCAST_DATA=str(tmp_path))
+    done = schedcast.call(*ASKED, SCHEDCAST_DATA=str(tmp_path))
     assert (done.status, done.err) == (0, "")
     assert "No verdict" not in done.out
     assert place.read_bytes() == before
 
 
-def test_without_a_profile_there_is_a_verdict_and_nothing_is_measured(stepcast, tmp_path):
-    done = stepcast.call(*ASKED, "--json", STEPCAST_DATA=str(tmp_path))
+def test_without_a_profile_there_is_a_verdict_and_nothing_is_measured(schedcast, tmp_path):
+    done = schedcast.call(*ASKED, "--json", SCHEDCAST_DATA=str(tmp_path))
     answer = Prediction.model_validate(done.document)
     assert answer.measured_share is None
     assert answer.gain_over_pytorch.verdict != "no verdict"
@@ -71,22 +71,22 @@ def test_without_a_profile_there_is_a_verdict_and_nothing_is_measured(stepcast, 
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_what_is_missing_is_measured_at_once(stepcast, measured, tmp_path):
+def test_what_is_missing_is_measured_at_once(schedcast, measured, tmp_path):
     """It is added to this machine's profile, and the next prediction measures nothing."""
     place = measured(0.3)
-    done = stepcast.call(*ASKED, "--json", STEPCAST_DATA=str(tmp_path))
+    done = schedcast.call(*ASKED, "--json", SCHEDCAST_DATA=str(tmp_path))
     assert done.status == 0
-    assert done.err.startswith("stepcast: measuring this job, about ")
+    assert done.err.startswith("schedcast: measuring this job, about ")
     assert "(--no-calibrate forbids it)" in done.err
     assert done.document["measured_share"] == 1.0
     assert len(Profile.load(place).costs) > 50
-    again = stepcast.call(*ASKED, "--json", STEPCAST_DATA=str(tmp_path))
+    again = schedcast.call(*ASKED, "--json", SCHEDCAST_DATA=str(tmp_path))
     assert (again.err, again.document["step_s"]) == ("", done.document["step_s"])
 
 
-def test_only_this_machine_is_measured(stepcast):
-    refused(stepcast.call(*ASKED, "--machine", "h100", "--calibrate"), "--calibrate measures this machine's CPU, and h100 is another")
-    refused(stepcast.call(*ASKED, "--scale", "memory=2", "--calibrate"), "--scale memory=2 makes another of it")
+def test_only_this_machine_is_measured(schedcast):
+    refused(schedcast.call(*ASKED, "--machine", "h100", "--calibrate"), "--calibrate measures this machine's CPU, and h100 is another")
+    refused(schedcast.call(*ASKED, "--scale", "memory=2", "--calibrate"), "--scale memory=2 makes another of it")
 
 
 class Counting:
@@ -172,7 +172,7 @@ def test_a_speed_up_over_a_step_that_was_not_measured_has_no_verdict(measured):
     profile.save(place)
     machine, model = costs_for(JOB, None, None)
     known = dict(forecast_many(JOB, ["baseline"], {}, machine, model))
-    assert not any(isinstance(each, StepcastError) for each in known.values())
+    assert not any(isinstance(each, SchedcastError) for each in known.values())
     answer = prediction(known["baseline"], known["baseline"], "fp32", known["pytorch"])
     assert (answer.shares.measured, answer.measured_share, answer.gain_over_pytorch.verdict) == (1.0, 0.0, "no verdict")
     assert json.loads(json.dumps(answer.document()))["measured_share"] == 0.0

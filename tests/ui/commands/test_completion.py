@@ -11,8 +11,8 @@ from ui.commands import completion
 
 def offered(words: str) -> list[str]:
     """What bash offers for the last word of a command line, as completion's script asks for it; in a process without PyTorch."""
-    without_torch = "import sys; sys.modules['torch'] = None; from ui.cli import main; sys.argv = ['stepcast']; main()"
-    asks = {"_STEPCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    without_torch = "import sys; sys.modules['torch'] = None; from ui.cli import main; sys.argv = ['schedcast']; main()"
+    asks = {"_SCHEDCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     answer = subprocess.run([sys.executable, "-c", without_torch], env=os.environ | asks, capture_output=True, text=True, check=False)
     assert not answer.stderr
     return answer.stdout.split()
@@ -21,9 +21,9 @@ def offered(words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("stepcast pred", {"predict"}),
-        ("stepcast predict --model alexnet_c", {"alexnet_cifar"}),
-        ("stepcast validate --strategy backward", {"backward-fusion"}),
+        ("schedcast pred", {"predict"}),
+        ("schedcast predict --model alexnet_c", {"alexnet_cifar"}),
+        ("schedcast validate --strategy backward", {"backward-fusion"}),
     ],
 )
 def test_names_are_completed_without_pytorch(words, names):

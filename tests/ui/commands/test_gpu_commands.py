@@ -9,13 +9,13 @@ import pytest
 
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
-from simulator.job import Job
+from simulator.model.job import Job
 from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
-from traces.comparison import Validation
-from traces.errors import StepcastError
-from traces.profile import Profile
-from traces.profile_files import default_path
+from traces.documents.comparison import Validation
+from traces.documents.profile import Profile
+from traces.documents.profile_files import default_path
+from traces.errors import SchedcastError
 from ui.commands import measuring, predicting, training
 
 CUDA, GRAPH = Placement("cuda"), Placement("cuda", mode="graph")
@@ -28,7 +28,7 @@ measured = pytest.fixture(scope="module")(measured_profile)
 @pytest.fixture
 def gpu(monkeypatch, tmp_path, measured):
     """A simulated GPU behind `--device cuda`, with a data folder whose profile has the machine's figures but no costs."""
-    monkeypatch.setenv("STEPCAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "data"))
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
     quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
     monkeypatch.setattr("calibrate.cuda.testbed.GpuTestbed", quick)
@@ -68,7 +68,7 @@ def test_run_in_graphs(gpu, capfd, tmp_path):
     document = printed(capfd)
     assert (document["mode"], document["steps"], len(document["losses"])) == ("graph", 15, 15)
     assert json.loads((tmp_path / "t.json").read_text())["mode"] == "graph"
-    with pytest.raises(StepcastError, match="graphs of 4 iterations need at least 11"):
+    with pytest.raises(SchedcastError, match="graphs of 4 iterations need at least 11"):
         training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
 
 
@@ -118,13 +118,13 @@ def document_name(document: Validation) -> str:
 
 
 def test_one_process_uses_one_gpu(gpu):
-    with pytest.raises(StepcastError, match=r"--devices 2: one process uses one GPU; start torchrun .* with --partition 2"):
+    with pytest.raises(SchedcastError, match=r"--devices 2: one process uses one GPU; start torchrun .* with --partition 2"):
         measuring.validate(job(), ["image-parallel"], [], None, True, Placement("cuda", 2), None, True)
 
 
 def test_a_gpu_that_cannot_be_split_is_refused(gpu):
     gpu.partitionable = False
-    with pytest.raises(StepcastError, match="Fake GPU cannot be partitioned"):
+    with pytest.raises(SchedcastError, match="Fake GPU cannot be partitioned"):
         training.run(job(), "image-parallel", [], None, 11, HALVES, [], (None, None, None), True)
 
 

@@ -4,7 +4,7 @@ import typer
 from typer.testing import CliRunner
 
 from calibrate.placement import Placement
-from simulator.job import Job
+from simulator.model.job import Job
 from ui.cli import app
 from ui.commands.job_options import takes_job
 
@@ -50,4 +50,4 @@ def test_calibration_has_no_memory_limit():
 def test_version():
     done = CliRunner().invoke(app, ["--version"])
     assert done.exit_code == 0
-    assert done.output.startswith("stepcast 0.")
+    assert done.output.startswith("schedcast 0.")

@@ -10,9 +10,9 @@ from calibrate.preflight import registry
 from calibrate.preflight.registry import probes
 from tests.support.places import ROOT
 from tests.support.refusals import refused
-from traces.gpu_report import GpuReport, Mend, PartRecord
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord
 from ui.commands import preflight as command
-from ui.reports import gpu_report as page
+from ui.present.reports import gpu_report as page
 
 GPUS = "tests.support.first_gpus"
 EVENTS = PartRecord(
@@ -49,7 +49,7 @@ def test_the_page_starts_with_what_to_fix_first():
     assert text.splitlines()[2:5] == ["## What to fix first", "", r"1. mend \<events\> (events)"]
     assert "### events: differs" in text.splitlines()
     assert "- seconds: `1.5`" in text.splitlines()
-    assert page.mend_words(REPORT.model_copy(update={"fix_first": ()})) == ["Nothing: every answer is as Stepcast assumes."]
+    assert page.mend_words(REPORT.model_copy(update={"fix_first": ()})) == ["Nothing: every answer is as Schedcast assumes."]
     assert list(REPORT.document())[:2] == ["schema", "fix_first"]
     assert page.part_line(EVENTS) == "   2.0 s  differs   events: they do not"
 
@@ -58,12 +58,12 @@ def test_json_prints_one_document(two_probes, tmp_path, capfd):
     command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, True)
     printed, err = capfd.readouterr()
     document = json.loads(printed)
-    assert (document["schema"], document["fix_first"], len(document["parts"])) == ("stepcast.gpu-report/1", [], 2)
+    assert (document["schema"], document["fix_first"], len(document["parts"])) == ("schedcast.gpu-report/1", [], 2)
     assert document == GpuReport.load(tmp_path / "out" / "report.json").document()
     assert document["complete"]
     lines = err.splitlines()
     at = lines.index("What to fix first:")
-    assert lines[at + 1] == "  Nothing: every answer is as Stepcast assumes."
+    assert lines[at + 1] == "  Nothing: every answer is as Schedcast assumes."
     assert lines[-1] == f"report: {tmp_path / 'out' / 'README.md'}, all of it in {tmp_path / 'out.tar.gz'}"
 
 
@@ -89,7 +89,7 @@ def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
     assert [(part.name, part.title, part.verdict, part.why) for part in older.parts] == [
         ("versions", "Which?", "ok", "all answer"), ("streams", "Do they work?", "differs", "no"),
     ]  # fmt: skip
-    assert (older.fix_first, older.well, older.document()["schema"]) == (("mend it (events)",), False, "stepcast.gpu-report/1")
+    assert (older.fix_first, older.well, older.document()["schema"]) == (("mend it (events)",), False, "schedcast.gpu-report/1")
     with pytest.raises(typer.Exit) as left:
         command.gpu_first(9, True, tmp_path, tmp_path / "all.tgz", "cuda:0", [], True, False)
     assert left.value.exit_code == 1
@@ -98,20 +98,20 @@ def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
     assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "ok"]
 
 
-def test_the_commands_without_a_gpu(stepcast, tmp_path):
+def test_the_commands_without_a_gpu(schedcast, tmp_path):
     for name in ("gpu-first", "gpu-report"):
-        refused(stepcast.call(name, "--out", tmp_path / "out"), "PyTorch")
-        refused(stepcast.call(name, "--device", "cpu"), "--device cpu", "stepcast demo")
-        refused(stepcast.call(name, "--minutes", "0"), "--minutes is 0")
+        refused(schedcast.call(name, "--out", tmp_path / "out"), "PyTorch")
+        refused(schedcast.call(name, "--device", "cpu"), "--device cpu", "schedcast demo")
+        refused(schedcast.call(name, "--minutes", "0"), "--minutes is 0")
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes.txt").touch()
-        refused(stepcast.call(name, "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
+        refused(schedcast.call(name, "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
         (tmp_path / "mine" / "notes.txt").unlink()
         (tmp_path / "mine").rmdir()
-    refused(stepcast.call("gpu-report", "--json"), "PyTorch")
-    refused(stepcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
-    refused(stepcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
-    refused(stepcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
+    refused(schedcast.call("gpu-report", "--json"), "PyTorch")
+    refused(schedcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
+    refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
+    refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""`stepcast reproduce`: published and predicted figures of papers, with few jobs each."""
+"""`schedcast reproduce`: published and predicted figures of papers, with few jobs each."""
 
 import json
 from dataclasses import replace
@@ -9,34 +9,31 @@ import pytest
 from calibrate import reproduction as measuring
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
-from simulator.job import Job
 from simulator.machine.presets import machine_names
-from simulator.reproduce import fusion, fusion_cases, fusion_tables, fusion_trends, turbodl, turbodl_trends, verdicts
-from simulator.reproduce import registry as reproduce
-from simulator.reproduce.fusion_cases import Scope
-from simulator.reproduce.fusion_trends import Point
-from simulator.reproduce.predicting import BASELINE, Missing, Step, Steps
-from simulator.reproduce.turbodl_cases import ASYNC, CUDNN, TURBODL
-from simulator.reproduce.turbodl_cases import Scope as TurboScope
+from simulator.model.job import Job
+from simulator.papers import claims, fusion, turbodl
+from simulator.papers import registry as reproduce
+from simulator.papers.predicting import BASELINE, Missing, Step, Steps
+from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.errors import StepcastError, UnknownNameError
-from traces.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
-from traces.reproduction import OK, Figure, Paper, Reproduction, Row, Table
-from traces.timeline import Span, Timeline
-from ui import jobs
+from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
+from traces.documents.reproduction import OK, Figure, Paper, Reproduction, Row, Table
+from traces.documents.timeline import Span, Timeline
+from traces.errors import SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
-from ui.reports import reproduction as reproduction_report
-from ui.text import reproductions as reproduction_tables
+from ui.present.reports import reproduction as reproduction_report
+from ui.present.text import reproductions as reproduction_tables
+from ui.service import jobs
 
-SMALL = Scope(
+SMALL = fusion.Scope(
     phases=("lenet5", 8),
     transformer=("lenet5", 8, (32,)),
     sweeps=(("lenet5", (1, 8, 64)), ("no_such_net", (1,))),
     same_batch=8,
     optimizers=("sgd", "adam"),
 )
-TURBO = TurboScope(
+TURBO = turbodl.Scope(
     networks=(("lenet5", 64), ("no_such_net", 32)),
     by_batch=("lenet5", (8, 16)),
     depths=(("lenet5", 4), ("resnet18", 1)),
@@ -66,12 +63,36 @@ def test_papers_are_discovered_and_whole():
     assert {"fusion", "turbodl"} <= set(reproduce.names())
     for name in reproduce.names():
         source = reproduce.get(name)
-        assert (source.name, source.module.NAME) == (name, name)
+        assert source.name == name
         assert source.about
         assert source.machine in machine_names()
         assert source.predictions() > 0
-        assert callable(source.reproduce)
+        assert callable(source.module.reproduce)
+        assert all(published.values for published in source.published.values())
         assert all(isinstance(each, reproduce.Measurement) for gpu in (False, True) for each in source.measurements(gpu))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('"source": "Table 2."', '"source": ""', "at published > speed-ups > source: "),
+        ('"speed-up": "x"', '"speed-up": "ms"', "at tables > 1 > figures > speed-up: "),
+        ('"sign": -1', '"sign": 0', "at claims > 3 > sign: "),
+        ('"y_label"', '"y_lable"', "at charts > 1 > y_lable: "),
+        ('"name": "fusion",', "", "at name: "),
+        ('"same_batch": 32', '"same_batch": "all"', "in its cases, is damaged at same_batch: "),
+    ],
+)
+def test_a_damaged_file_is_refused_with_one_line(monkeypatch, tmp_path, old, new, fault):
+    text = (reproduce.FOLDER / "fusion.json").read_text()
+    assert old in text
+    (tmp_path / "broken.json").write_text(text.replace(old, new, 1))
+    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
+    with pytest.raises(UnusableFileError) as raised:
+        reproduce.get.__wrapped__("broken").scope(fusion.Scope)
+    assert fault in str(raised.value)
+    assert str(raised.value).endswith("; install schedcast again")
+    assert "\n" not in str(raised.value)
 
 
 def test_an_unknown_paper_is_refused_with_the_known_ones():
@@ -121,11 +142,14 @@ def test_a_period_is_cut_where_its_phases_end():
     assert sum(phase_stretches(timeline).values()) == 8.0
 
 
-# ---- verdicts: each can hold and can fail
+# ---- claims: each can hold and can fail
 
 
-def points(*rows: tuple[int, float, float, float]) -> list[Point]:
-    return [Point(*row) for row in rows]
+def points(*rows: tuple[int, float, float, float]) -> fusion.Points:
+    return {batch: times for batch, *times in rows}
+
+
+RISING, FALLING = [(1, 1.1), (2, 1.2), (3, 1.3)], [(1, 1.3), (2, 1.2), (3, 1.1)]
 
 
 @pytest.mark.parametrize(
@@ -139,86 +163,95 @@ def points(*rows: tuple[int, float, float, float]) -> list[Point]:
     ],
 )
 def test_rank_correlation(x, y, expected):
-    correlation = verdicts.rank_correlation(x, y)
+    correlation = claims.rank_correlation(x, y)
     assert correlation == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_trend_within_what_counts_as_equal_is_none():
-    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.004, 1.008], 1).holds is False
-    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.04, 1.08], 1).holds is True
-    assert verdicts.trend("n", "c", "r", "w", [1, 2, 3], [1.0, 1.04, 1.08], -1).holds is False
-    assert verdicts.trend("n", "c", "r", "w", [1, 2], [1.0, 1.04], 1).holds is None
+    rises, falls = (claims.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
+    assert rises.trend([(1, 1.0), (2, 1.004), (3, 1.008)]).holds is False
+    assert rises.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is True
+    assert falls.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is False
+    assert rises.trend([(1, 1.0), (2, 1.04)]).holds is None
+
+
+def test_a_claim_about_each_case():
+    claim = claims.Claim(
+        name="n", claim="c", reason="r", undecided="none", said="{case} {0:.1f} and {1:.1f}", summary="{right} of {count}: {cases}",
+        figures=("small", "large"), order=("small", "large"), margin=0.1, within=((1.0, None), (None, 2.0)), tolerance=0.1, rounding=0.05,
+    )  # fmt: skip
+    check = claim.each({"a": (0.86, 2.24), "b": (1.0, 2.0), "c": (None, 9.0)})
+    assert (check.holds, check.said, check.reason) == (True, "2 of 2: a 0.9 and 2.2; b 1.0 and 2.0", "")
+    assert check.figures == {"a, small": 0.86, "a, large": 2.24, "b, small": 1.0, "b, large": 2.0}
+    for wrong in ((0.84, 2.0), (1.0, 2.26), (1.0, 1.1)):
+        assert claim.each({"a": wrong}).holds is False
+    assert claim.each({"a": (5.0, 6.0)}, {"a": ((5.0, 5.0), (6.0, 6.0))}).holds is True
+    assert claim.each({"a": (5.0, 6.0)}).reason == "r"
+    assert (claim.each({"c": (None, 9.0)}).holds, claim.each({}).said) == (None, "none")
 
 
 def test_saved_time():
-    steady = fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.8, 1.7), (64, 9.0, 8.79, 8.7)))
+    steady = fusion.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.8, 1.7), (64, 9.0, 8.79, 8.7)))
     assert steady.holds is True
     assert steady.reason == ""
     assert steady.figures == {"FF stray": pytest.approx(0.005 / 0.205), "BF stray": pytest.approx(0.0)}
-    growing = fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.9, 1.9), (64, 9.0, 8.0, 8.0)))
+    growing = fusion.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 2.0, 1.9, 1.9), (64, 9.0, 8.0, 8.0)))
     assert growing.holds is False
     assert growing.reason
-    assert fusion_trends.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 1.1, 1.0, 1.0))).holds is None
-    assert fusion_trends.saved_is_independent([]).holds is None
+    assert fusion.saved_is_independent(points((1, 1.0, 1.0, 1.0), (8, 1.1, 1.0, 1.0))).holds is None
+    assert fusion.saved_is_independent({}).holds is None
 
 
 def test_parallelism_at_small_batch():
     converging = points((1, 1.0, 1.0, 1.0), (8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 8.75))
-    assert fusion_trends.parallelism_helps_small_batches({"net": converging}).holds is True
+    assert fusion.parallelism_helps_small_batches({"net": converging}).holds is True
     behind = points((8, 1.2, 1.0, 1.1), (64, 9.0, 8.8, 8.75))
-    assert fusion_trends.parallelism_helps_small_batches({"net": converging, "other": behind}).holds is False
+    assert fusion.parallelism_helps_small_batches({"net": converging, "other": behind}).holds is False
     apart = points((8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 7.0))
-    assert fusion_trends.parallelism_helps_small_batches({"net": apart}).holds is False
-    assert fusion_trends.parallelism_helps_small_batches({"net": points((1, 1.0, 1.0, 1.0))}).holds is None
+    assert fusion.parallelism_helps_small_batches({"net": apart}).holds is False
+    assert fusion.parallelism_helps_small_batches({"net": points((1, 1.0, 1.0, 1.0))}).holds is None
 
 
 def test_control_at_tiny_batch():
     slower = points((1, 1.0, 1.1, 1.2), (8, 2.0, 1.0, 1.0))
-    assert fusion_trends.control_costs_at_tiny_batch({"net": slower}).holds is True
-    assert fusion_trends.control_costs_at_tiny_batch({"net": slower, "other": points((1, 1.0, 1.1, 1.0))}).holds is False
-    assert fusion_trends.control_costs_at_tiny_batch({}).holds is None
+    assert fusion.control_costs_at_tiny_batch({"net": slower}).holds is True
+    assert fusion.control_costs_at_tiny_batch({"net": slower, "other": points((1, 1.0, 1.1, 1.0))}).holds is False
+    assert fusion.control_costs_at_tiny_batch({}).holds is None
 
 
 def test_layer_size_and_share():
-    rising, falling = [("a", 1.0, 1.1), ("b", 2.0, 1.2), ("c", 3.0, 1.3)], [("a", 1.0, 1.3), ("b", 2.0, 1.2), ("c", 3.0, 1.1)]
-    assert fusion_trends.larger_layers_gain_less(falling).holds is True
-    assert fusion_trends.larger_layers_gain_less(rising).holds is False
-    assert fusion_trends.costly_optimizers_gain_more(rising).holds is True
-    assert fusion_trends.costly_optimizers_gain_more(falling).holds is False
+    assert [fusion.PAPER.claim("layer-size").trend(points).holds for points in (FALLING, RISING)] == [True, False]
+    assert [fusion.PAPER.claim("optimizer-share").trend(points).holds for points in (RISING, FALLING)] == [True, False]
 
 
 def test_turbodl_claims():
-    assert turbodl_trends.both_methods_gain({"a": (1.1, 1.2)}).holds is True
-    assert turbodl_trends.both_methods_gain({"a": (1.1, 1.2), "b": (1.1, 1.1)}).holds is False
-    assert turbodl_trends.both_methods_gain({}).holds is None
-    assert turbodl_trends.falls_with_batch([(1, 1.3), (2, 1.2), (3, 1.1)]).holds is True
-    assert turbodl_trends.falls_with_batch([(1, 1.1), (2, 1.2), (3, 1.3)]).holds is False
-    assert turbodl_trends.rises_with_depth([(1, 1.1), (2, 1.2), (3, 1.3)]).holds is True
-    assert turbodl_trends.rises_with_depth([(1, 1.3), (2, 1.2), (3, 1.1)]).holds is False
-    assert turbodl_trends.larger_card_gains_more({"a": (1.3, 1.1)}).holds is True
-    assert turbodl_trends.larger_card_gains_more({"a": (1.3, 1.1), "b": (1.1, 1.1)}).holds is False
-    assert turbodl_trends.larger_card_gains_more({}).holds is None
+    methods, card = turbodl.PAPER.claim("methods"), turbodl.PAPER.claim("card")
+    for gains, holds in (({"a": (1.1, 1.2)}, True), ({"a": (1.1, 1.2), "b": (1.1, 1.1)}, False), ({"a": (1.0, 1.2)}, False), ({}, None)):
+        assert methods.each(gains).holds is holds
+    assert [turbodl.PAPER.claim("batch").trend(points).holds for points in (FALLING, RISING)] == [True, False]
+    assert [turbodl.PAPER.claim("depth").trend(points).holds for points in (RISING, FALLING)] == [True, False]
+    for gains, holds in (({"a": (1.3, 1.1)}, True), ({"a": (1.3, 1.1), "b": (1.1, 1.1)}, False), ({}, None)):
+        assert card.each(gains).holds is holds
 
 
 # ---- fusion
 
 
-def test_published_figures_of_fusion():
-    steps = FakeSteps().of(Job("mobilenet_v2", 32), list(fusion_cases.SHORT))
-    published = [(row.labels["phase"], round(row.figures[0].published * 1e3, 2)) for row in fusion_tables.phases_table(Scope(), steps).rows]
+def test_published_figures_of_fusion(small):
+    paper = fusion.reproduce(FakeSteps("titan-xp"))
+    published = [(row.labels["phase"], round(row.figures[0].published * 1e3, 2)) for row in paper.table("phases").rows]
     assert published[:8] == [
         ("forward", 21.9), ("backward", 55.61), ("optimizer", 16.7), ("total", 94.21),
         ("forward + update", 28.65), ("backward", 55.77), ("total", 84.42), ("forward", 21.99),
     ]  # fmt: skip
     assert published[8:10] == [("backward + update", 58.93), ("total", 80.92)]
-    step = fusion_tables.step_table(Scope(), steps)
-    assert [figure.published for row in step.rows for figure in row.figures] == [0.09877, 0.08452, 1.17, 0.08299, 1.19, 0.08299, 1.19]
-    transformer = fusion_tables.transformer_table(Scope(), {32: steps})
-    assert [row.figures[1].published for row in transformer.rows[1:]] == [1.03, 1.019, 1.019]
+    step = [figure.published for row in paper.table("step").rows for figure in row.figures]
+    assert step == [0.09877, 0.08452, 1.17, 0.08299, 1.19, 0.08299, 1.19]
+    assert [row.figures[1].published for row in paper.table("transformer").rows[1:]] == [1.03, 1.019, 1.019]
 
 
 def test_published_phases_add_up():
-    for phases in fusion_cases.PHASES_MS.values():
+    for phases in fusion.PAPER.values("phases, ms").values():
         assert sum(ms for phase, ms in phases.items() if phase != "total") == pytest.approx(phases["total"], abs=0.005)
 
 
@@ -233,11 +266,11 @@ def test_predicted_phases_add_up(paper):
 
 def test_what_the_gains_owe_to_launches(paper):
     usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
-    job = fusion_cases.job("lenet5", 8)
+    job = fusion.job("lenet5", 8)
     steps = [each.of(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
     assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
     rows = paper.table("origins").rows
-    assert [row.labels["schedule"] for row in rows] == list(fusion_cases.CALLED.values())[1:]
+    assert [row.labels["schedule"] for row in rows] == list(fusion.CALLED.values())[1:]
     expected = free.of(job, [])[BASELINE].step_s / steps[1]
     assert rows[0].predicted("speed-up, free launches") == pytest.approx(expected)
 
@@ -355,7 +388,7 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     reproducing.reproduction("fusion", False, tmp_path / "new" / "fusion", True)
     shown = capfd.readouterr()
     document = json.loads(shown.out)
-    assert document["schema"] == "stepcast.reproduction/1"
+    assert document["schema"] == "schedcast.reproduction/1"
     assert [each["name"] for each in document["papers"]] == ["fusion"]
     total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
     assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
@@ -380,7 +413,7 @@ def test_the_command_shows_tables(small, capsys):
     assert "1.380x" in shown.out
     assert "no_such_net 32 + priorities: not available: unknown model 'no_such_net'" in " ".join(shown.out.split())
     assert len(shown.err.splitlines()) == 1
-    assert shown.err.startswith("stepcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
+    assert shown.err.startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -411,13 +444,13 @@ def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     assert "busy machine: not a measurement. Other processes took 40 % of the cores" in capsys.readouterr().err
 
 
-def test_papers_are_listed(stepcast):
-    shown = stepcast.call("reproduce")
+def test_papers_are_listed(schedcast):
+    shown = schedcast.call("reproduce")
     assert (shown.status, shown.err) == (0, "")
     assert "turbodl" in shown.out
-    document = stepcast.call("reproduce", "--json").document
-    assert document["schema"] == "stepcast.papers/1"
-    assert {"name": "fusion", "about": fusion.ABOUT, "machine": "titan-xp"} in document["papers"]
+    document = schedcast.call("reproduce", "--json").document
+    assert document["schema"] == "schedcast.papers/1"
+    assert {"name": "fusion", "about": fusion.PAPER.about, "machine": "titan-xp"} in document["papers"]
 
 
 @pytest.mark.parametrize(
@@ -430,9 +463,9 @@ def test_papers_are_listed(stepcast):
         (["fusion", "turbodl"], "unexpected extra argument"),
     ],
 )
-def test_unusable_requests(stepcast, given, fragment):
-    (stepcast.folder / "file").touch()
-    done = stepcast.call("reproduce", *given)
+def test_unusable_requests(schedcast, given, fragment):
+    (schedcast.folder / "file").touch()
+    done = schedcast.call("reproduce", *given)
     assert (done.status, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert fragment in done.err
@@ -440,5 +473,5 @@ def test_unusable_requests(stepcast, given, fragment):
 
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
-    with pytest.raises(StepcastError, match="nothing to measure on this machine, which has no GPU"):
+    with pytest.raises(SchedcastError, match="nothing to measure on this machine, which has no GPU"):
         measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True), print)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.places import SUPPORT
 from tests.support.refusals import refused
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 from ui.commands.schedules import opened
 
 JOB = ("--model", "lenet5", "--batch", 8, "--devices", 2)
@@ -21,28 +21,28 @@ def file(tmp_path):
     return tmp_path / "schedule.csv"
 
 
-def test_a_schedule_is_written_once_and_then_followed(stepcast, file):
-    written = stepcast.call("predict", *JOB, "--strategy", "1f1b", "--schedule", file, "--json")
-    assert written.err.splitlines()[-1] == f"stepcast: wrote the schedule of 1f1b to {file}: 2 ranks, 2 stages and 4 micro-batches"
+def test_a_schedule_is_written_once_and_then_followed(schedcast, file):
+    written = schedcast.call("predict", *JOB, "--strategy", "1f1b", "--schedule", file, "--json")
+    assert written.err.splitlines()[-1] == f"schedcast: wrote the schedule of 1f1b to {file}: 2 ranks, 2 stages and 4 micro-batches"
     assert file.read_text() == "0F0,0F1,,0B0,0F2,0B1,0F3,0B2,,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"
-    followed = stepcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", file, "--json")
-    assert f"stepcast: gpipe followed the schedule in {file}: 2 ranks, 2 stages and 4 micro-batches" in followed.err
+    followed = schedcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", file, "--json")
+    assert f"schedcast: gpipe followed the schedule in {file}: 2 ranks, 2 stages and 4 micro-batches" in followed.err
     assert followed.document["step_s"] == written.document["step_s"]
     assert followed.document["options"]["schedule"] == str(file)
 
 
-def test_any_order_that_can_run_computes_what_plain_training_does(stepcast, file):
+def test_any_order_that_can_run_computes_what_plain_training_does(schedcast, file):
     file.write_text(SPLIT)
-    done = stepcast.call("run", *JOB, "--strategy", "gpipe", "--schedule", file, "--steps", 3, "--json")
+    done = schedcast.call("run", *JOB, "--strategy", "gpipe", "--schedule", file, "--steps", 3, "--json")
     assert done.status == 0, done.err
     assert done.document["semantics"]["micro_batches"] == 2
     assert done.document["max_grad_error"] < 1e-5
 
 
-def test_a_validation_follows_a_schedule(stepcast, file):
+def test_a_validation_follows_a_schedule(schedcast, file):
     file.write_text(SPLIT)
     job = ("--model", f"{SUPPORT / 'mlp.py'}:make", "--batch", 8, "--devices", 2, "--strategy", "1f1b")
-    done = stepcast.call("validate", *job, "--schedule", file, "--quick", "--json")
+    done = schedcast.call("validate", *job, "--schedule", file, "--quick", "--json")
     assert done.status == 0, done.err
     rows = {row["strategy"]: row for row in done.document["results"]}
     assert rows["1f1b"]["status"] == "ok"
@@ -61,46 +61,46 @@ def edited(file, before: str, after: str) -> None:
     file.write_text("".join([*lines[:place], moved, *lines[place:]]))
 
 
-def test_the_tasks_of_any_strategy_are_written_once_and_then_followed(stepcast, file):
+def test_the_tasks_of_any_strategy_are_written_once_and_then_followed(schedcast, file):
     job = (*TASKS, "--machine", "h100", "--strategy", "baseline", "--schedule", file)
-    written = stepcast.call("predict", *job, "--json")
-    assert written.err.splitlines()[-1] == f"stepcast: wrote the schedule of baseline to {file}: 18 tasks on 1 lane"
+    written = schedcast.call("predict", *job, "--json")
+    assert written.err.splitlines()[-1] == f"schedcast: wrote the schedule of baseline to {file}: 18 tasks on 1 lane"
     edited(file, before="1/threshold_backward.dX", after="2.bias/update")
-    followed = stepcast.call("predict", *job, "--json")
+    followed = schedcast.call("predict", *job, "--json")
     assert followed.status == 0, followed.err
-    assert f"stepcast: baseline followed the schedule in {file}: 18 tasks on 1 lane" in followed.err
+    assert f"schedcast: baseline followed the schedule in {file}: 18 tasks on 1 lane" in followed.err
     assert (followed.document["strategy"], followed.document["options"]) == ("baseline", {"schedule": str(file)})
     assert followed.document["baseline_step_s"] == written.document["step_s"]
 
 
-def test_a_validation_and_a_run_follow_an_order_of_tasks(stepcast, file):
-    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+def test_a_validation_and_a_run_follow_an_order_of_tasks(schedcast, file):
+    schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     edited(file, before="1/threshold_backward.dX", after="2.bias/update")
     job = (*TASKS, "--strategy", "baseline", "--schedule", file, "--json")
-    done = stepcast.call("validate", *job, "--quick")
+    done = schedcast.call("validate", *job, "--quick")
     assert done.status == 0, done.err
     own, followed = done.document["results"]
     assert (own["options"], followed["options"]) == ({}, {"schedule": str(file)})
     assert followed["status"] == "ok"
     assert followed["max_param_error"] == own["max_param_error"]
-    done = stepcast.call("run", *job, "--steps", 3)
+    done = schedcast.call("run", *job, "--steps", 3)
     assert done.status == 0, done.err
     assert done.document["options"] == {"schedule": str(file)}
 
 
-def test_an_order_of_tasks_that_breaks_a_hazard(stepcast, file):
-    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+def test_an_order_of_tasks_that_breaks_a_hazard(schedcast, file):
+    schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     edited(file, before="2/mm.dX", after="2.weight/update")
     for command in ("predict", "run", "validate"):
-        done = stepcast.call(command, *TASKS, "--strategy", "baseline", "--schedule", file)
+        done = schedcast.call(command, *TASKS, "--strategy", "baseline", "--schedule", file)
         refused(
             done,
             f"schedule {file}: line 10: 2.weight/update must come after 2/mm.dX: it changes the parameter 2.weight, which 2/mm.dX reads",
         )
 
 
-def test_orders_of_tasks_that_do_not_fit_the_request(stepcast, file, tmp_path):
-    stepcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
+def test_orders_of_tasks_that_do_not_fit_the_request(schedcast, file, tmp_path):
+    schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     comma = tmp_path / "a,b.csv"
     comma.write_text(file.read_text())
     both = ("--strategy", "baseline", "--strategy", "turbodl")
@@ -116,21 +116,21 @@ def test_orders_of_tasks_that_do_not_fit_the_request(stepcast, file, tmp_path):
             file,
         ): "18 tasks, but backward-fusion's plan has 16: it lacks '2/update' and 1 more",
     }.items():
-        refused(stepcast.call("predict", *TASKS, *more), expected)
+        refused(schedcast.call("predict", *TASKS, *more), expected)
 
 
-def test_an_order_that_cannot_run_is_drawn_with_an_arrow_at_the_fault(stepcast, file):
+def test_an_order_that_cannot_run_is_drawn_with_an_arrow_at_the_fault(schedcast, file):
     file.write_text(LYING)
     for command in ("predict", "run", "validate"):
-        done = stepcast.call(command, *JOB, "--strategy", "1f1b", "--schedule", file)
+        done = schedcast.call(command, *JOB, "--strategy", "1f1b", "--schedule", file)
         assert (done.status, done.out) == (2, "")
         first, *drawing = done.err.splitlines()
-        assert first.startswith(f"stepcast: schedule {file}: rank 1 runs 1B0 without 1F0 before it")
+        assert first.startswith(f"schedcast: schedule {file}: rank 1 runs 1B0 without 1F0 before it")
         assert "torch's own 1F1B order leaves out the last rank's F0" in first
         assert drawing == ["", "rank 0  0F0 0F1 0B0 -   0B1 -", "rank 1  .   .   1F1 1B0 -   1B1 -", " " * 20 + "^ here"]
 
 
-def test_files_that_do_not_fit_the_request(stepcast, file, tmp_path):
+def test_files_that_do_not_fit_the_request(schedcast, file, tmp_path):
     file.write_text(SPLIT)
     predict = ("predict", *JOB, "--schedule", file, "--strategy")
     for more, expected in {
@@ -143,17 +143,17 @@ def test_files_that_do_not_fit_the_request(stepcast, file, tmp_path):
         ("gpipe:schedule=x.csv",): "leave out one of the two",
         ("gpipe", "--timeline", file): f"--timeline would overwrite {file}, the file of --schedule",
     }.items():
-        refused(stepcast.call(*predict, *more), expected)
+        refused(schedcast.call(*predict, *more), expected)
     file.write_text("0F0,0B0\n1F0,1B0\n2F0,2B0\n")
-    refused(stepcast.call(*predict, "gpipe"), "gpipe needs 3 devices, there are 2")
+    refused(schedcast.call(*predict, "gpipe"), "gpipe needs 3 devices, there are 2")
     file.write_text("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n")
-    refused(stepcast.call(*predict, "gpipe"), "--batch 8 does not divide into 3 micro-batches")
+    refused(schedcast.call(*predict, "gpipe"), "--batch 8 does not divide into 3 micro-batches")
     new = tmp_path / "new.csv"
-    refused(stepcast.call("predict", "--schedule", new, *JOB), "needs one --strategy", "none is given")
-    done = stepcast.call("predict", *JOB, "--batch", "8,16", "--strategy", "gpipe", "--schedule", new)
+    refused(schedcast.call("predict", "--schedule", new, *JOB), "needs one --strategy", "none is given")
+    done = schedcast.call("predict", *JOB, "--batch", "8,16", "--strategy", "gpipe", "--schedule", new)
     refused(done, f"--schedule {new} does not exist, and writing it takes one --batch and one --machine")
-    refused(stepcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", tmp_path), "cannot read schedule")
-    refused(stepcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", "/proc/none/x.csv"), "cannot write")
+    refused(schedcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", tmp_path), "cannot read schedule")
+    refused(schedcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", "/proc/none/x.csv"), "cannot write")
     assert not new.exists()
 
 
@@ -163,7 +163,7 @@ def test_a_damaged_file_is_followed_or_refused_in_one_line(place, junk, file):
     file.write_text(SPLIT[:place] + junk + SPLIT[place + 1 :])
     try:
         order = opened(file, ["gpipe"], {})
-    except StepcastError as refusal:
+    except SchedcastError as refusal:
         lines = str(refusal).splitlines()
     else:
         lines = [order.read.stages]

@@ -1,4 +1,4 @@
-"""`stepcast search` as users call it."""
+"""`schedcast search` as users call it."""
 
 import pytest
 
@@ -9,27 +9,27 @@ JOB = ("search", "--model", "lenet5", "--batch", 8, "--machine", "p100x4", "--de
 FEW = ("--strategy", "baseline", "--strategy", "gpipe:microbatches=2", "--strategy", "turbodl")
 
 
-def test_it_ranks_plans_and_writes_the_document(stepcast, tmp_path):
+def test_it_ranks_plans_and_writes_the_document(schedcast, tmp_path):
     out = tmp_path / "search.json"
-    done = stepcast.call(*JOB, *FEW, "--json", "--out", out)
+    done = schedcast.call(*JOB, *FEW, "--json", "--out", out)
     assert done.status == 0
     document = done.document
-    assert document["schema"] == "stepcast.search/1"
+    assert document["schema"] == "schedcast.search/1"
     assert document["best"] == document["plans"][0]["plan"]
     assert {plan["strategy"] for plan in document["plans"]} <= {"baseline", "gpipe", "turbodl"}
     assert out.exists()
-    one = stepcast.call("predict", *JOB[1:], "--strategy", document["best"], "--json").document
+    one = schedcast.call("predict", *JOB[1:], "--strategy", document["best"], "--json").document
     assert one["step_s"] == document["plans"][0]["step_s"]
     assert one["interval_s"] == document["plans"][0]["interval_s"]
     assert one["speedup"] == document["plans"][0]["speedup"]
-    shown = stepcast.call(*JOB, *FEW)
+    shown = schedcast.call(*JOB, *FEW)
     assert shown.status == 0
     assert f"{document['best']} is predicted fastest of {document['candidates']} candidates" in shown.out
     assert "(its lower bound)" in " ".join(shown.out.split())
 
 
-def test_a_memory_limit_that_nothing_fits_has_status_1(stepcast):
-    done = stepcast.call(*JOB, "--strategy", "baseline", "--memory-limit", 0.0001, "--json")
+def test_a_memory_limit_that_nothing_fits_has_status_1(schedcast):
+    done = schedcast.call(*JOB, "--strategy", "baseline", "--memory-limit", 0.0001, "--json")
     assert done.status == 1
     assert done.document["best"] is None
     assert done.document["plans"][0]["fits"] is False
@@ -49,18 +49,18 @@ def test_a_memory_limit_that_nothing_fits_has_status_1(stepcast):
         (("--out", "/"), "cannot write /: it is a folder"),
     ],
 )
-def test_a_mistake_is_one_line(stepcast, options, why):
-    refused(stepcast.call(*JOB, *options), why)
+def test_a_mistake_is_one_line(schedcast, options, why):
+    refused(schedcast.call(*JOB, *options), why)
 
 
-def test_more_plans_to_verify_than_there_are(stepcast):
+def test_more_plans_to_verify_than_there_are(schedcast):
     options = ("search", "--model", "lenet5", "--batch", 8, "--strategy", "baseline", "--verify", 5)
-    refused(stepcast.call(*options), "--verify 5: there are 1 candidates")
+    refused(schedcast.call(*options), "--verify 5: there are 1 candidates")
 
 
-def test_the_best_plans_run_and_the_ranking_is_judged(stepcast):
+def test_the_best_plans_run_and_the_ranking_is_judged(schedcast):
     options = ("--strategy", "baseline", "--strategy", "forward-fusion", "--verify", 2, "--quick", "--json")
-    done = stepcast.call("search", "--model", f"{ROOT}/tests/support/mlp.py:make", "--batch", 8, *options)
+    done = schedcast.call("search", "--model", f"{ROOT}/tests/support/mlp.py:make", "--batch", 8, *options)
     assert done.status == 0, done.err
     verified = done.document["verification"]
     assert [plan["status"] for plan in verified["plans"]] == ["ok", "ok"]

@@ -94,7 +94,7 @@ def test_wheels_of_a_folder_count_as_the_interpreters_own(checkout):
     wheel(checkout / "wheels", "simpy", "4.2", "simpy")
     wheel(checkout / "wheels", "rich", "12.0", "rich")
     (checkout / "site" / "pip").symlink_to(Path(find_spec("pip").origin).parent)
-    done = run(checkout, "gpu-first", STEPCAST_WHEELS="wheels")
+    done = run(checkout, "gpu-first", SCHEDCAST_WHEELS="wheels")
     assert done.returncode == 2
     assert "simpy" not in done.stderr
     assert "rich>=13, " in done.stderr
@@ -128,6 +128,6 @@ def test_both_commands_load_only_packages_that_are_asked_for():
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     loaded = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, env=env).stdout.split()
     by_module = packages_distributions()
-    used = {by_module[name][0].lower().replace("_", "-") for name in loaded if name in by_module} - {"stepcast", "setuptools"}
+    used = {by_module[name][0].lower().replace("_", "-") for name in loaded if name in by_module} - {"schedcast", "setuptools"}
     assert used - closure([*system_python.NEEDED, "torch"]) <= {"cython", "charset-normalizer", "tqdm"}  # only if installed
     assert used >= {"torch", "pydantic", "simpy", "typer"}

@@ -6,11 +6,11 @@ from typing import Any
 import streamlit as st
 
 from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
-from traces.shipped import shipped_validations
+from traces.documents.shipped import shipped_validations
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures.coverage_chart import coverage_figure
-from ui.text.labels import markdown_escaped
+from ui.present.figures.coverage_chart import coverage_figure
+from ui.present.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Accuracy", ":material/target:", 75
 

@@ -5,21 +5,23 @@ from functools import partial
 
 import streamlit as st
 
-from simulator.board import order_csv
-from simulator.board.order import Order, OrderError
+from simulator.plan.board import order_csv
+from simulator.plan.board.order import Order, OrderError
 from traces import units
-from traces.errors import StepcastError, UnknownNameError
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.board_edits import dropped, edits_ui, move_ui, picked, spare_lanes, text_ui
 from ui.app.board_history import EDITS, Edit, History, history_of, open_history
 from ui.app.board_run import board_run_ui
-from ui.app.links import OPTIONS, command, query_of, request_fields
-from ui.app.model import OnBoard, Predictor, Request
-from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, title
-from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, picture, refuse_link, share_ui
+from ui.app.links import command, query_of
+from ui.app.request_form import put_link, request_ui, title
+from ui.app.share_parts import Download, check_link, keep_link, picture, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.timeline_parts import timelines_canvas
-from ui.text import boards
-from ui.text.labels import SCHEDULE, markdown_escaped
+from ui.present.text import boards
+from ui.present.text.labels import SCHEDULE, markdown_escaped
+from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import OnBoard
 
 TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
 ABOUT = (
@@ -34,15 +36,10 @@ FILE = "board.csv"
 
 def page() -> None:
     """Show the controls in the sidebar, and the board of one of their strategies."""
-    predictor = predictor_ui("predict")
-    if predictor is None:
-        return
-    linked = linked_or_first(opened_by_link("board", (*OPTIONS, START)), predictor.choices())
-    if linked is not None:
-        put_fields(request_fields(linked), predictor.choices())
+    linked = put_link("board", START)
     try:
         with st.sidebar:
-            request = request_ui(predictor)
+            request = request_ui()
         if linked is not None:
             put_start(linked, request)
         st.subheader(title(request), anchor=False)
@@ -50,14 +47,14 @@ def page() -> None:
         strategy = select(st, "Strategy to start from", request.strategies, "board strategy")
         keep_link("board", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
         with st.spinner("Predicting", show_time=True):
-            started = predictor.on_board(request, strategy)
-        board_ui(predictor, request, strategy, started)
-    except StepcastError as error:
+            started = jobs.on_board(request, strategy)
+        board_ui(request, strategy, started)
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
 
 
-def put_start(linked: Mapping[str, Sequence[str]], request: Request) -> None:
-    """Choose the strategy to start from that a link names. Raises StepcastError if it is not among the request's strategies."""
+def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:
+    """Choose the strategy to start from that a link names. Raises SchedcastError if it is not among the request's strategies."""
     named = linked.get(START, [""])[-1]
     if named in request.strategies:
         st.session_state["board strategy"] = named
@@ -66,12 +63,12 @@ def put_start(linked: Mapping[str, Sequence[str]], request: Request) -> None:
         check_link(request)
 
 
-def board_ui(predictor: Predictor, request: Request, strategy: str, started: OnBoard) -> None:
+def board_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
     """Show the board, what is said of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
     board = started.board
 
     def step_s(order: Order) -> float | None:
-        edited = predictor.on_board(request, strategy, order).edited
+        edited = jobs.on_board(request, strategy, order).edited
         return None if edited is None else edited.prediction.step_s
 
     history = history_of((request, strategy), board.own, started.own.prediction.step_s, step_s)
@@ -80,8 +77,8 @@ def board_ui(predictor: Predictor, request: Request, strategy: str, started: OnB
         history.add(Edit(words, order, step_s(order)))
         st.rerun()
 
-    present = predictor.on_board(request, strategy, history.order)
-    drawn = present if present.edited is not None else predictor.on_board(request, strategy, history.last_correct)
+    present = jobs.on_board(request, strategy, history.order)
+    drawn = present if present.edited is not None else jobs.on_board(request, strategy, history.last_correct)
     verdict_ui(present, history, strategy)
     heading, spare = canvas_title(present, drawn), spare_lanes(history.order)
     done = timelines_canvas([drawn.edited.timeline], "board", heading, events=("selected",), editable=True, spare=spare)

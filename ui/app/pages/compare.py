@@ -7,21 +7,21 @@ from functools import partial
 import streamlit as st
 
 from simulator.predict.sweep import Axis, Outcome, points
-from traces.comparison import PYTORCH
-from traces.errors import StepcastError
+from traces.documents.comparison import PYTORCH
+from traces.errors import SchedcastError
 from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
-from ui.app.links import OPTIONS, query_of, request_fields
-from ui.app.model import Predictor, Request
-from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, request_words
-from ui.app.share_parts import Download, csv, keep_link, opened_by_link, share_ui
+from ui.app.links import query_of
+from ui.app.request_form import put_link, request_ui, request_words
+from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures import sweep_chart
-from ui.text import sweeps as sweep_words
-from ui.text.formulas import formulas_of
-from ui.text.labels import markdown_escaped, strategy_name
+from ui.present.figures import sweep_chart
+from ui.present.text import sweeps as sweep_words
+from ui.present.text.formulas import formulas_of
+from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.request import JobRequest
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"
@@ -36,7 +36,7 @@ _KEY = "sweep"
 class Sweep:
     """A sweep that is running or has ended. `remembered`: whether its outcomes are in the session's history."""
 
-    request: Request
+    request: JobRequest
     changed: tuple[Parameter, ...]
     axes: tuple[Axis, ...]
     run: BackgroundRun[tuple[float, ...], Outcome]
@@ -45,21 +45,17 @@ class Sweep:
 
 def page() -> None:
     """Let the user choose a job, strategies and parameters, and show what is predicted."""
-    predictor = predictor_ui("predict")
-    if predictor is None:
-        return
-    linked = linked_or_first(opened_by_link("compare", [*OPTIONS, OVER]), predictor.choices())
+    linked = put_link("compare", OVER)
     if linked is not None:
-        put_fields(request_fields(linked), predictor.choices())
         put_parameters(linked.get(OVER, ()))
     try:
         with st.sidebar:
-            request = request_ui(predictor)
+            request = request_ui()
         chosen, asked = parameters_ui(request)
         keep_link("compare", query(request, chosen))
         if asked:
-            start(predictor, request, chosen)
-    except StepcastError as error:
+            start(request, chosen)
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
@@ -70,7 +66,7 @@ def page() -> None:
     history_ui()
 
 
-def query(request: Request, chosen: Sequence[tuple[Parameter, str]]) -> dict[str, list[str]]:
+def query(request: JobRequest, chosen: Sequence[tuple[Parameter, str]]) -> dict[str, list[str]]:
     """The query of a link that opens this page with the same choices."""
     over = [f"{parameter.name}={''.join(written.split())}" for parameter, written in chosen]
     return query_of(request) | ({OVER: over} if over else {})
@@ -93,7 +89,7 @@ def _values_key(number: int, name: str) -> str:
     return f"sweep values {number} {name}"
 
 
-def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
+def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], bool]:
     """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
     offered = {parameter.name: parameter for parameter in parameters(request)}
@@ -109,14 +105,14 @@ def parameters_ui(request: Request) -> tuple[list[tuple[Parameter, str]], bool]:
     return chosen, st.button("Compare", type="primary", icon=":material/play_arrow:")
 
 
-def start(predictor: Predictor, request: Request, chosen: Sequence[tuple[Parameter, str]]) -> None:
-    """Start a sweep in the background, in place of an earlier one. Raises StepcastError for unusable values."""
+def start(request: JobRequest, chosen: Sequence[tuple[Parameter, str]]) -> None:
+    """Start a sweep in the background, in place of an earlier one. Raises SchedcastError for unusable values."""
     changed = tuple(parameter for parameter, _ in chosen)
     axes = tuple(Axis(parameter.name, parse_values(written, parameter)) for parameter, written in chosen)
     check_points(axes)
     if _KEY in st.session_state:
         st.session_state[_KEY].run.stop()
-    run = BackgroundRun(points(axes), partial(outcomes_at, predictor, request, changed))
+    run = BackgroundRun(points(axes), partial(outcomes_at, request, changed))
     st.session_state[_KEY] = Sweep(request, changed, axes, run)
 
 

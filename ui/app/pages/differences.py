@@ -5,18 +5,18 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.diff.traces import Compared, compare_traces
-from traces.errors import StepcastError, UnknownNameError
-from traces.shipped import example_traces
+from simulator.replay.diff.traces import Compared, compare_traces
+from traces.documents.shipped import example_traces
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.figures.waterfall_chart import waterfall_figure
-from ui.reports.diff import diff_section
-from ui.text import diffs as diff_words
-from ui.text.labels import markdown_escaped
+from ui.present.figures.waterfall_chart import waterfall_figure
+from ui.present.reports.diff import diff_section
+from ui.present.text import diffs as diff_words
+from ui.present.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 
@@ -27,7 +27,7 @@ def page() -> None:
     if len(traces) < 2:
         st.info(
             "Two traces are needed, so these are made-up examples. Start the app with"
-            " `stepcast ui --trace before.json.gz --trace after.json.gz`, or upload them at the left."
+            " `schedcast ui --trace before.json.gz --trace after.json.gz`, or upload them at the left."
         )
         traces = example_traces()
     names = [path.name for path in traces]
@@ -54,7 +54,7 @@ def page() -> None:
         check_link((first, second))
         keep_link("differences", query)
         compared = load_compared(str(first), str(second), (_stamp(first), _stamp(second)))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(markdown_escaped(diff_words.change_words(compared.diff)), anchor=False)
@@ -70,7 +70,7 @@ def page() -> None:
     files = [one_page(lambda: [diff_section(compared.diff, compared.one_step())])]
     files.append(Download("Table (CSV)", "diff.csv", "text/csv", lambda: table))
     files.append(Download("Difference (JSON)", "diff.json", "application/json", lambda: json_bytes(compared.diff.document())))
-    share_ui(shlex.join(["stepcast", "diff", str(first), str(second)]), query, files)
+    share_ui(shlex.join(["schedcast", "diff", str(first), str(second)]), query, files)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Comparing the traces")

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_models, start_traces
+from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_traces
 from ui.app.navigation import link_ui
-from ui.text.labels import SCHEDULE, markdown_escaped
+from ui.present.text.labels import SCHEDULE, markdown_escaped
+from ui.request import start_models
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0
 ABOUT = f"How long a training step takes under a schedule: predicted for any machine, and measured by running that schedule. {SCHEDULE}"
@@ -23,7 +24,7 @@ class Door:
     page: str
     label: str
     command: str
-    example: Mapping[str, str | list[str]]
+    example: Mapping[str, list[str]]
     other: tuple[str, ...] = ()
 
 
@@ -37,7 +38,7 @@ def doors() -> list[Door]:
             "What would backward-fusion, TurboDL or several devices give? On this CPU, or on a GPU that you do not have.",
             "what_if",
             f"Yours: {own[0]}" if own else f"Example: {EXAMPLE.model} on {EXAMPLE.machine}",
-            "stepcast ui --model FILE.py:FACTORY",
+            "schedcast ui --model FILE.py:FACTORY",
             first_query(own),
             ("compare", "board", "search", "machine"),
         ),
@@ -47,7 +48,7 @@ def doors() -> list[Door]:
             "Where does a recorded step of torch.profiler lose its time, and what would make it faster?",
             "trace",
             "Your traces" if traces else "Example: a step that waits for its host",
-            "stepcast ui --trace trace.json.gz",
+            "schedcast ui --trace trace.json.gz",
             {},
             ("differences",),
         ),
@@ -57,7 +58,7 @@ def doors() -> list[Door]:
             "How well did predictions hold when the schedules ran?",
             "validate",
             "Your reports" if reports else "Example: lenet5 on two cores",
-            "stepcast validate --model NAME --out DIR",
+            "schedcast validate --model NAME --out DIR",
             {},
             ("accuracy", "papers"),
         ),
@@ -66,7 +67,7 @@ def doors() -> list[Door]:
 
 def page() -> None:
     """Show the doors."""
-    st.title("Stepcast", anchor=False)
+    st.title("Schedcast", anchor=False)
     st.markdown(ABOUT)
     for column, door in zip(st.columns(3), doors(), strict=True):
         with column.container(border=True):

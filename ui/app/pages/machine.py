@@ -1,54 +1,39 @@
 """The app's page of a machine: its figures, the roofline of a job, what was measured on it, and what makes that less reliable."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from functools import lru_cache
 
 import streamlit as st
 
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import own_profile
-from calibrate.sources import costs_for
-from simulator.costs.model import CostModel
-from simulator.costs.op_points import OpPoint, key_points, op_points, roof
-from simulator.job import Job
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
-from simulator.workloads import registry as workloads
-from traces.errors import StepcastError, UnknownNameError
-from traces.profile import Identity, Profile
+from traces.documents.profile import Identity, Profile
+from traces.errors import SchedcastError
 from ui.app.links import command, query_of, request_fields
-from ui.app.model import PROFILE, Request, stored_profiles
-from ui.app.request_form import predictor_ui, put_fields
+from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
-from ui.app.sweeping import costs_stamp
 from ui.app.table_parts import formulas_ui, table_ui
-from ui.figures.roofline_chart import roofline_figure
-from ui.figures.transfer_chart import transfers_figure
-from ui.text import machine_facts
-from ui.text.labels import markdown_escaped
+from ui.present.figures.roofline_chart import roofline_figure
+from ui.present.figures.transfer_chart import transfers_figure
+from ui.present.text import machine_facts
+from ui.present.text.labels import markdown_escaped
+from ui.request import PROFILE, JobRequest, stored_profiles
+from ui.service import jobs
+from ui.service.kept import LARGEST_BATCH, Asked, asked_of
 
 TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
 #: The names in the query of the page's link.
 LINKED = ("machine", "model", "batch", "precision")
-#: The largest batch whose ops are drawn.
-LARGEST_BATCH = 1_000_000
 _THIS_CPU = "this-cpu"
-
-
-@dataclass(frozen=True)
-class MachineOfJob:
-    """A machine with its costs, and the ops of a job on it."""
-
-    model: CostModel
-    points: tuple[OpPoint, ...]
 
 
 def page() -> None:
     """Let the user choose a machine and a job, and show both."""
-    predictor = predictor_ui("machines")
-    if predictor is None:
-        return
-    choices = predictor.choices()
+    choices = jobs.choices()
     linked = opened_by_link("machine", LINKED)
     if linked is not None:
         put_fields(request_fields(linked), choices)
@@ -57,16 +42,16 @@ def page() -> None:
     name = select(second, "Model", choices.models, "model")
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
-    request = Request(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
+    request = JobRequest(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
     try:
         check_link(request)
         keep_link("machine", query_of(request))
-        profile_path = str(stored_profiles().get(chosen, ""))
-        shown = load_machine_of_job(chosen, profile_path, name, min(batch or 1, LARGEST_BATCH), precision, costs_stamp())
-    except StepcastError as error:
+        with st.spinner("Planning the job"):
+            model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
-    profile = shown.model.profile
+    profile = model.profile
     if profile is not None:
         st.write(markdown_escaped(machine_facts.age_words(profile)))
         for warning in machine_facts.warnings(profile, identity_to_compare(chosen, profile)):
@@ -74,16 +59,16 @@ def page() -> None:
     elif chosen == _THIS_CPU:
         st.warning(markdown_escaped(machine_facts.NOT_CALIBRATED))
         if own_profile_differs():
-            st.caption("A profile of this machine exists, but with other software; `stepcast profiles` lists it.")
-    own_roof = roof(shown.model)
+            st.caption("A profile of this machine exists, but with other software; `schedcast profiles` lists it.")
+    own_roof = roof(model)
     keys = key_points(profile) if profile is not None else []
-    st.plotly_chart(roofline_figure(shown.points, own_roof, keys), key="roofline")
-    table_ui(machine_facts.op_cells(shown.points, own_roof))
+    st.plotly_chart(roofline_figure(points, own_roof, keys), key="roofline")
+    table_ui(machine_facts.op_cells(points, own_roof))
     formulas_ui("FLOPs per byte", "FLOP/s", "Share of the roof", "Cold over warm", "Spread", "Slow-down")
-    figures_ui(shown.model)
+    figures_ui(model)
     if profile is not None:
         profile_ui(profile)
-    ops = machine_facts.op_cells(shown.points, own_roof, len(shown.points))
+    ops = machine_facts.op_cells(points, own_roof, len(points))
     share_ui(command(request), query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
 
 
@@ -97,15 +82,12 @@ def own_profile_differs() -> bool:
     return own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in stored_profiles().values())
 
 
-@st.cache_resource(max_entries=8, show_spinner="Planning the job")
-def load_machine_of_job(chosen: str, profile: str, name: str, batch: int, precision: str, stamp: tuple) -> MachineOfJob:
-    """The machine called `chosen`, or of the file `profile`, with the ops of a built-in model's baseline. Made again for new profiles."""
-    if name not in workloads.names():  # built-in names only: the app runs no code of its users
-        raise UnknownNameError("model", name, workloads.names())
-    job = Job(name, batch, precision=precision)
-    _, model = costs_for(job, Path(profile) if profile else None, None if profile else chosen)
-    plan = plan_strategy("baseline", {}, job, model.machine, model)
-    return MachineOfJob(model, tuple(op_points(plan, model)))
+@lru_cache(maxsize=8)
+def machine_of_job(asked: Asked) -> tuple[CostModel, tuple[OpPoint, ...]]:
+    """The costs of the machine that is asked for, and the ops of the job's baseline on it."""
+    machine, model = asked.target
+    plan = plan_strategy("baseline", {}, asked.job, machine, model)
+    return model, tuple(op_points(plan, model))
 
 
 def figures_ui(model: CostModel) -> None:

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.reproduce import registry as reproduce
-from traces.comparison import Validation
-from traces.errors import StepcastError, UnknownNameError
-from traces.reproduction import Paper, Reproduction
+from simulator.papers import registry as reproduce
+from traces.documents.comparison import Validation
+from traces.documents.reproduction import Paper, Reproduction
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.command_parts import command_ui, lines_ui
 from ui.app.model import reports_folder
 from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
 from ui.app.table_parts import table_ui
-from ui.reports import reproduction as reproduction_report
-from ui.text import reproductions as reproduction_words
-from ui.text import sentences, tables
-from ui.text.labels import markdown_escaped
+from ui.present.reports import reproduction as reproduction_report
+from ui.present.text import reproductions as reproduction_words
+from ui.present.text import sentences, tables
+from ui.present.text.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
 #: The module of `ui.app.pages` that shows the runs: this one.
@@ -34,7 +34,7 @@ def page() -> None:
     name = select(st.sidebar, "Paper", list(papers), "paper")
     try:
         check_link(name)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     keep_link("papers", {"paper": [name]})
@@ -57,13 +57,13 @@ def page() -> None:
         try:
             runs.start(["reproduce", name, "--out", str(folder)], PAGE, folder)
             st.rerun()
-        except StepcastError as error:
+        except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
     if kept:
         document_ui(folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
-    share_ui(f"stepcast reproduce {name} --out {name}", {"paper": [name]}, files)
+    share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
 
 
 def paper_folder(name: str) -> Path:
@@ -76,7 +76,7 @@ def document_ui(folder: Path) -> None:
     place = folder / reproduction_report.DOCUMENT
     try:
         document = load_reproduction(str(place), place.stat().st_mtime_ns)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     for paper in document.papers:

@@ -5,22 +5,24 @@ from dataclasses import replace
 import streamlit as st
 
 from traces import units
-from traces.errors import StepcastError
-from traces.search_result import SearchResult
-from ui.app.links import OPTIONS, command, query_of, request_fields
-from ui.app.model import Request, Searched
+from traces.documents.search_result import SearchResult
+from traces.errors import SchedcastError
+from ui.app.links import command, query_of
 from ui.app.navigation import link_ui
-from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, title
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, share_ui
+from ui.app.request_form import put_link, request_ui, title
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
 from ui.app.state import BUTTON, select, several
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
-from ui.figures.search_chart import search_figure
-from ui.figures.waterfall_chart import waterfall_figure
-from ui.reports.search import search_section
-from ui.text import searches
-from ui.text.formulas import FORMULAS, formulas_of
-from ui.text.labels import markdown_escaped, strategy_name
+from ui.present.figures.search_chart import search_figure
+from ui.present.figures.waterfall_chart import waterfall_figure
+from ui.present.reports.search import search_section
+from ui.present.text import searches
+from ui.present.text.formulas import FORMULAS, formulas_of
+from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import Searched
 
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
@@ -33,26 +35,19 @@ SHOWN = 20
 
 def page() -> None:
     """Show the controls in the sidebar, the button that searches, and the last answer under the job that it belongs to."""
-    predictor = predictor_ui("search")
-    if predictor is None:
-        return
-    linked = opened_by_link("search", OPTIONS)
-    put = linked_or_first(linked, predictor.choices())
-    if put is not None:
-        given = request_fields(put)
-        put_fields(given, predictor.choices())
-        searched = given.get("strategies", ()) if linked is not None else ()
-        st.session_state["searched strategies"] = [text.partition(":")[0] for text in searched]
+    linked = put_link("search")
+    if linked is not None:
+        st.session_state["searched strategies"] = [text.partition(":")[0] for text in linked.get("strategy", ())]
     try:
         with st.sidebar:
-            request = request_ui(predictor, every=True)
+            request = request_ui(every=True)
         keep_link("search", query_of(request))
         st.subheader(title(request), anchor=False)
         st.write(ABOUT)
         asked, cancel = st.container(horizontal=True), st.empty()
         if asked.button("Search", type="primary", key=f"{BUTTON}search"):
-            answer_to(predictor, request, cancel)
-    except StepcastError as error:
+            answer_to(request, cancel)
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
     if "searched" not in st.session_state:
         return
@@ -62,7 +57,7 @@ def page() -> None:
     answer_ui(answered, answer)
 
 
-def answer_to(predictor, request: Request, place) -> None:
+def answer_to(request: JobRequest, place) -> None:
     """Search, with progress and a button that cancels. Plans that were evaluated are kept, so that another search continues."""
     st.session_state.pop("searched", None)
     with place.container():
@@ -72,11 +67,11 @@ def answer_to(predictor, request: Request, place) -> None:
         def told(done: int, total: int, text: str) -> None:
             bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(text)}")
 
-        st.session_state["searched"] = (request, predictor.search(request, told))
+        st.session_state["searched"] = (request, jobs.search(request, told))
     place.empty()
 
 
-def answer_ui(request: Request, answer: Searched) -> None:
+def answer_ui(request: JobRequest, answer: Searched) -> None:
     """Show the best plan, why it wins, the chart, the table, and the ways to take the answer along."""
     result = answer.result
     box = st.error if result.winner is None else st.info if searches.tied(result) else st.success
@@ -105,7 +100,7 @@ def plans_ui(result: SearchResult) -> None:
             table_ui(pruned)
 
 
-def take_ui(request: Request, result: SearchResult) -> None:
+def take_ui(request: JobRequest, result: SearchResult) -> None:
     """Let the user take one plan, beside the baseline, to the pages that show it in detail and over a range of batches or links."""
     if not result.fitting:
         return

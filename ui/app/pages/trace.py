@@ -8,25 +8,25 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from simulator.diff.stragglers import stragglers
-from simulator.whatif import registry as whatif
-from simulator.whatif.marked import changes, marked
-from simulator.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
+from simulator.replay.diff.stragglers import stragglers
+from simulator.replay.whatif import registry as whatif
+from simulator.replay.whatif.marked import changes, marked
+from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
 from traces import units
-from traces.errors import StepcastError, UnknownNameError
-from traces.replay_result import ReplayResult, StragglerCost
-from traces.shipped import example_traces
+from traces.documents.replay_result import ReplayResult, StragglerCost
+from traces.documents.shipped import example_traces
+from traces.errors import SchedcastError, UnknownNameError
 from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.text import replays as replay_words
-from ui.text import stragglers as straggler_words
-from ui.text.formulas import FORMULAS
-from ui.text.labels import markdown_escaped
-from ui.text.rules import changed_words
+from ui.present.text import replays as replay_words
+from ui.present.text import stragglers as straggler_words
+from ui.present.text.formulas import FORMULAS
+from ui.present.text.labels import markdown_escaped
+from ui.present.text.rules import changed_words
 
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.
@@ -40,7 +40,7 @@ def page() -> None:
     if not traces:
         st.info(
             "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`,"
-            " and upload the file here, or start the app with `stepcast ui --trace trace.json.gz`."
+            " and upload the file here, or start the app with `schedcast ui --trace trace.json.gz`."
         )
     choices = [(trace,) for trace in traces or example_traces()] + ([tuple(traces)] if len(traces) > 1 else [])
     linked = opened_by_link("trace", LINKED)
@@ -70,9 +70,9 @@ def page() -> None:
         largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
         rule_builder_ui(replay.replay)
         summary_ui(replay, number)
-        command = ["stepcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
+        command = ["schedcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
         share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from simulator.diff.task_errors import GROUPS, grouped, task_errors
-from traces.comparison import Comparison, Validation
-from traces.errors import StepcastError, UnknownNameError
-from traces.shipped import example_report
+from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
+from traces.documents.comparison import Comparison, Validation
+from traces.documents.shipped import example_report
+from traces.errors import SchedcastError, UnknownNameError
+from ui.app.links import command, request_of
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
@@ -17,13 +18,13 @@ from ui.app.training_parts import training_place, training_ui
 from ui.app.uploads import offered_reports, report_upload_ui
 from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
-from ui.figures import charts
-from ui.figures.task_errors_chart import errors_figure
-from ui.reports.report import Report, read_report
-from ui.reports.validations import Shown, validation_section
-from ui.text import sentences, tables, verdicts
-from ui.text import task_errors as error_words
-from ui.text.labels import SCHEDULE, markdown_escaped, row_labels
+from ui.present.figures import charts
+from ui.present.figures.task_errors_chart import errors_figure
+from ui.present.reports.report import Report, read_report
+from ui.present.reports.validations import Shown, validation_section
+from ui.present.text import sentences, tables, verdicts
+from ui.present.text import task_errors as error_words
+from ui.present.text.labels import SCHEDULE, markdown_escaped, row_labels
 
 #: The query that the user came with.
 Link = Mapping[str, Sequence[str]]
@@ -41,7 +42,7 @@ def page() -> None:
     linked = opened_by_link("validate", LINKED) or {}
     try:
         place = place_ui(linked)
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     keep_link("validate", own := {"report": [label_of(place)]})
@@ -65,7 +66,7 @@ def page() -> None:
     validation_summary_ui(validation)
     if chosen is not None:
         comparison_details_ui(validation, comparisons[chosen], report.folders[number][chosen])
-    share_ui(tables.validation_command(validation), own, downloads(validation, comparisons))
+    share_ui(command(request_of(validation), name="validate"), own, downloads(validation, comparisons))
 
 
 def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list[Download]:
@@ -80,7 +81,7 @@ def downloads(validation: Validation, comparisons: Sequence[Comparison]) -> list
 def place_ui(linked: Link) -> Path:
     """The path of the report that the user picks or uploads. If there is none, the page says how to make one, and shows an example.
 
-    Raises StepcastError for a link to a report that is not here.
+    Raises SchedcastError for a link to a report that is not here.
     """
     with st.sidebar:
         new = report_upload_ui()
@@ -91,7 +92,7 @@ def place_ui(linked: Link) -> Path:
         places = [example_report()]
         st.info(
             "No report yet, so this is an example from a CPU with two cores. Make one with"
-            " `stepcast validate --model NAME --batch N --out DIR`. Start the app in the folder that holds it, with it, or open its"
+            " `schedcast validate --model NAME --batch N --out DIR`. Start the app in the folder that holds it, with it, or open its"
             " `validation.json` in the sidebar."
         )
     named = linked.get("report")
@@ -112,7 +113,7 @@ def report_ui(place: Path) -> Report | None:
     """The report at `place`. If it cannot be read, the page says why, and the result is None."""
     try:
         return load_report(str(place), _stamp(place))
-    except StepcastError as error:
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return None
 

@@ -10,29 +10,31 @@ import streamlit as st
 
 from simulator.predict.sweep import outcome
 from traces import units
-from traces.comparison import PYTORCH, Prediction
-from traces.errors import StepcastError
-from traces.predictions import Predictions
+from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.predictions import Predictions
+from traces.errors import SchedcastError
 from ui.app.history import pin, remember
-from ui.app.links import OPTIONS, command, query_of, request_fields
+from ui.app.links import command, query_of
 from ui.app.measure_parts import measuring_ui, unmeasured_ui
 from ui.app.memory_parts import predictions_table_ui, shortage_ui
-from ui.app.model import Forecast, Predictor, Refusal, Request
 from ui.app.navigation import link_ui
-from ui.app.request_form import linked_or_first, predictor_ui, put_fields, request_ui, request_words, title
-from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, opened_by_link, picture, share_ui
+from ui.app.request_form import put_link, request_ui, request_words, title
+from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, picture, share_ui
 from ui.app.state import BUTTON, select
 from ui.app.table_parts import formulas_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
-from ui.figures import charts
-from ui.reports.page import Section
-from ui.reports.predictions import prediction_section, predictions_sections
-from ui.reports.timelines import timeline_section
-from ui.text import odds, sentences, tables
-from ui.text.formulas import FORMULAS, PREDICTED
-from ui.text.labels import markdown_escaped, strategy_name
-from ui.text.predictions import place, predictions_document
+from ui.present.figures import charts
+from ui.present.reports.page import Section
+from ui.present.reports.predictions import prediction_section, predictions_sections
+from ui.present.reports.timelines import timeline_section
+from ui.present.text import odds, sentences, tables
+from ui.present.text.formulas import FORMULAS, PREDICTED
+from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.present.text.predictions import place, predictions_document
+from ui.request import JobRequest
+from ui.service import jobs
+from ui.service.jobs import Forecast, Refusal
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
 #: Rows of the table of the critical path's longest tasks.
@@ -46,25 +48,20 @@ _STEPS = "predicted steps"
 
 def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
-    predictor = predictor_ui("predict")
-    if predictor is None:
-        return
     measuring_ui()
-    linked = linked_or_first(opened_by_link("what if", OPTIONS), predictor.choices())
-    if linked is not None:
-        put_fields(request_fields(linked), predictor.choices())
+    put_link("what if")
     try:
         with st.sidebar:
-            request = request_ui(predictor)
+            request = request_ui()
         keep_link("what if", query_of(request))
         settle(request.batch)
         with st.spinner("Predicting", show_time=True):
-            answers = tuple(predictor.predict_many(request))
-    except StepcastError as error:
+            answers = tuple(jobs.predict_many(request))
+    except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(title(request), anchor=False)
-    answers_ui(predictor, request, answers)
+    answers_ui(request, answers)
     outcomes = [outcome(each.text, (), each.prediction) for each in answers if isinstance(each, Forecast)]
     remember(request_words(request), outcomes)
 
@@ -77,7 +74,7 @@ def settle(batch: int) -> None:
     st.session_state[_SETTLED] = batch
 
 
-def pin_ui(request: Request) -> None:
+def pin_ui(request: JobRequest) -> None:
     """Offer to keep these answers beside those of other requests."""
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Pin", icon=":material/keep:", key=f"{BUTTON}pin", help="Keeps these answers side by side with others you pin."):
@@ -86,14 +83,14 @@ def pin_ui(request: Request) -> None:
         link_ui("compare", "Compare what is pinned")
 
 
-def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecast | Refusal]) -> None:
+def answers_ui(request: JobRequest, answers: Sequence[Forecast | Refusal]) -> None:
     """Show the verdicts, one strategy in detail, all in a table, and the ways to take them along."""
     for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
         st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     if not forecasts:
         return
-    verdicts_ui(predictor, request, forecasts)
+    verdicts_ui(request, forecasts)
     pin_ui(request)
     labels = [tables.prediction_label(answer.prediction) for answer in forecasts]
     fitting = [number for number, answer in enumerate(forecasts) if answer.prediction.fits] or range(len(forecasts))
@@ -107,7 +104,7 @@ def answers_ui(predictor: Predictor, request: Request, answers: Sequence[Forecas
     share_ui(command(request), query_of(request), downloads(request, answers, chosen))
 
 
-def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Forecast]) -> None:
+def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
     unmeasured_ui(request, forecasts)
     shortage_ui([answer.prediction for answer in forecasts])
@@ -115,23 +112,23 @@ def verdicts_ui(predictor: Predictor, request: Request, forecasts: Sequence[Fore
         prediction = answer.prediction
         if not prediction.fits:
             if prediction.largest_batch is None:
-                largest_batch_ui(predictor, request, answer, number)
+                largest_batch_ui(request, answer, number)
         elif prediction.strategy != PYTORCH:
             word = prediction.gain.verdict if prediction.gain is not None else ""
             box = {"faster": st.success, "slower": st.warning}.get(word, st.info)
             box(markdown_escaped(odds.verdict_line(prediction)))
 
 
-def largest_batch_ui(predictor: Predictor, request: Request, answer: Forecast, number: int) -> None:
+def largest_batch_ui(request: JobRequest, answer: Forecast, number: int) -> None:
     """Search for the largest batch that fits when the user asks: other batches are captured for it, which takes a while."""
     if not st.button(f"Find the largest batch of {markdown_escaped(answer.text)} that fits", key=f"{BUTTON}largest {number}"):
         return
     with st.spinner("Predicting other batches", show_time=True):
-        batch = predictor.largest_batch(request, answer.text)
+        batch = jobs.largest_batch(request, answer.text)
     st.write("No batch fits." if batch is None else f"The largest batch that fits is {batch}.")
 
 
-def earlier_step_s(request: Request, forecasts: Sequence[Forecast]) -> Mapping[str, float]:
+def earlier_step_s(request: JobRequest, forecasts: Sequence[Forecast]) -> Mapping[str, float]:
     """The step of each strategy before the last change of the controls, and keeps the present ones for the next change."""
     now = {answer.text: answer.prediction.step_s for answer in forecasts}
     kept = st.session_state.get(_STEPS)
@@ -187,7 +184,7 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
     return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
 
 
-def document(request: Request, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
+def document(request: JobRequest, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
     """What the command line prints with `--json`: one strategy's own document, or that of several."""
     forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
     where = place(request.model, request.batch, machine)
@@ -206,7 +203,7 @@ def page_sections(document: Mapping[str, Any], chosen: Forecast) -> list[Section
     return [*answers, timeline_section(chosen.timeline, f"of {chosen.text}")]
 
 
-def downloads(request: Request, answers: Sequence[Forecast | Refusal], chosen: Forecast) -> list[Download]:
+def downloads(request: JobRequest, answers: Sequence[Forecast | Refusal], chosen: Forecast) -> list[Download]:
     """The page, the table and the document of all answers, and pictures of the chosen one's timeline."""
     predictions = [answer.prediction for answer in answers if isinstance(answer, Forecast)]
     rows = partial(tables.prediction_rows, predictions, chosen.measured_here)

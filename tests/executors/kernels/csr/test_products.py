@@ -6,11 +6,11 @@ import torch
 
 from executors.kernels.csr import sums
 from executors.kernels.csr.products import compile_product
-from simulator.bodies.csr.mask import Mask
-from simulator.bodies.csr.product import ProductPattern
-from simulator.bodies.csr.rules import AdaptiveAveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
-from simulator.bodies.csr.store import Store
-from simulator.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
+from simulator.plan.bodies.csr.mask import Mask
+from simulator.plan.bodies.csr.product import ProductPattern
+from simulator.plan.bodies.csr.rules import AdaptiveAveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
+from simulator.plan.bodies.csr.store import Store
+from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
 from simulator.plan.task import Operand, Task
 from tests.support.csr_cases import CPU, dense
 

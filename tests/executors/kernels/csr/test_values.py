@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from simulator.bodies.csr.mask import Mask
-from simulator.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
+from simulator.plan.bodies.csr.mask import Mask
+from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
 from tests.support import csr_cases as cases
 from tests.support.csr_cases import CONVOLUTIONS, POOLS, Case, dense
 

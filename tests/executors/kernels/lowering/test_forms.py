@@ -20,9 +20,9 @@ from executors.forms import Forms
 from executors.kernels.lowering import attention, batch_norm
 from executors.kernels.registry import handlers
 from executors.tensors import job_tensors
-from simulator.bodies.opcall import OpCall
-from simulator.bodies.oplist import OpList, Step
-from simulator.job import Job
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.oplist import OpList, Step
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies

@@ -6,9 +6,9 @@ import torch
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering import recurrent
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.ops.recurrent import steps
+from simulator.model.job import Job
+from simulator.model.ops.recurrent import steps
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 

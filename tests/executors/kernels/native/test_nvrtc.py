@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from executors.kernels.native import nvrtc
-from traces.errors import StepcastError
+from traces.errors import SchedcastError
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_missing_library_is_named_with_the_package_that_has_it(calls, monkeypa
 
     _install_pathfinder(monkeypatch, missing)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    with pytest.raises(StepcastError) as caught:
+    with pytest.raises(SchedcastError) as caught:
         nvrtc.compiled("source", "k")
     assert str(caught.value) == (
         'the kernel k cannot be compiled because NVRTC is missing (Failure finding "libnvrtc.so": No such file: libnvrtc.so*);'
@@ -59,7 +59,7 @@ def test_a_missing_library_is_named_with_the_package_that_has_it(calls, monkeypa
 
 def test_without_the_pathfinder_the_loader_may_find_the_library(calls, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    with pytest.raises(StepcastError, match=r"NVRTC is missing \(the package cuda-pathfinder, which finds it, is not installed\)"):
+    with pytest.raises(SchedcastError, match=r"NVRTC is missing \(the package cuda-pathfinder, which finds it, is not installed\)"):
         nvrtc.compiled("source", "k")
     monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda source, name: "kernel")
     assert nvrtc.compiled("source", "k") == "kernel"

@@ -18,15 +18,15 @@ from executors.kernels.native import compile as native
 from executors.kernels.native import jacobian_values as native_values
 from executors.kernels.native import nvrtc
 from executors.kernels.native import scan_level as native_level
-from simulator.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.bodies.scan_level import FUSED_WIDTH, ScanLevel
-from simulator.job import Job
 from simulator.machine.presets import load_machine
-from simulator.ops.recurrent.scan_order import order, prefix_order
+from simulator.model.job import Job
+from simulator.model.ops.recurrent.scan_order import order, prefix_order
+from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
+from simulator.plan.bodies.scan_level import FUSED_WIDTH, ScanLevel
 from simulator.plan.task import Operand
 from simulator.plan.views import contiguous
-from simulator.scan.algorithm import exclusive_scan
 from simulator.strategies import registry as strategies
+from simulator.strategies.scan.algorithm import exclusive_scan
 from tests.fake_gpu import FakeGpu
 from tests.support import host_kernels
 
@@ -100,7 +100,7 @@ def test_a_long_linear_level_in_float32(on_host):
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
-    """The up-sweep and the down-sweep through all levels, compared with `simulator.scan`."""
+    """The up-sweep and the down-sweep through all levels, compared with `simulator.strategies.scan`."""
     m, samples, width = 13, 2, 5
     jacobians, gradient = elements(m, samples, width, leftmost)
     shape = native_level.Shape(width, "double")
@@ -109,7 +109,7 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
     expected = exclusive_scan(chain, 0, lambda later, earlier: (later @ earlier.unsqueeze(-1)).squeeze(-1))
 
     def prefixes(count: int, jacobians, first):
-        """Runs the levels from this one up, as the tasks of `simulator.scan` do."""
+        """Runs the levels from this one up, as the tasks of `simulator.strategies.scan` do."""
         if count == 1:
             start = first if leftmost else gradient
             return torch.stack([start] if leftmost else [start, (jacobians[0] @ start.unsqueeze(-1)).squeeze(-1)])
@@ -198,7 +198,7 @@ def test_kernels_are_used_on_cuda_for_two_dtypes_and_narrow_layers():
 
 def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
     def refuse(source, name):
-        raise nvrtc.StepcastError("no NVRTC library")
+        raise nvrtc.SchedcastError("no NVRTC library")
 
     monkeypatch.setattr(nvrtc, "compiled", refuse)
     native._compiled.cache_clear()

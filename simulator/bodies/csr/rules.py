@@ -1,7 +1,0 @@
-"""The ops whose transposed Jacobian has a static pattern: every kind of `SparseRule`."""
-
-from simulator.bodies.csr.elementwise import ElementwiseRule
-from simulator.bodies.csr.pools import AdaptiveAveragePoolRule, AveragePoolRule, MaxPoolRule
-from simulator.bodies.csr.weights import ConvolutionRule, LinearRule
-
-Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule | LinearRule

@@ -1,0 +1,149 @@
+"""The share of a plan that one process runs: its device's tasks, and its part of collectives and of copies between two devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from simulator.machine.machine import HOST
+from simulator.plan.bodies.message import Message
+from simulator.plan.messages import between_devices
+from simulator.plan.plan import Plan
+from simulator.plan.task import Operand, Resource, Segment, Task
+from traces.errors import SchedcastError
+
+
+@dataclass(frozen=True)
+class LocalPlan(Plan):
+    """A device's share of the plan `whole`. `numbers`: the index in `whole.tasks` of each task of `tasks`."""
+
+    whole: Plan | None = None
+    device: str = ""
+    numbers: tuple[int, ...] = ()
+
+    @cached_property
+    def carried(self) -> frozenset[str]:
+        """Carried storages of the whole plan that this device has."""
+        return self.whole.carried & self.storages.keys()
+
+    @cached_property
+    def gradient_sources(self) -> dict[str, Operand]:
+        """Those of the whole plan, since a parameter may lie on another device than its gradient."""
+        return {name: self.whole.gradient_sources[name] for name in self.gradients}
+
+    @cached_property
+    def largest_lag(self) -> int:
+        """That of the whole plan, so that all processes run the same periods."""
+        return self.whole.largest_lag
+
+    @property
+    def empty(self) -> bool:
+        """Whether the device has no tasks."""
+        return not self.tasks
+
+
+def local_plan(plan: Plan, device: str) -> LocalPlan:
+    """The share of `plan` that the process of `device` runs.
+
+    A collective runs on the device's own lane of the same stream, with only the device's operands, which order it relative to the tasks
+    before and after it. A copy between two devices becomes a `Message` on either: it is sent on the lane of the copy, and received on a
+    lane of its own (`directions`), so that a receive that waits holds up nothing but later receives from there. Both processes have their
+    messages in the order of the plan, so the earliest task that waits for a message is always served, and no order of other tasks can
+    deadlock. `after` edges between tasks of two devices are dropped, since data order devices. Raises SchedcastError for a task for which
+    two devices share memory.
+    """
+    receiving = directions(plan)
+    by_segment = [_tasks(segment, device, receiving) for segment in plan.segments]
+    segments = tuple(Segment(tuple(task for _, task in own), part.repeat) for own, part in zip(by_segment, plan.segments, strict=True))
+    used = {o.value for segment in segments for task in segment.tasks for o in (*task.inputs, *task.writes)}
+    values = {name: v for name, v in plan.values.items() if v.device == device or (v.device == HOST and name in used)}
+    local_storages = {value.storage for value in values.values()}
+    return LocalPlan(
+        strategy=plan.strategy,
+        segments=segments,
+        values=values,
+        storages={name: storage for name, storage in plan.storages.items() if name in local_storages},
+        losses=tuple(name for name in plan.losses if name in values),
+        gradients={name: operand for name, operand in plan.gradients.items() if operand.value in values},
+        options=plan.options,
+        semantics=plan.semantics,
+        whole=plan,
+        device=device,
+        numbers=tuple(number for number, _ in by_segment[-1]),
+    )
+
+
+class Direction(NamedTuple):
+    """One way from a device to another: the messages that the lane `stream` of `source` sends to `target`, in the order of the plan."""
+
+    source: str
+    stream: int
+    target: str
+
+
+def directions(plan: Plan) -> dict[Direction, int]:
+    """The stream on which the target of each direction receives. No other task of the plan has it."""
+    tasks = [task for segment in plan.segments for task in segment.tasks]
+    used = {Direction(task.body.source, task.stream, task.body.target) for task in tasks if between_devices(task)}
+    first = 1 + max((task.stream for task in tasks), default=0)
+    return {direction: first + number for number, direction in enumerate(sorted(used))}
+
+
+def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task | None:
+    """What `device` does of a copy between two devices; None if it is neither of them."""
+    body = task.body
+    if body.aliases:
+        raise SchedcastError(
+            f"task {task.name} gives memory of {body.source} a second name on {body.target}, but processes share no memory; run the plan in"
+            " one process, or plan it for several"
+        )
+    if device not in body.ends:
+        return None
+    channel = receiving[Direction(body.source, task.stream, body.target)]
+    message = Message(*body.ends, channel, tuple(o.strides for o in task.writes or task.mutates), body.add)
+    if device == body.source:
+        return replace(task, body=message, device=device, writes=(), mutates=())
+    return replace(task, body=message, device=device, stream=channel, reads=())
+
+
+def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) -> list[tuple[int, Task]]:
+    """The device's tasks, each with its index in the segment."""
+    numbered = []
+    for number, task in enumerate(segment.tasks):
+        body = task.body
+        if body.resource is Resource.COLLECTIVE:
+            if device in body.devices:
+                numbered.append((number, replace(task, device=device, mutates=body.of(device, task))))
+            continue
+        if between_devices(task):
+            half = _half(task, device, receiving)
+            if half is not None:
+                numbered.append((number, half))
+            continue
+        if task.device == device:
+            numbered.append((number, task))
+    names = {task.name for _, task in numbered}
+    return [(number, replace(task, after=tuple(name for name in task.after if name in names))) for number, task in numbered]
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Devices that take part in the collectives of one stream, or source and target of messages; each group needs its own communicator.
+
+    Collectives of one communicator must be issued in the same order on every device. Those of one stream are, those of two streams need not
+    be. The stream of messages is the one on which they are received.
+    """
+
+    devices: tuple[str, ...]
+    stream: int
+
+
+def groups_of(plan: Plan) -> tuple[ProcessGroup, ...]:
+    """The process groups of a plan, in the order in which all processes must create them."""
+    groups = {
+        ProcessGroup(task.body.devices, task.stream)
+        for segment in plan.segments
+        for task in segment.tasks
+        if task.body.resource is Resource.COLLECTIVE
+    } | {ProcessGroup((way.source, way.target), stream) for way, stream in directions(plan).items()}
+    return tuple(sorted(groups, key=lambda group: (group.stream, group.devices)))

@@ -1,0 +1,141 @@
+"""The cost of a key that a profile did not measure, fitted on the keys that it did.
+
+How wrong such a cost is was learned by leaving out whole models (`left_out`). Keys of one class err together: what makes the convolutions
+of a model slower than those of others makes all of them slower.
+"""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.cost import FITTED, Cost
+from simulator.engine.costs.efficiencies import Site, precision_of
+from simulator.engine.costs.left_out import LeftOut, left_out, shipped_left_out
+from simulator.engine.costs.relatives import Relatives, family, scaling_error
+from simulator.engine.costs.roofline import Estimate, Fit, Point, fit, fit_scale
+from simulator.engine.costs.sites import Sites
+from simulator.machine.machine import Machine
+from simulator.plan.task import Task
+from traces.documents.profile import KeyCost, Profile
+
+#: Most keys in a fit; more of them only take time.
+_MOST_POINTS = 400
+
+
+class _ProfileKey(NamedTuple):
+    """A key of the profile that a fit can use."""
+
+    op_class: str
+    family: str
+    sms: int
+    cost: KeyCost
+
+
+class ProfileFits:
+    """Fits on the keys of a profile, made when a key first needs them. `precision`: as in `CostModel`."""
+
+    def __init__(self, machine: Machine, sites: Sites, profile: Profile, precision: str):
+        self._machine, self._sites, self._profile, self._precision = machine, sites, profile, precision
+        self._made: dict[tuple[str, int, bool], Fit | None] = {}
+        self._of_classes: dict[tuple[str, int | None, bool], Fit | None] = {}
+
+    def cost(self, task: Task, device: str, key: str) -> Cost | None:
+        """The fitted cost of a task on a device. None if no key of the profile can be fitted on."""
+        work = task.body.work(task)
+        site = self._sites.of(device)
+        laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
+        if laws[0] is None or laws[1] is None:
+            return None
+        precision = precision_of(task, work.op_class, self._precision)
+        table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
+        points = [_point(site, work.flops, work.bytes, seconds) for seconds in (table.warm, table.cold)]
+        grid, blocks = efficiencies.geometry(task, site)
+        relative = self._relatives.nearest(family(key), key) if site.kind == "gpu" else None
+        if relative is None:
+            warm, cold = (law.at(point) for law, point in zip(laws, points, strict=True))
+            error = max(warm.error, cold.error, self.left_out.error(work.op_class, max(warm.beyond, cold.beyond)))
+            cold_s, common = max(warm.seconds, cold.seconds), f"{work.op_class}@{key.rpartition('@')[2]}"
+            return Cost(key, warm.seconds, cold_s, FITTED, grid, blocks, error=error, common=common)
+        name, factor_log = relative
+        measured = self._profile.costs[name]
+        others = [self._own_point(site, measured, warm) for warm in (True, False)]
+        ratios = [law.ratio(*pair) for law, *pair in zip(laws, points, others, strict=True)]
+        warm_s, cold_s = (other.seconds * ratio for other, (ratio, _) in zip(others, ratios, strict=True))
+        error = max(scaling_error(max(error for _, error in ratios), factor_log), measured.warm.spread)
+        return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=error)
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """The errors of the profile's own models, each fitted on the others; those of the shipped measurements if it has too few models."""
+        return left_out(self._profile, self._without) or shipped_left_out()
+
+    def _without(self, model: str) -> "ProfileFits":
+        """Fits on the keys of the other models."""
+        costs = {key: cost for key, cost in self._profile.costs.items() if cost.model != model}
+        return ProfileFits(self._machine, self._sites, self._profile.model_copy(update={"costs": costs}), self._precision)
+
+    def estimate(self, key: str, cost: KeyCost) -> Estimate | None:
+        """What the fits say of a measured key with nothing in the cache. None without a law, and for a key of several threads."""
+        share = key.rpartition("@")[2]
+        if not share.isdecimal() or not int(share) or (law := self._law(key, cost.op_class, int(share), False)) is None:
+            return None
+        return law.at(self._own_point(self._sites.of(self._machine.devices[0].name, int(share)), cost, False))
+
+    def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
+        """The fit for a key: the better one of its family and its op class at this SM count, else that of its class at any SM count.
+
+        If there is neither, one factor fitted on all keys of the profile scales the whole table.
+        """
+        key_family = family(key)
+        name = (key_family, sms, warm)
+        if name not in self._made:
+            same_family = [item for item in self._keys if (item.op_class, item.sms, item.family) == (op_class, sms, key_family)]
+            fits = [fit(self._points(same_family, warm)), self._of_class(op_class, sms, warm)]
+            best = min((f for f in fits if f is not None), key=lambda f: f.error, default=None)
+            self._made[name] = best or self._of_class(op_class, None, warm) or self._pooled(warm)
+        return self._made[name]
+
+    def _of_class(self, op_class: str, sms: int | None, warm: bool) -> Fit | None:
+        """The fit of an op class at one SM count, or at any."""
+        name = (op_class, sms, warm)
+        if name not in self._of_classes:
+            same = [item for item in self._keys if item.op_class == op_class and sms in (None, item.sms)]
+            self._of_classes[name] = fit(self._points(same, warm))
+        return self._of_classes[name]
+
+    def _pooled(self, warm: bool) -> Fit | None:
+        name = ("", 0, warm)
+        if name not in self._made:
+            self._made[name] = fit_scale(self._points(list(self._keys), warm))
+        return self._made[name]
+
+    @cached_property
+    def _keys(self) -> tuple[_ProfileKey, ...]:
+        keys = []
+        for key, cost in self._profile.costs.items():
+            sms = key.rpartition("@")[2]
+            if cost.op_class and sms.isdecimal() and int(sms) > 0:
+                keys.append(_ProfileKey(cost.op_class, family(key), int(sms), cost))
+        return tuple(keys)
+
+    def _points(self, keys: list[_ProfileKey], warm: bool) -> list[Point]:
+        step, device = len(keys) // _MOST_POINTS + 1, self._machine.devices[0].name
+        return [self._own_point(self._sites.of(device, item.sms), item.cost, warm) for item in keys[::step]]
+
+    def _own_point(self, site: Site, cost: KeyCost, warm: bool) -> Point:
+        """The point of a measured key."""
+        precision = efficiencies.float32_precision(cost.op_class, self._precision)
+        table = efficiencies.seconds(site, cost.op_class, cost.flops, cost.bytes, precision, cost.launches)
+        measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
+        return _point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)
+
+    @cached_property
+    def _relatives(self) -> Relatives:
+        """The keys with a time."""
+        costs = self._profile.costs.items()
+        return Relatives((family(key), key) for key, cost in costs if cost.op_class and cost.warm.median_s > 0)
+
+
+def _point(site: Site, flops: float, moved_bytes: float, table_s: float, measured_s: float = 0.0) -> Point:
+    """A point with FLOPs per SM. On a CPU a task runs on one core, however many the device has."""
+    return Point(flops / (site.sms if site.kind == "gpu" else 1), moved_bytes, table_s, measured_s)

@@ -1,0 +1,290 @@
+"""The cost of each task of a plan alone: measured if the profile has its key, else fitted on the profile, else from the table.
+
+On a GPU, the fit scales the key of the same op at another batch or image size, if that was measured: a library's choice of a kernel for a
+layer outlasts a change of the batch better than a fit over many layers knows it. An op of several threads that was not measured has a
+multiple of its time on one (`threads`).
+
+The host time to issue a task (`Cost.issue_s`) is the key's own if it was measured, else a median over the profile's keys of the same
+family, else of the same op class, else of all keys; for ops that are loops it is counted per launch. It is None if the profile has no issue
+times. An op list costs the sum of its ops.
+
+Costs are medians of the samples, because a measured step is the median of steps: whatever slows a CPU for a while slows all tasks of a
+step, and the median of such steps is the sum of the medians. (Sums of winsorized means were 7.0 % from the median step of eight models on
+one core, sums of medians 5.3 %.) Copies between memories and collectives of a library cost nothing here: links price them. The model also
+says how much concurrent tasks slow each other down (`pair_multipliers`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from math import hypot
+
+import numpy as np
+
+from simulator.engine.costs import efficiencies, fresh_memory
+from simulator.engine.costs.autograd import with_assumed_loop, with_loop
+from simulator.engine.costs.contention import SMALL, group_of
+from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Cost
+from simulator.engine.costs.efficiencies import precision_of
+from simulator.engine.costs.fits import ProfileFits
+from simulator.engine.costs.issue import IssueTimes
+from simulator.engine.costs.sites import Sites
+from simulator.engine.costs.threads import ThreadRatios
+from simulator.machine.machine import Machine
+from simulator.plan.keys import keyed
+from simulator.plan.plan import Plan
+from simulator.plan.task import Resource, Task
+from traces.documents.profile import KeyCost, Profile
+
+
+def linked(task: Task) -> bool:
+    """Whether links determine the task's time."""
+    return task.body.resource in (Resource.LINK, Resource.COLLECTIVE)
+
+
+def measurable(task: Task) -> bool:
+    """Whether calibration measures the task's cost."""
+    return task.body.resource is Resource.COMPUTE
+
+
+class CostModel:
+    """Costs on one machine.
+
+    `precision`: the one that dense kernels use on float32 operands, `fp32`, `tf32` or `default` (convolutions in TF32, products in fp32; on
+    a machine without TF32 that is fp32). None: the profile's.
+    `executor`: for the costs of PyTorch's own loop, which adds to every task, those of the executor (`for_pytorch`).
+    `sampled`: by key and by the number of a sampling, what a sample is as a multiple of the key's median.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        profile: Profile | None = None,
+        precision: str | None = None,
+        executor: "CostModel | None" = None,
+        sampled: Mapping[str, Mapping[int, float]] | None = None,
+    ):
+        """Without a profile every cost comes from the table."""
+        self._executor = executor
+        self.sampled = sampled or {}
+        self.machine = machine
+        self.profile = profile
+        self.precision = precision or (profile.identity.precision if profile is not None else "fp32")
+        if self.precision == "default" and not (machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops):
+            self.precision = "fp32"
+        self._costs: dict[tuple[str, str], Cost] = {}
+        self._equal_to = _first_equal_devices(machine)
+        self._sites = Sites(machine)
+        self._fits = ProfileFits(machine, self._sites, profile, self.precision) if profile is not None else None
+        self._ratios = ThreadRatios(profile) if profile is not None else None
+        self._issues = IssueTimes(profile)
+
+    @cached_property
+    def pair_multipliers(self) -> dict[tuple[str, str], float]:
+        """How many times longer a task of one contention group takes while a task of another runs; empty without measured co-runs.
+
+        Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are left out.
+        """
+        multipliers = self.profile.contention.multipliers if self.profile is not None else {}
+        separate = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
+        pairs = {tuple(pair.split("|")): factor for pair, factor in multipliers.items()}
+        return {pair: factor for pair, factor in pairs.items() if not (separate and SMALL in pair)}
+
+    @cached_property
+    def whole(self) -> "CostModel":
+        """The costs on the machine whose GPU is unsplit."""
+        return self if self.machine.whole is None else CostModel(self.machine.whole, self.profile, self.precision)
+
+    @cached_property
+    def for_pytorch(self) -> "CostModel":
+        """The costs of PyTorch's own loop."""
+        return CostModel(self.machine.for_pytorch, self.profile, self.precision, executor=self)
+
+    @cached_property
+    def by_table(self) -> "CostModel":
+        """The costs of the table on the same machine."""
+        return self if self.profile is None else CostModel(self.machine, None, self.precision)
+
+    def shown_precision(self, precision: str) -> str:
+        """The precision of a job as documents state it: "default" is what it means on this machine, with these costs."""
+        return self.precision if precision == "default" else precision
+
+    @property
+    def co_runs_measured(self) -> bool:
+        """Whether the profile has co-runs, which say how much tasks slow each other down."""
+        return self.profile is not None and bool(self.profile.contention.co_runs)
+
+    def resolve(self, plan: Plan) -> list[Cost]:
+        """One cost per task of `plan.tasks`, in their order."""
+        costs = [self._cost(task, key) for task, key in zip(plan.tasks, plan.body_keys, strict=True)]
+        loop = self.profile.loop if self.profile is not None else None
+        if loop is None or not self.machine.devices[0].threads:
+            return costs
+        return fresh_memory.added(plan, costs, loop.fresh_s_per_byte)
+
+    def cost(self, task: Task) -> Cost:
+        """The cost of one task. Tasks with one key on equal devices share one `Cost` object."""
+        return self._cost(task, task.body.key(task))
+
+    def _cost(self, task: Task, body_key: str) -> Cost:
+        """The cost of a task whose body has this part of its key."""
+        key = keyed(body_key, task, self.machine)
+        device = self._equal_to.get(task.device, task.device)
+        cost = self._costs.get((device, key))
+        if cost is None:
+            cost = self._costs[device, key] = self._price(task, device, key)
+        return cost
+
+    @property
+    def by_work(self) -> bool:
+        """Whether the cost of an op depends on its class, FLOPs and bytes alone: a profile knows ops by their shapes."""
+        return self.profile is None
+
+    def work_cold_s(
+        self, task: Task, op_class: str, fast: bool, flops: np.ndarray, moved_bytes: np.ndarray, outputs: np.ndarray | None
+    ) -> np.ndarray:
+        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes and `efficiencies.outputs`, if there is no profile.
+
+        `fast`: as `efficiencies.fast` says of them.
+        """
+        site = self._sites.of(task.device)
+        precision = precision_of(task, op_class, self.precision)
+        row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
+        return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs)
+
+    def missing(self, plan: Plan) -> dict[str, Task]:
+        """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""
+        recorded = {*self.profile.costs, *self.profile.failures} if self.profile is not None else set()
+        return {key: task for key, task in plan.keys(self.machine).items() if key not in recorded and measurable(task)}
+
+    def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
+        """Fractions of the plan's task seconds (cold) that are measured, fitted and guessed; all 0 if no task takes time."""
+        seconds = dict.fromkeys((MEASURED, FITTED, GUESSED), 0.0)
+        for task, cost in zip(plan.tasks, costs, strict=True):
+            if measurable(task):
+                seconds[cost.source] += cost.cold_s
+        total = sum(seconds.values())
+        return {source: share_s / total if total else 0.0 for source, share_s in seconds.items()}
+
+    def _price(self, task: Task, device: str, key: str) -> Cost:
+        """Price a task on a device. `task` may be a step of an OpList, which has no device."""
+        body = task.body
+        if linked(task):
+            op_class = body.work(task).op_class
+            issue = self._issues.per_launch(key, op_class)
+            cost = Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class)
+            return replace(cost, issue_s=issue.seconds, issue_error=issue.error)
+        if body.resource is Resource.HOST:
+            return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
+        measured = self.profile.costs.get(key) if self.profile is not None else None
+        if measured is not None:
+            cost = self._measured(task, device, key, measured)
+        elif body.inner_ops:
+            cost = self._summed(task, device, key)
+        else:
+            threads = self.machine.device(device).threads
+            fitted = self._together(task, key, threads) if threads else self._fitted(task, device, key)
+            cost = fitted or self._guessed(task, device, key)
+        return self._with_shares(cost, task, device)
+
+    def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
+        return self._fits.cost(task, device, key) if self._fits is not None else None
+
+    def _together(self, task: Task, key: str, threads: int) -> Cost | None:
+        """The cost of a task on several threads, from its cost on one; None if only the table knows that."""
+        if self._ratios is None or self._executor is None:
+            return None
+        alone, (body, _, share) = self._executor.machine.devices[0], key.rpartition("@")
+        one = self._executor._price(task, alone.name, f"{body}@{alone.share_name}")
+        if one.source == GUESSED:
+            return None
+        ratio = self._ratios.ratio(one.op_class, one.cold_s, share, threads)
+        common = one.common and f"{one.op_class}@{share}"
+        return Cost(
+            key, one.warm_s * ratio.value, one.cold_s * ratio.value, FITTED, spread=one.spread, error=hypot(one.error, ratio.error),
+            common=common,
+        )  # fmt: skip
+
+    def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:
+        cold = measured.cold or measured.warm
+        grid, blocks = efficiencies.geometry(task, self._sites.of(device))
+        if self._kind(device) == "gpu":
+            grid, blocks = measured.grid or grid, measured.blocks_per_sm or blocks
+        warm_s, cold_s = measured.warm.median_s, cold.median_s
+        if warm_s > cold_s:  # the cache makes no difference above the noise, so both are samples of one time
+            warm_s = cold_s = (warm_s + cold_s) / 2
+        spread = max(measured.warm.spread, cold.spread)
+        return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=measured.issue_s)
+
+    def _guessed(self, task: Task, device: str, key: str) -> Cost:
+        work = task.body.work(task)
+        site = self._sites.of(device)
+        precision = precision_of(task, work.op_class, self.precision)
+        moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
+        row = efficiencies.row_class(task, work.op_class, precision)
+        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=efficiencies.outputs(task))
+        grid, blocks = efficiencies.geometry(task, site)
+        return Cost(key, seconds.warm, seconds.cold, GUESSED, grid, blocks, error=seconds.error)
+
+    def _summed(self, task: Task, device: str, key: str) -> Cost:
+        """The cost of an op list that was not measured: the sum of its ops. Their errors add up; the weakest source counts."""
+        sms = self.machine.device(device).sms
+        costs = [self._price(step, device, f"{step.body.key(step)}@{sms}") for step in task.body.inner_ops]
+        warm_s, cold_s = sum(c.warm_s for c in costs), sum(c.cold_s for c in costs)
+        grid, blocks = max(((c.grid, c.blocks_per_sm) for c in costs), default=(1, 1))
+        error = sum(c.cold_s * (c.error or c.spread) for c in costs) / cold_s if cold_s else 0.0
+        source = GUESSED if any(c.source == GUESSED for c in costs) else FITTED
+        issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none, since one issue time serves for all
+        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
+
+    def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
+        """Add the task's contention group and the shares of the device's peak and of its memory's bandwidth that it draws alone.
+
+        On a CPU with measured co-runs the memory share is 0, because the multipliers account for it.
+        """
+        work = task.body.work(task)
+        placed = self.machine.device(device)
+        peaks = placed.peak_flops
+        peak = efficiencies.figure(peaks, precision_of(task, work.op_class, self.precision))
+        bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
+        compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
+        memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
+        if placed.kind == "cpu" and self.pair_multipliers:
+            memory = 0.0
+        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
+        issue_s, issue_error = cost.issue_s, 0.0
+        if issue_s is None and (each := self._issues.per_launch(cost.key, work.op_class)).seconds is not None:
+            issue_s = each.seconds * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once
+            issue_error = each.error
+        priced = replace(
+            cost,
+            compute_share=compute,
+            memory_share=memory,
+            launches=task.body.launches,
+            calls=task.body.calls,
+            op_class=work.op_class,
+            issue_s=issue_s,
+            issue_error=issue_error,
+            group=group,
+        )
+        if self._executor is None or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
+            return priced
+        host = self.machine.host(device)
+        if self.profile is None:
+            return priced if host is None else with_assumed_loop(priced, task, host)
+        return priced if self.profile.loop is None else with_loop(priced, task, self.profile.loop, host is not None)
+
+    def _kind(self, device: str) -> str:
+        return self.machine.device(device).kind
+
+
+def _first_equal_devices(machine: Machine) -> dict[str, str]:
+    """Device -> the first device that is equal to it except for its name and its memory's name."""
+    first: dict[tuple, str] = {}
+    equal_to = {}
+    for device in machine.devices:
+        memory = machine.memory(device.name)
+        sharing = sum(other.sms for other in machine.devices if other.memory == device.memory)
+        traits = (replace(device, name="", memory="", peak_flops=()), *sorted(device.peak_flops.items()), replace(memory, name=""), sharing)
+        equal_to[device.name] = first.setdefault(traits, device.name)
+    return equal_to

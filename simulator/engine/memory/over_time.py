@@ -1,0 +1,187 @@
+"""Bytes over time, by one rule that the simulator, validation and the executors share.
+
+A carried storage is allocated all the time. Every other storage has one instance per iteration, which lives from the start of its first
+access to the end of its last; an executor frees it when as many tasks have accessed it as `access_counts` says. An instance of an input
+lives from the start of its iteration's first task. If a copy gives a storage a second name (`Copy(means="alias")`), both names share the
+memory of the first, which is held until neither is accessed any more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT
+from traces.documents.timeline import Span
+
+#: (time in s, bytes held from that time on) pairs in order of time.
+Steps = tuple[tuple[float, int], ...]
+
+
+def access_counts(plan: Plan) -> dict[str, int]:
+    """Number of tasks of one iteration that access each per-iteration storage. After that many accesses its instance can be freed."""
+    counts: dict[str, int] = {}
+    for names in plan.instances:
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def owners(plan: Plan) -> dict[str, str]:
+    """Storage -> the storage whose memory it uses, for storages that a copy makes an alias of another."""
+    owner: dict[str, str] = {}
+    for task in plan.tasks:
+        if task.body.aliases:
+            for read, write in zip(task.reads, task.writes, strict=bool(task.writes)):
+                source = plan.storage_of(read)
+                owner[plan.storage_of(write)] = owner.get(source, source)
+    return owner
+
+
+def carried_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes of carried storages by device."""
+    total = dict.fromkeys(plan.devices, 0)
+    for name in plan.carried:
+        storage = plan.storages[name]
+        total[storage.device] = total.get(storage.device, 0) + storage.bytes
+    return total
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Lifetimes of storage instances. Instance i is of storage `names[storage[i]]` and lives from `begin_s[i]` to `end_s[i]`.
+
+    `begin_s` is inf for an instance that is never accessed, `end_s` is inf for one that is never freed.
+    """
+
+    names: tuple[str, ...]
+    storage: np.ndarray
+    begin_s: np.ndarray
+    end_s: np.ndarray
+
+
+def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
+    """Lifetimes of the instances that the spans of a predicted or measured timeline of `plan` access.
+
+    An instance whose last access is not among the spans is never freed.
+    """
+    names, task_of, border, is_fed = plan.derived(_accesses)
+    if not names or not spans:
+        return Lifetimes(names, np.empty(0, np.int64), np.empty(0), np.empty(0))
+    begins, ends = [], []
+    for started, ended in _by_iteration(plan, spans):
+        first = np.minimum.reduceat(started[task_of], border)
+        first[is_fed] = np.where(np.isfinite(first[is_fed]), started.min(), first[is_fed])
+        begins.append(first)
+        ends.append(np.maximum.reduceat(ended[task_of], border))
+    return Lifetimes(names, np.tile(np.arange(len(names)), len(begins)), np.concatenate(begins), np.concatenate(ends))
+
+
+class _Accesses(NamedTuple):
+    """All accesses of one iteration, storage by storage, so that `reduceat` finds first starts and last ends in one pass.
+
+    `names`: the per-iteration storages. `task_of`: by access, the index of the task. `border`: by storage, its first access. `is_fed`: by
+    storage, whether it is an input's.
+    """
+
+    names: tuple[str, ...]
+    task_of: np.ndarray
+    border: np.ndarray
+    is_fed: np.ndarray
+
+
+def _accesses(plan: Plan) -> _Accesses:
+    owner, carried = owners(plan), plan.carried
+    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
+    names = tuple(name for name in dict.fromkeys(name for accessed in used for name in accessed) if name not in carried)
+    number = {name: position for position, name in enumerate(names)}
+    accesses = sorted((number[name], index) for index, accessed in enumerate(used) for name in accessed if name in number)
+    storage_of = np.array([storage for storage, _ in accesses], np.int64)
+    border = np.searchsorted(storage_of, np.arange(len(names)))
+    fed = {value.storage for value in plan.values.values() if value.kind == INPUT}
+    return _Accesses(names, np.array([index for _, index in accesses], np.int64), border, np.array([name in fed for name in names], bool))
+
+
+def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str, int] = MappingProxyType({})) -> dict[str, Steps]:
+    """Bytes held over time by device, and by the host if the plan has values there.
+
+    `kept_bytes`: by device, what it holds all the time besides the plan's values. At one instant, frees come before allocations.
+    """
+    start_s = min((span.start_s for span in spans), default=0.0)
+    instances = lifetimes(plan, spans)
+    devices = np.array([plan.storages[name].device for name in instances.names] or [""])
+    sizes = np.array([plan.storages[name].bytes for name in instances.names] or [0], np.int64)
+    carried = carried_bytes(plan)
+    for device in sorted({plan.storages[name].device for name in instances.names}):
+        carried.setdefault(device, 0)
+    return {
+        device: steps_of(instances, sizes * (devices == device), base + kept_bytes.get(device, 0), start_s)
+        for device, base in carried.items()
+    }
+
+
+def steps_of(instances: Lifetimes, sizes: np.ndarray, base: int, start_s: float) -> Steps:
+    """Bytes held over time by storages of the given sizes (0 leaves a storage out), on top of `base`; the first step is at `start_s`."""
+    counted = (sizes > 0)[instances.storage]
+    own = sizes[instances.storage[counted]]
+    times = np.concatenate([instances.begin_s[counted], instances.end_s[counted]])
+    changes = np.concatenate([own, -own])
+    finite = np.isfinite(times)
+    times, changes = times[finite], changes[finite]
+    order = np.lexsort((changes, times))
+    times, total = times[order], base + np.cumsum(changes[order])
+    latest = np.append(times[1:] != times[:-1], True) if len(times) else np.empty(0, bool)
+    steps = tuple(zip(times[latest].tolist(), total[latest].tolist(), strict=True))
+    return steps if steps and steps[0][0] <= start_s else ((start_s, base), *steps)
+
+
+def summed_over_devices(memory: Mapping[str, Steps]) -> Steps:
+    """Bytes that all devices of `memory` hold together, over time."""
+    changes: list[tuple[float, int]] = []
+    for steps in memory.values():
+        before = 0
+        for time_s, held in steps:
+            changes.append((time_s, held - before))
+            before = held
+    totals: dict[float, int] = {}
+    total = 0
+    for time_s, change in sorted(changes):
+        total += change
+        totals[time_s] = total
+    return tuple(totals.items())
+
+
+def thinned(steps: Steps, most: int) -> Steps:
+    """At most `most` of the steps: the highest of each short interval, and always the first, the last and the peak."""
+    if len(steps) <= most:
+        return steps
+    (first_s, _), (last_s, _) = steps[0], steps[-1]
+    bins = max(1, most - 2)
+    highest: dict[int, tuple[float, int]] = {}
+    for step in steps[1:-1]:
+        place = min(bins - 1, int((step[0] - first_s) / (last_s - first_s) * bins))
+        if place not in highest or step[1] > highest[place][1]:
+            highest[place] = step
+    return (steps[0], *highest.values(), steps[-1])
+
+
+def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
+    """The most bytes held at any time, by device."""
+    return {device: max(held for _, held in steps) for device, steps in memory.items()}
+
+
+def _by_iteration(plan: Plan, spans: Sequence[Span]) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Start and end times of every iteration, by task index; infinite for tasks that have not run."""
+    position = {task.name: index for index, task in enumerate(plan.tasks)}
+    tables: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for span in spans:
+        table = tables.get(span.iteration)
+        if table is None:
+            table = tables[span.iteration] = (np.full(len(position), np.inf), np.full(len(position), np.inf))
+        index = position[span.task]
+        table[0][index] = span.start_s
+        table[1][index] = span.end_s
+    return tables.values()

@@ -1,0 +1,107 @@
+"""When an executor that allocates per lane may free an instance of a storage: the rule of `over_time`, for GPUs.
+
+A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
+therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
+on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy
+makes a second name of another's memory is freed with it: accesses under both names count.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from simulator.engine.memory.over_time import owners
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan, program
+from simulator.plan.task import INPUT
+
+#: An instance counts as never released if its allocating lane is not ordered after the last access within so many further periods.
+LOOK_AHEAD = 3
+
+
+@dataclass(frozen=True)
+class Releases:
+    """Instances that may be freed after a task has been issued.
+
+    `early[period, task]`: (storage, iteration) pairs of the iterations before `first`, after which the pattern repeats.
+    `steady[task]`: (storage, age) pairs of all iterations from `first` on; age is the task's period minus the iteration.
+    `never_released`: storages that the order of the lanes never releases.
+    """
+
+    early: dict[tuple[int, int], tuple[tuple[str, int], ...]]
+    steady: tuple[tuple[tuple[str, int], ...], ...]
+    first: int
+    never_released: frozenset[str]
+
+    @property
+    def oldest(self) -> int:
+        """The largest age: the number of periods after its first for which an instance has to be kept."""
+        return max((age for items in self.steady for _, age in items), default=0)
+
+
+def releases(plan: Plan, dependencies: Dependencies) -> Releases:
+    """Derive when instances may be freed, for the plan's last segment."""
+    tasks = dependencies.tasks
+    first = dependencies.steady
+    periods = first + dependencies.largest_lag + LOOK_AHEAD + 1
+    early: dict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+    steady: list[list[tuple[str, int]]] = [[] for _ in tasks]
+    released = set()
+    for (period, index), storage, iteration in _released(plan, dependencies, periods):
+        if iteration < first:
+            early[period, index].append((storage, iteration))
+        elif iteration == first:
+            steady[index].append((storage, period - iteration))
+            released.add(storage)
+    every = {name for names in plan.instances for name in names} - _fed(plan)
+    return Releases({at: tuple(items) for at, items in early.items()}, tuple(map(tuple, steady)), first, frozenset(every - released))
+
+
+def _fed(plan: Plan) -> set[str]:
+    return {value.storage for value in plan.values.values() if value.kind == INPUT}
+
+
+def _released(plan: Plan, dependencies: Dependencies, periods: int):
+    """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed."""
+    tasks, fed = dependencies.tasks, _fed(plan)
+    owner = {name: of for name, of in owners(plan).items() if of not in fed and of not in plan.carried}
+    used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name, of in owner.items():
+        names_of[of].append(name)
+    size = len(tasks)
+    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(task.lane for task in tasks))}
+    lane_of = [lanes[task.lane] for task in tasks]
+    counts = Counter(name for names in used for name in names)
+    clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution on every lane that its next task is ordered after
+    clock_after: dict[int, list[int]] = {}  # clock at the end of an execution that other lanes wait for
+    recorded = {edge.index for period in range(dependencies.steady + 1) for edges in dependencies.waits(period) for edge in edges}
+    open_: dict[tuple[str, int], list] = {}  # [allocating lane, accesses left, last access by lane]
+    pending: list[list] = [[] for _ in lanes]
+    for period, index, task in program(tasks, periods, periods):
+        lane, number = lane_of[index], period * size + index
+        clock = clocks[lane]
+        for edge in dependencies.waits(period)[index]:
+            for other, reached in enumerate(clock_after[(period - edge.delta) * size + edge.index]):
+                clock[other] = max(clock[other], reached)
+        clock[lane] = number
+        if index in recorded:
+            clock_after[number] = clock.copy()
+        for name in used[index]:
+            if name in fed:
+                continue
+            key = (name, period - task.lag)
+            entry = open_.setdefault(key, [lane, counts[name], {}])
+            entry[1] -= 1
+            entry[2][lane] = number
+            if not entry[1]:
+                pending[entry[0]].append((key, entry[2]))
+                del open_[key]
+        if pending[lane]:
+            waiting = []
+            for key, accesses in pending[lane]:
+                if all(clock[other] >= last for other, last in accesses.items()):
+                    for name in (key[0], *names_of[key[0]]):
+                        yield (period, index), name, key[1]
+                else:
+                    waiting.append((key, accesses))
+            pending[lane] = waiting

@@ -1,0 +1,152 @@
+"""The training graph: the ops of one training step in program order, as plain data without torch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
+from simulator.plan.task import BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Value
+from traces.errors import UnusableFileError
+from traces.files import first_fault
+
+#: The op that converts a tensor to another type.
+CAST = "aten._to_copy.default"
+#: The op that checks a number on which the course of the step depends.
+CHECK = "schedcast.expect.default"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One aten op of the step.
+
+    `layer` is the module path of the forward op (for a backward op: of the forward op it serves). `gradient` is "dX", "dW" or "dB" for a
+    backward op, by the gradients that depend on its results, and "" for a forward op. `view_calls`: calls that made views since the op
+    before, which are no ops here. Field names are those of Task, so that bodies can read both.
+    """
+
+    name: str
+    body: OpCall
+    phase: str
+    layer: str = ""
+    gradient: str = ""
+    reads: tuple[Operand, ...] = ()
+    writes: tuple[Operand, ...] = ()
+    mutates: tuple[Operand, ...] = ()
+    view_calls: int = 0
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """`reads + mutates`, as in Task."""
+        return self.reads + self.mutates
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """Forward, loss and backward of one (micro-)batch; strategies add the updates.
+
+    `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
+    gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
+    gradient, which has the parameter's strides and a storage of its own. `constants` holds tensors that the model keeps outside its
+    parameters and buffers, as texts (`simulator.model.ops.content`). `assumptions`: what is assumed of values that shapes depend on; a
+    graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
+    needs as well.
+    """
+
+    batch: int
+    ops: tuple[Op, ...]
+    values: Mapping[str, Value]
+    storage_bytes: Mapping[str, int]
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    layers: Mapping[str, str]
+    gradients: Mapping[str, Operand]
+    loss: str
+    constants: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    draws: int = 0
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (producer, consumer) of op indices: the data flow through storages, including in-place changes."""
+        last_writer: dict[str, int] = {}
+        edges: set[tuple[int, int]] = set()
+        for index, op in enumerate(self.ops):
+            for operand in op.inputs:
+                producer = last_writer.get(self.values[operand.value].storage)
+                if producer is not None:
+                    edges.add((producer, index))
+            for operand in (*op.writes, *op.mutates):
+                last_writer[self.values[operand.value].storage] = index
+        return tuple(sorted(edges))
+
+    @cached_property
+    def gradient_ops(self) -> dict[str, int]:
+        """The index of the op that completes the gradient, by parameter."""
+        owner = {self.values[o.value].storage: parameter for parameter, o in self.gradients.items()}
+        last: dict[str, int] = {}
+        for index, op in enumerate(self.ops):
+            for operand in (*op.writes, *op.mutates):
+                parameter = owner.get(self.values[operand.value].storage)
+                if parameter is not None:
+                    last[parameter] = index
+        return last
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        """The values that are parameters, and those that autocast made of parameters by casting them."""
+        parameters = {name for name, value in self.values.items() if value.kind == PARAMETER}
+        casts = (op for op in self.ops if op.body.target == CAST and op.phase == FORWARD and op.reads[0].value in parameters)
+        return frozenset(parameters | {op.writes[0].value for op in casts})
+
+    @property
+    def backward_ops(self) -> tuple[Op, ...]:
+        """Ops of the backward phase."""
+        return tuple(op for op in self.ops if op.phase == BACKWARD)
+
+
+@cache
+def _adapter() -> TypeAdapter:
+    return TypeAdapter(TrainingGraph)
+
+
+def dump(graph: TrainingGraph) -> Any:
+    """The graph as JSON data."""
+    return _adapter().dump_python(graph, mode="json")
+
+
+def load(document: Any) -> TrainingGraph:
+    """The graph that `dump` wrote. Raises UnusableFileError for any other document."""
+    try:
+        graph = _adapter().validate_python(document)
+    except ValidationError as error:
+        raise UnusableFileError(f"the captured graph is damaged {first_fault(error)}; capture it again") from error
+    for fault in _faults(graph):
+        raise UnusableFileError(f"the captured graph is damaged: {fault}; capture it again")
+    return graph
+
+
+def _faults(graph: TrainingGraph) -> Iterator[str]:
+    """Faults that the types alone do not exclude."""
+    for name, value in graph.values.items():
+        if value.name != name or value.kind not in KINDS or value.storage not in graph.storage_bytes:
+            yield f"value {name} has another name, an unknown kind or an unknown storage"
+        yield from geometry_faults(value, f"value {name}")
+    yield from (f"storage {name} has {size} bytes" for name, size in graph.storage_bytes.items() if not 0 <= size <= LARGEST_STORAGE)
+    for op in graph.ops:
+        if op.phase not in (FORWARD, BACKWARD):
+            yield f"op {op.name} has phase {op.phase!r}"
+        for operand in (*op.inputs, *op.writes):
+            yield from operand_faults(graph.values, operand, f"op {op.name}")
+        yield from body_faults(op, f"op {op.name}")
+    named = (*graph.inputs, *graph.parameters, graph.loss, *graph.constants)
+    yield from (f"{name!r} is not among its values" for name in named if name not in graph.values)
+    if set(graph.parameters) != set(graph.gradients) or not set(graph.parameters) <= set(graph.layers):
+        yield "its parameters, gradients and layers do not belong together"
+    for name, operand in graph.gradients.items():
+        yield from operand_faults(graph.values, operand, f"the gradient of {name}")
+    if graph.batch < 1 or len({op.name for op in graph.ops}) < len(graph.ops):
+        yield "it has no samples, or two ops of one name"

@@ -1,0 +1,245 @@
+"""A training job: the model, the batch size and the optimizer. It captures its graph on demand."""
+
+import hashlib
+import re
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+from simulator.model.graph import TrainingGraph
+from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
+from simulator.plan.bodies.update import check_form, hyper_parameters
+from simulator.plan.in_use import PlansInUse
+from traces.errors import SchedcastError, UnknownNameError
+from traces.interrupts import interrupts_delayed
+
+#: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
+DEFAULT = "default"
+PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
+LAYOUTS = ("nchw", "nhwc")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training step's worth of work.
+
+    Not modelled: torch.compile, dynamic shapes, sparse gradients.
+    """
+
+    model: str
+    """Built-in name, `path/to/file.py:factory`, `package.module:factory`, or `torchvision:NAME`, `timm:NAME`, `hf:NAME`."""
+    batch: int
+    """Samples per step, all micro-batches together."""
+    image_size: int | None = None
+    """Side of the input image, or sequence length; None for the model's own."""
+    optimizer: str = "momentum"
+    """sgd, momentum, nesterov, adagrad, rmsprop, adadelta, adam or adamw."""
+    form: str = "foreach"
+    """PyTorch's form of the update: for, foreach or fused."""
+    lr: float | None = None
+    """Learning rate; None for the optimizer's default."""
+    lr_schedule: str | None = None
+    """Learning rates by phase, as ITERATION:RATE,...: each from its iteration (from 0) on; None for one rate."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradients; None for no clipping."""
+    accumulate: int = 1
+    """Micro-batches whose gradients are accumulated before the update."""
+    precision: str = "fp32"
+    """default (PyTorch's own), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
+    layout: str = "nchw"
+    """Memory layout of images: nchw or nhwc."""
+    autocast: str = ""
+    """With amp, the kind of device whose rules autocast follows: gpu, else a CPU's. A plan has those of its machine (`on`)."""
+    seed: int = 0
+    """Seed of initial parameters, inputs and dropout masks."""
+    _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
+    _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        try:
+            self.model.encode()
+        except UnicodeEncodeError as error:
+            raise SchedcastError(f"--model {self.model!a} is not UTF-8 text; expected a name that is; rename the file") from error
+        for name in ("batch", "accumulate"):
+            if getattr(self, name) < 1:
+                raise SchedcastError(f"--{name} is {getattr(self, name)}; expected at least 1")
+        if self.image_size is not None and self.image_size < 1:
+            raise SchedcastError(f"--image-size is {self.image_size}; expected at least 1")
+        if self.batch % self.accumulate:
+            raise SchedcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
+        for kind, value, allowed in (("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS)):
+            if value not in allowed:
+                raise UnknownNameError(kind, value, allowed)
+        check_form(self.optimizer, self.form)
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise SchedcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
+        if self.lr is not None and not 0 <= self.lr < float("inf"):
+            raise SchedcastError(f"--lr is {self.lr}; expected a finite number of at least 0")
+        if self.rates and not self.rates[0][0] and self.lr is not None:
+            raise SchedcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of one micro-batch."""
+        return self.batch // self.accumulate
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of floating-point parameters and inputs."""
+        return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
+
+    @property
+    def autocast_dtype(self) -> str | None:
+        """The lower precision of autocast; None without autocast."""
+        return {"amp": "bfloat16", "amp-fp16": "float16"}.get(self.precision)
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.model.layers.loss_scaling`)."""
+        return self.autocast_dtype == "float16"
+
+    @property
+    def needs_all_gradients(self) -> str:
+        """What of the job needs every gradient before the first update, in words that follow "cannot"; empty if nothing does."""
+        if self.clip_norm is not None:
+            return f"clip by the global norm (--clip-norm {self.clip_norm})"
+        return f"skip steps whose gradients overflow (--precision {self.precision})" if self.scales_loss else ""
+
+    @property
+    def _autocast_rules(self) -> tuple[str, str] | None:
+        return None if self.autocast_dtype is None else (self.autocast_dtype, self.autocast)
+
+    @property
+    def hyper(self) -> tuple[tuple[str, float], ...]:
+        """Hyper-parameters of the optimizer as (name, number) pairs, with defaults filled in."""
+        return hyper_parameters(self.optimizer, **({} if self.lr is None else {"lr": self.lr}))
+
+    @cached_property
+    def rates(self) -> tuple[tuple[int, float], ...]:
+        """(first iteration, learning rate) of the phases of `lr_schedule`. Raises SchedcastError if it is unusable."""
+        return _rates(self.lr_schedule) if self.lr_schedule is not None else ()
+
+    @cached_property
+    def factory(self):
+        """The model's factory (`models.factory.Factory`)."""
+        from simulator.model.find import find_factory
+
+        return find_factory(self.model, self.image_size)
+
+    def with_seed(self, seed: int) -> "Job":
+        """Return the same job with another seed. Captured graphs, which do not depend on it, are shared."""
+        seeded = replace(self, seed=seed)
+        seeded._graphs.update(self._graphs)
+        return seeded
+
+    def on(self, kind: str) -> "Job":
+        """Return the job as a device of this kind runs it: with its rules of autocast and its precision. Captured graphs are shared."""
+        precision = "fp32" if (self.precision, kind) == (DEFAULT, "cpu") else self.precision
+        autocast = self.autocast if self.autocast_dtype is None else kind
+        if (precision, autocast) == (self.precision, self.autocast):
+            return self
+        job = replace(self, precision=precision, autocast=autocast)
+        for shared in ("_graphs", "_plans"):
+            object.__setattr__(job, shared, getattr(self, shared))
+        return job
+
+    @property
+    def plans(self) -> PlansInUse:
+        """The plans of this job that are in use."""
+        return self._plans
+
+    def build(self, batch: int | None = None):
+        """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
+        from simulator.model.factory import call_factory
+
+        with interrupts_delayed():
+            import torch
+
+        torch.manual_seed(self.seed)
+        built = call_factory(self.factory, self.batch if batch is None else batch)
+        if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
+            built.replace_tensors(self._converted)
+        built.autocast = self._autocast_rules
+        if self.scales_loss:
+            built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
+        return built
+
+    def _converted(self, tensor):
+        """Convert a tensor to the job's precision and layout."""
+        import torch
+
+        if not tensor.is_floating_point():
+            return tensor
+        tensor = tensor.to(getattr(torch, self.dtype))
+        return tensor.contiguous(memory_format=torch.channels_last) if self.layout == "nhwc" and tensor.dim() == 4 else tensor
+
+    def data(self):
+        """Return the batches to train on (`workloads.data.Batches`) in the job's precision and layout; None without a data set."""
+        if self.factory.data is None:
+            return None
+        batches = self.factory.data(self.batch, self.seed)
+
+        def make(numbers):
+            inputs, target = batches.make(numbers)
+            return tuple(map(self._converted, inputs)), self._converted(target)
+
+        return replace(batches, make=make)
+
+    def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
+        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`.
+
+        It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
+        `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
+        """
+        arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
+        if arguments not in self._graphs:
+            self._graphs[arguments] = self._load_or_capture(*arguments[:2])
+        return self._graphs[arguments]
+
+    def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
+        from simulator.model.capture import cache as graph_cache
+
+        fingerprint = self.factory.fingerprint
+        key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout, *(self._autocast_rules or ()))
+        graph = graph_cache.load(key) if fingerprint is not None else None
+        if graph is None:
+            with interrupts_delayed():
+                from simulator.model.capture.capture import capture
+
+            graph = capture(lambda: self.build(batch), batch, float(parts), repeats=self.factory.repeats)
+            if fingerprint is not None:
+                graph_cache.store(key, graph)
+        return graph
+
+    def describe(self) -> dict[str, object]:
+        """Return the job's fields as plain data, for documents."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+
+    @property
+    def label(self) -> str:
+        """A short name for files: model and batch."""
+        stem = Path(self.model.rpartition(":")[0]).stem + "-" + self.model.rpartition(":")[2] if ":" in self.model else self.model
+        size = f"-{self.image_size}px" if self.image_size else ""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stem}{size}-b{self.batch}").strip("-")
+
+    @property
+    def digest(self) -> str:
+        """A short hash of everything that decides the plan."""
+        return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()
+
+
+def _rates(text: str) -> tuple[tuple[int, float], ...]:
+    """Read ITERATION:RATE,... with increasing iterations. Raises SchedcastError for anything else."""
+    rates: list[tuple[int, float]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9}):([^\s:]{1,40})\s*", part)
+        try:
+            first, rate = int(match[1]), float(match[2])
+        except (TypeError, ValueError):
+            first, rate = 0, float("nan")
+        if not 0 <= rate < float("inf"):
+            raise SchedcastError(f"--lr-schedule {text[:60]!r}: {part[:40]!r} is not ITERATION:RATE; give it as in 0:0.1,300:0.01")
+        if rates and first <= rates[-1][0]:
+            raise SchedcastError(f"--lr-schedule {text[:60]!r}: iteration {first} does not come after {rates[-1][0]}; list them in order")
+        rates.append((first, rate))
+    return tuple(rates)

@@ -1,1 +1,0 @@
-"""Models. In: a name or a factory. Out: a module with a batch and a loss, in one form."""

@@ -1,0 +1,208 @@
+"""Pipelined training with stale weights (Zhang and Abdelrahman, 2021) on two GTX 1060: bounds, stale weights and memory.
+
+The paper counts stages of forward and backward: its 4 stages are one pair of pipeline registers, on two GPUs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from simulator.model.job import Job
+from simulator.papers import pipeline_model as model
+from simulator.papers import registry
+from simulator.papers.claims import span
+from simulator.papers.pipeline_model import NumberedLayer
+from simulator.papers.predicting import BASELINE, Missing, Steps, first_missing
+from simulator.papers.registry import line
+from traces.documents.base import Data
+from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
+
+PAPER = registry.get("pipeline")
+STRATEGY = "stale-pipeline"
+MIB = 2**20
+#: Samples per minibatch of tables 5, 7 and 9.
+BATCH = 128
+IMAGE_SIZE = 32
+#: Speed-ups of hybrid training: half of the iterations are pipelined; section 6.5: 100 of 200 epochs are.
+_half, _hybrid = partial(model.hybrid, 1, 2), partial(model.hybrid, 100, 200)
+#: The relative increases of memory that are compared.
+INCREASES = {
+    "stale weights": model.stale_increase,
+    "PipeDream, as charged": model.pipedream_increase,
+    "PipeDream, as it runs": model.one_f_one_b_increase,
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network with a placement: pairs of registers after the layers `placement`, counted from 1. `model`: a built-in model."""
+
+    name: str
+    model: str
+    placement: tuple[int, ...]
+
+    @property
+    def placed(self) -> str:
+        """The placement as the paper writes it."""
+        return f"({', '.join(map(str, self.placement))})"
+
+    @property
+    def title(self) -> str:
+        """The name with the placement."""
+        return f"{self.name} {self.placed}"
+
+
+class Scope(Data):
+    """The scope of what is computed.
+
+    `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
+    `stale`: networks whose percentage of stale weights is computed, beside those above; section 6.3 has a pair of registers more after
+    every two layers, from (3, 5, 7) on, and section 6.4 the placement of hybrid training. `batches`: samples per minibatch of figure 8.
+    """
+
+    pairs: tuple[int, ...]
+    resnets: tuple[Network, ...]
+    memory: tuple[Network, ...]
+    stale: tuple[Network, ...]
+    batches: tuple[int, ...]
+
+
+SCOPE = PAPER.scope(Scope)
+
+
+@dataclass(frozen=True)
+class Pipelined:
+    """The predicted speed-up of pipelined training over one GPU; `not_hidden`: if all GPUs wait for every transfer."""
+
+    speedup: float
+    not_hidden: float
+    status: str = OK
+
+
+#: A network's layers, or why they could not be captured, by built-in model.
+Layers = Mapping[str, tuple[NumberedLayer, ...] | Missing]
+#: The layers of networks that could be captured.
+Captured = Mapping[Network, tuple[NumberedLayer, ...]]
+
+
+def predictions() -> int:
+    """Return the number of networks that are captured, and of those that are predicted."""
+    return len(_models()) + len(SCOPE.resnets)
+
+
+def reproduce(steps: Steps) -> Paper:
+    """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
+    layers = {name: steps.attempt(name, lambda name=name: model.numbered_layers(_job(name).graph())) for name in _models()}
+    pipelined = {network: _pipelined(network, layers[network.model], steps) for network in SCOPE.resnets}
+    networks = (*SCOPE.resnets, *SCOPE.memory)
+    first_of = {network.model: network for network in reversed(networks)}
+    first = [network for network in networks if first_of[network.model] is network]
+    tables = (
+        PAPER.table("bounds", bounds_rows(SCOPE.pairs)),
+        PAPER.table("speedups", speedup_rows(pipelined)),
+        PAPER.table("stale", _layer_rows(dict.fromkeys((*networks, *SCOPE.stale)), layers, _staleness)),
+        PAPER.table("sizes", _layer_rows(first, layers, _sizes, placed=False)),
+        PAPER.table("memory", _layer_rows(networks, layers, _increases)),
+    )
+    resnets, others = (
+        {n: own for n in group if not isinstance(own := layers[n.model], Missing)} for group in (SCOPE.resnets, SCOPE.memory)
+    )
+    return PAPER.paper(steps, tables, (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others)), [_chart(others)])
+
+
+def _models() -> list[str]:
+    """Return the models of all networks, each once."""
+    return list(dict.fromkeys(network.model for network in (*SCOPE.resnets, *SCOPE.memory, *SCOPE.stale)))
+
+
+def _job(name: str) -> Job:
+    return Job(name, BATCH, IMAGE_SIZE)
+
+
+def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Missing, steps: Steps) -> Pipelined | Missing:
+    """Predict a network on one GPU, and with stale weights on a GPU for each stage."""
+    if isinstance(layers, Missing):
+        steps.report(network.name)
+        return layers
+    job = _job(network.model)
+    text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
+    predicted = steps.of(job, [text])
+    one, several = predicted[BASELINE], predicted[text]
+    missing = first_missing(one, several)
+    return missing or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
+
+
+def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:
+    """Yield section 4.1: the same from the cycles of pipelines of such stages, and the closed forms as published."""
+    for count in pairs:
+        cycles, stages = model.of_equal_accelerators(count), model.of_equal_stages(count)
+        values = (2 * count + 1, cycles, stages, model.of_equal_layers(count, 2.0), _half(cycles), _half(stages))
+        printed = (None, 2 * count + 1, count + 1, 1.5 * count + 1, _half(2 * count + 1), _half(count + 1))
+        yield {"pairs": count}, values, printed
+
+
+def speedup_rows(predicted: Mapping[Network, Pipelined | Missing]) -> Iterator[tuple]:
+    """Yield table 5: pipelined training, and hybrid training from its speed-up. `predicted`: pipelined training."""
+    for network, own in predicted.items():
+        pipelined, hybrid = (PAPER.values(name).get(network.title) for name in ("pipelined", "hybrid"))
+        values = (None, None, None) if isinstance(own, Missing) else (own.speedup, own.not_hidden, _hybrid(own.speedup))
+        by_formula = pipelined and _hybrid(pipelined)
+        yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), own.status
+
+
+def _layer_rows(networks: Iterable[Network], layers: Layers, figures: Callable, placed: bool = True) -> Iterator[tuple]:
+    """Yield a row for each network. `figures`: by network and layers (None if not captured), the computed and the published ones."""
+    for network in networks:
+        own = layers[network.model]
+        captured, status = (None, own.status) if isinstance(own, Missing) else (own, OK)
+        yield {"network": network.name, **({"placement": network.placed} if placed else {})}, *figures(network, captured), status
+
+
+def _staleness(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Sequence, Sequence]:
+    """Sections 4.1 and 6.3: how many weights are stale, and by how many cycles at most."""
+    degree = 2 * len(network.placement)
+    return (degree + 2, degree, own and model.stale_weights(own, network.placement)), ()
+
+
+def _sizes(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Sequence, Sequence]:
+    """Table 9: what the increases of memory are computed from."""
+    weights, activations = (own and sum(getattr(each, name) for each in own) for name in ("weights_bytes", "activations_bytes"))
+    return (weights, own and 2 * activations), [mib * MIB for mib in PAPER.values("sizes, MiB").get(network.title, ())]
+
+
+def _increases(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Sequence, Sequence]:
+    """Tables 7 and 9: memory beyond plain training, with both accountings of PipeDream's copies of the weights."""
+    increases = [own and increase(own, network.placement, BATCH) for increase in INCREASES.values()]
+    return increases, PAPER.values("memory").get(network.title, ())
+
+
+def more_with_depth(networks: Mapping[Network, Pipelined | Missing]) -> Check:
+    """Judge: deeper networks gain more. The reason has the speed-ups if both GPUs wait for every transfer."""
+    claim = PAPER.claim("gain by depth")
+    known = [step for step in networks.values() if isinstance(step, Pipelined)]
+    waiting = span([step.not_hidden for step in known]) if known else ""
+    return claim.trend([(rank, step.speedup) for rank, step in enumerate(known)], claim.reason.format(waiting=waiting))
+
+
+def modest_memory(networks: Captured) -> Check:
+    """Judge: the memory of the deep ResNets increases by no more than the published percentage. The paper prints whole percents."""
+    return PAPER.claim("modest memory").each({n.name: (model.stale_increase(own, n.placement, BATCH),) for n, own in networks.items()})
+
+
+def more_by_stashing(networks: Captured) -> Check:
+    """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it keeps them rather than as the paper charges."""
+    return PAPER.claim("weight stashing").each({network.title: _increases(network, own)[0] for network, own in networks.items()})
+
+
+def _chart(networks: Captured) -> Chart:
+    """Figure 8: the increase of memory over the batch, with the figures of table 9."""
+    panels = []
+    for network, own in networks.items():
+        series = [
+            line(name, ((batch, 100 * increase(own, network.placement, batch)) for batch in SCOPE.batches))
+            for name, increase in INCREASES.items()
+        ]
+        printed = zip(INCREASES, PAPER.values("memory").get(network.title, ()), strict=False)
+        series += [line(f"{name}, published", [(BATCH, 100 * value)], published=True) for name, value in printed]
+        panels.append(Panel(title=network.title, series=tuple(series)))
+    return PAPER.chart("memory", panels)

@@ -1,0 +1,158 @@
+"""Predict the steps that a paper needs: each job and strategy once, keeping only what tables show."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.task import Resource
+from simulator.predict.forecast import Forecast, forecast_many
+from simulator.predict.preset import preset_costs
+from traces import units
+from traces.documents.comparison import Shares
+from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
+from traces.documents.reproduction import OK
+from traces.errors import SchedcastError, UnknownNameError
+
+BASELINE = "baseline"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One predicted step.
+
+    `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
+    seconds per step in which at least two kernels run at once. `transfer_s`: seconds per step of all transfers together, hidden or not.
+    """
+
+    step_s: float
+    interval_s: tuple[float, float]
+    peak_bytes: int
+    memory_bytes: int
+    stretches: dict[str, float]
+    streams: int
+    overlapped_s: float
+    transfer_s: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """ "ok" if the step fits in the card's memory, else a phrase that says how much it needs."""
+        fits = self.peak_bytes <= self.memory_bytes
+        return OK if fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A step that cannot be predicted, and the reason. What a step has, it has as None."""
+
+    why: str
+
+    step_s = interval_s = peak_bytes = streams = overlapped_s = None
+
+    @classmethod
+    def because(cls, error: SchedcastError) -> "Missing":
+        """Return what is missing because of `error`; of an unknown name, without the list of known names."""
+        text = str(error)
+        return cls(text.partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else text)
+
+    @property
+    def status(self) -> str:
+        """A phrase that says why the step is missing."""
+        return f"not available: {self.why}"
+
+
+#: Predicted steps by strategy text.
+StepsByStrategy = Mapping[str, Step | Missing]
+
+
+def first_missing(*steps: Step | Missing) -> Missing | None:
+    """Return the first step that could not be predicted, or None."""
+    return next((step for step in steps if isinstance(step, Missing)), None)
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """Return one / other; None if one of them is missing."""
+    return None if one is None or other is None else one / other
+
+
+def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | None:
+    """Return how many times faster a strategy is than another; None if one of them is missing."""
+    return ratio(*(steps[each].step_s if each in steps else None for each in (over, text)))
+
+
+class Steps:
+    """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
+
+    `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
+    machine's profile keep their time.
+    """
+
+    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
+        self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
+        self._steps: dict[tuple[str, str], Step | Missing] = {}
+        self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
+
+    @property
+    def shares(self) -> Shares | None:
+        """Shares of measured, fitted and guessed costs in the predicted task time of all predictions; None before the first."""
+        total_s = sum(self._shares.values())
+        return Shares(**{name: seconds / total_s for name, seconds in self._shares.items()}) if total_s else None
+
+    def report(self, text: str) -> None:
+        """Report progress, for a paper that predicts in a way of its own."""
+        self._progress(text)
+
+    def attempt(self, text: str, compute: Callable[[], T]) -> T | Missing:
+        """Report progress and return what `compute` returns, or that it is missing if it raises SchedcastError."""
+        self._progress(text)
+        try:
+            return compute()
+        except SchedcastError as error:
+            return Missing.because(error)
+
+    def on(self, machine: str) -> "Steps":
+        """Return predictions on another machine, with the same progress function."""
+        return Steps(machine, self._progress)
+
+    def without_launches(self) -> "Steps":
+        """Return predictions on the same machine with a host that issues tasks in no time."""
+        return Steps(self.machine_name, self._progress, free_launches=True)
+
+    def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Missing]:
+        """Predict a job under the baseline and `strategies`; returns a step, or the reason why it is missing, by strategy text."""
+        texts = list(dict.fromkeys([BASELINE, *strategies]))
+        new = [text for text in texts if (job.digest, text) not in self._steps]
+        self._progress(job.label)
+        if new:
+            self._predict(job, new)
+        return {text: self._steps[job.digest, text] for text in texts}
+
+    def _predict(self, job: Job, texts: Sequence[str]) -> None:
+        try:
+            machine, model = preset_costs(job, self.machine_name)
+            if self._free_launches:
+                machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
+            job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
+            for text, result in forecast_many(job, texts, {}, machine, model):
+                failed = isinstance(result, SchedcastError)
+                self._steps[job.digest, text] = Missing.because(result) if failed else self._step(result, machine)
+        except SchedcastError as error:
+            self._steps |= {(job.digest, text): Missing.because(error) for text in (BASELINE, *texts)}
+
+    def _step(self, forecast: Forecast, machine: Machine) -> Step:
+        timeline, device = forecast.timeline, forecast.plan.devices[0]
+        start, end = timeline.window_s
+        for name, share in forecast.shares.model_dump().items():
+            self._shares[name] += share * timeline.step_s
+        return Step(
+            timeline.step_s,
+            forecast.interval_s,
+            forecast.peak_bytes[device],
+            machine.memory(device).size_bytes,
+            phase_stretches(timeline),
+            len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
+            overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
+            transfer_seconds(timeline) * timeline.step_s / (end - start),
+        )

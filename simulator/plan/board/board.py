@@ -1,0 +1,153 @@
+"""The board of a plan: moves its tasks, and says whether another order of them still computes the same numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+from simulator.machine.machine import Machine
+from simulator.plan.board.hazards import Hazard, hazard_words, hazards_within
+from simulator.plan.board.order import Entry, Order, OrderError
+from simulator.plan.check import PlanError
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+
+
+class Move(NamedTuple):
+    """A task, the lane to move it to, and the task of that lane to move it before (None: after all of them).
+
+    `priority`: None for that of the lane's tasks, if they have one in common, and else the task's own.
+    """
+
+    task: str
+    device: str
+    stream: int
+    before: str | None = None
+    priority: int | None = None
+
+
+class Fault(NamedTuple):
+    """Why an order cannot be run, in one line, and the position in the order of the task at fault (None: no single one)."""
+
+    position: int | None
+    words: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """A plan whose tasks can be moved, on the machine that it is for."""
+
+    plan: Plan
+    machine: Machine
+
+    @cached_property
+    def own(self) -> Order:
+        """The strategy's own order."""
+        return Order.of(self.plan)
+
+    @cached_property
+    def _hazards(self) -> tuple[tuple[Hazard, ...], ...]:
+        """The hazards within a period, by segment."""
+        return tuple(hazards_within(part, self.machine) for part in self.plan.parts)
+
+    @cached_property
+    def _firsts(self) -> tuple[int, ...]:
+        """The position of each segment's first task in an order."""
+        return tuple(accumulate((len(segment.tasks) for segment in self.plan.segments[:-1]), initial=0))
+
+    def faults(self, order: Order) -> tuple[Fault, ...]:
+        """Every reason why `order` does not compute the same numbers or cannot run on the machine; none if it does and can.
+
+        Raises OrderError unless the tasks are those of the plan.
+        """
+        edited = order.applied(self.plan)
+        faults = (*self._away(edited), *self._reversed(order), *self._mixed(order))
+        if faults:
+            return faults
+        try:
+            edited.validate(self.machine)
+        except PlanError as error:
+            return (Fault(None, str(error)),)
+        return ()
+
+    def _away(self, edited: Plan) -> Iterator[Fault]:
+        """Yield tasks that were moved to a device that lacks their values."""
+        own = [{task.name: task for task in segment.tasks} for segment in self.plan.segments]
+        for first, segment, tasks in zip(self._firsts, edited.segments, own, strict=True):
+            for position, task in enumerate(segment.tasks, start=first):
+                if task.device != tasks[task.name].device and not task.body.crosses_devices:
+                    yield from (Fault(position, words) for words in self._values_elsewhere(task))
+
+    def _values_elsewhere(self, task: Task) -> Iterator[str]:
+        for operand in (*task.inputs, *task.writes):
+            value = self.plan.values[operand.value]
+            if value.device != task.device:
+                what = f"{task.name} cannot run on {task.device}: it needs the {value.kind} {value.name}, which is on {value.device}"
+                yield f"{what}; move it to another stream of {value.device}, or a whole stage of a pipeline with the option placement"
+                return
+
+    def _mixed(self, order: Order) -> Iterator[Fault]:
+        """Yield tasks of a GPU's stream whose priority is not that of the stream, which its first task has."""
+        gpus = {device.name for device in self.machine.devices if device.kind == "gpu"}
+        firsts: dict[tuple[str, int], Entry] = {}
+        for position, entry in enumerate(order.entries):
+            first = firsts.setdefault(entry.lane, entry)
+            if entry.priority != first.priority and entry.device in gpus:
+                stream = f"stream {entry.stream} of {entry.device}"
+                yield Fault(position, f"{entry.task} has priority {entry.priority} on {stream}, where {first.task} has {first.priority};"
+                            " a stream of a GPU has one priority: use another stream")  # fmt: skip
+
+    def _reversed(self, order: Order) -> Iterator[Fault]:
+        """Yield the hazards whose second task comes first."""
+        for first, part, hazards in zip(self._firsts, self.plan.parts, self._hazards, strict=True):
+            position = {entry.task: first + place for place, entry in enumerate(order.entries[first : first + len(part.tasks)])}
+            places = [position[task.name] for task in part.tasks]
+            for hazard in hazards:
+                if places[hazard.after] < places[hazard.before]:
+                    yield Fault(places[hazard.after], hazard_words(part, hazard))
+
+    def moved(self, order: Order, move: Move) -> Order:
+        """`order` after a move of a task of the last segment. Raises OrderError for a task that this lacks.
+
+        In its new lane the task stands where the move says. Among tasks of other lanes it stays as near to where it was as the hazards
+        allow; if they allow no place, right before the task that the move names.
+        """
+        first = self._firsts[-1]
+        entries = list(order.entries[first:])
+        old = _index(entries, move.task)
+        entry = entries.pop(old)
+        lane = [index for index, other in enumerate(entries) if other.lane == (move.device, move.stream)]
+        before = len(entries) if move.before is None else _index(entries, move.before)
+        if move.before is not None and before not in lane:
+            raise OrderError(f"{move.before!r} is not on stream {move.stream} of {move.device}; name a task of the lane")
+        lowest = max((index + 1 for index in lane if index < before), default=0)
+        low, high = self._allowed(entries, move.task)
+        low, high = max(low, lowest), min(high, before)
+        place = min(max(old, low), high) if low <= high else (lowest if move.before is None else before)
+        placed = Entry(move.task, move.device, move.stream, _priority(entry, [entries[index] for index in lane], move))
+        return Order((*order.entries[:first], *entries[:place], placed, *entries[place:]))
+
+    def _allowed(self, entries: Sequence[Entry], task: str) -> tuple[int, int]:
+        """The first and the last index in `entries` at which `task`, which is not among them, breaks no hazard."""
+        places = {entry.task: index for index, entry in enumerate(entries)}
+        tasks = self.plan.tasks
+        own = next(index for index, each in enumerate(tasks) if each.name == task)
+        earlier = (places[tasks[hazard.before].name] + 1 for hazard in self._hazards[-1] if hazard.after == own)
+        later = (places[tasks[hazard.after].name] for hazard in self._hazards[-1] if hazard.before == own)
+        return max(earlier, default=0), min(later, default=len(entries))
+
+
+def _index(entries: Sequence[Entry], task: str) -> int:
+    for index, entry in enumerate(entries):
+        if entry.task == task:
+            return index
+    raise OrderError(f"{task!r} is not a task of the plan's last segment; move another one")
+
+
+def _priority(entry: Entry, lane: Sequence[Entry], move: Move) -> int:
+    """The priority of a moved task: on a GPU a stream has one priority, so the task takes that of its new lane."""
+    if move.priority is not None:
+        return move.priority
+    common = {other.priority for other in lane}
+    return common.pop() if len(common) == 1 else entry.priority

@@ -1,0 +1,91 @@
+"""The order of a plan's tasks as data: which task is issued when, on which lane and with which priority."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from simulator.plan.plan import Plan
+from simulator.plan.task import Segment, Task
+from traces.errors import SchedcastError, nearest
+
+
+class Entry(NamedTuple):
+    """One task in the order: its name, its lane (device and stream) and its priority (smaller is more urgent)."""
+
+    task: str
+    device: str
+    stream: int
+    priority: int
+
+    @property
+    def lane(self) -> tuple[str, int]:
+        """The serial queue that the task runs in: (device, stream)."""
+        return (self.device, self.stream)
+
+
+class OrderError(SchedcastError):
+    """An order that is not one of the plan's tasks. `position`: of the entry at fault, from 0; None if it is no single one."""
+
+    def __init__(self, message: str, position: int | None = None):
+        """`message` is one line."""
+        super().__init__(message)
+        self.position = position
+
+
+@dataclass(frozen=True)
+class Order:
+    """The entries of a plan in issue order, those of one segment after those of another."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Order":
+        """The order that a plan has."""
+        return cls(tuple(Entry(task.name, task.device, task.stream, task.priority) for task in plan.every_task))
+
+    def applied(self, plan: Plan) -> Plan:
+        """`plan` with its tasks in this order. Raises OrderError unless each segment's tasks are those of the plan."""
+        if len(self.entries) != len(plan.every_task):
+            raise OrderError(_different(self.entries, plan))
+        segments, first = [], 0
+        for segment in plan.segments:
+            end = first + len(segment.tasks)
+            segments.append(replace(segment, tasks=_ordered(plan, segment, self.entries[first:end], first)))
+            first = end
+        return replace(plan, segments=tuple(segments))
+
+
+def _ordered(plan: Plan, segment: Segment, entries: Sequence[Entry], first: int) -> tuple[Task, ...]:
+    """The tasks of a segment as `entries` say. `first`: the position of the first entry in the whole order."""
+    own: Mapping[str, Task] = {task.name: task for task in segment.tasks}
+    seen: dict[str, int] = {}
+    tasks = []
+    for position, entry in enumerate(entries, start=first):
+        task = own.get(entry.task)
+        if task is None:
+            raise OrderError(_unknown(plan, entry.task, own), position)
+        if entry.task in seen:
+            raise OrderError(f"{entry.task!r} is there twice; list each task once", position)
+        seen[entry.task] = position
+        changed = (task.device, task.stream, task.priority) != entry[1:]
+        tasks.append(replace(task, device=entry.device, stream=entry.stream, priority=entry.priority) if changed else task)
+    return tuple(tasks)
+
+
+def _unknown(plan: Plan, name: str, own: Mapping[str, Task]) -> str:
+    near = nearest(name, list(own))
+    hint = f" (did you mean {near!r}?)" if near is not None else ""
+    return f"{name!r} is not a task of {plan.strategy}'s plan{hint}; an order has the tasks of the plan that it is made for"
+
+
+def _different(entries: Sequence[Entry], plan: Plan) -> str:
+    """Why the number of entries is not that of the plan's tasks."""
+    wanted, given = Counter(task.name for task in plan.every_task), Counter(entry.task for entry in entries)
+    missing, added = [*(wanted - given)], [*(given - wanted)]
+    lacks = f"it lacks {_listed(missing)}" if missing else f"{_listed(added)} should not be there, or not so often"
+    return f"{len(entries)} tasks, but {plan.strategy}'s plan has {len(plan.every_task)}: {lacks}; list each task of the plan once"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return repr(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -1,0 +1,86 @@
+"""What the rules of ops with a sparse Jacobian have in common, and the checks of their geometry."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from simulator.plan.task import Task
+
+if TYPE_CHECKING:
+    from simulator.plan.bodies.csr.pattern import Pattern
+
+#: Indices are int32.
+MOST_ENTRIES = 2**31 - 1
+
+
+class SparseRule:
+    """A rule for the transposed Jacobian [rows, cols] of one sample. A rule is a frozen dataclass of plain data with a tag `of`.
+
+    Elements of a sample are numbered as in a contiguous tensor: channel, then row, then column. The Jacobian of a linear layer without a
+    mask is a full matrix; all others are stored as CSR values [nnz, V], V = 1 if all samples share them, else V = B.
+    """
+
+    __slots__ = ()
+
+    of: str
+    #: Elements of an input and of an output sample.
+    rows: int
+    cols: int
+    #: Entries that may differ from zero.
+    nnz: int
+    #: The rule's part of a cost key.
+    key: str
+    #: Whether all samples have the same values.
+    shared: ClassVar[bool]
+    #: Kernels on CUDA, and op calls on a CPU, to compute the values.
+    launches: ClassVar[int] = 1
+    calls: ClassVar[int] = 1
+
+    def flops(self, task: Task) -> float:
+        """FLOPs of the values. Raises ValueError if the task's operands do not fit the rule."""
+        raise NotImplementedError
+
+    def pattern(self) -> "Pattern":
+        """Which entries may differ from zero. Patterns are cached in a store of bounded size."""
+        raise NotImplementedError
+
+    def check_operands(self, task: Task, *elements: int) -> None:
+        """Raise ValueError unless the task reads operands of `elements` elements per sample and writes the rule's values.
+
+        Reads are checked before `nnz` is used, which may draw a mask: a mask is drawn only for a weight of the right size.
+        """
+        (write,) = task.writes
+        full = task.body.full or (self.of == "linear" and self.mask is None)
+        samples = 1 if self.shared else write.shape[0] if full and len(write.shape) == 3 else 1 if full else write.shape[-1]
+        if len(task.reads) != len(elements) or any(o.elements != n * samples for o, n in zip(task.reads, elements, strict=True)):
+            raise ValueError(f"{self.key} reads {elements} elements per sample of {samples}, not {[o.shape for o in task.reads]}")
+        matrix = (self.rows, self.cols)
+        expected = (matrix if samples == 1 else (samples, *matrix)) if full else (self.nnz, samples)
+        if write.shape != expected:
+            raise ValueError(f"the values of {self.key} are {expected}, but {write.value} is {write.shape}")
+
+
+class WindowRule(SparseRule):
+    """The rule of an op that slides windows over planes of `height` x `width`; pairs are (vertical, horizontal)."""
+
+    __slots__ = ()
+
+    height: int
+    width: int
+    #: Height and width of the output.
+    out: tuple[int, int]
+
+    def axes(self) -> tuple["Pattern", "Pattern"]:
+        """The patterns of the vertical and of the horizontal axis: which places each window covers."""
+        from simulator.plan.bodies.csr import windows
+
+        extents = zip((self.height, self.width), self.out, strict=True)
+        dilation = getattr(self, "dilation", (1, 1))
+        geometry = zip(self.kernel, self.stride, self.padding, dilation, strict=True)
+        return tuple(windows.axis(extent, out, *axis) for (extent, out), axis in zip(extents, geometry, strict=True))
+
+
+def check_geometry(op: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:
+    """Raise ValueError if an extent of `positive` is below 1, or if int32 cannot number as many items as one of `entries`."""
+    if min(positive) < 1:
+        raise ValueError(f"a {op} has an extent of {min(positive)}; expected at least 1")
+    if max(entries) > MOST_ENTRIES:
+        raise ValueError(f"the transposed Jacobian of a {op} has up to {max(entries)} entries; expected at most {MOST_ENTRIES}")

@@ -1,0 +1,79 @@
+"""Classes of aten ops that reach similar shares of a device's peak, for the roofline of unmeasured ops.
+
+A class with a dot is a subclass of the one before the dot, and a table that lacks the subclass uses the class.
+"""
+
+import json
+
+from simulator.plan.bodies.masked_backward import reads
+from simulator.plan.task import Task, Work
+
+_BY_NAME = {
+    "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
+    "matmul": ("mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
+    "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
+    "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
+    "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
+    "pool": (
+        "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    ),
+    "pool.backward": (
+        "max_pool2d_with_indices_backward", "avg_pool2d_backward", "avg_pool3d_backward", "_adaptive_avg_pool2d_backward",
+        "upsample_nearest2d_backward", "upsample_bilinear2d_backward",
+    ),
+    "reduction": ("sum", "mean", "amax", "amin", "max", "argmax", "var", "var_mean", "linalg_vector_norm", "nll_loss_forward", "norm"),
+    "gather": (
+        "embedding", "embedding_dense_backward", "_embedding_bag", "_embedding_bag_backward", "index", "index_add", "index_add_",
+        "index_copy", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index_select", "gather",
+        "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "nll_loss_backward",
+    ),
+    "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
+    "random": ("native_dropout", "bernoulli", "bernoulli_"),
+}  # fmt: skip
+_CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
+#: The classes of ops that run matrix products of cuBLAS, also within other kernels.
+WITH_PRODUCTS = frozenset({"matmul", "recurrent"})
+#: A grouped convolution with at least this many channels per group is as fast as a plain one of as many FLOPs. Measured on one core of an
+#: EPYC (Zen 4), 3x3 from 128 to 128 channels: equal from 128 per group down to 16, three quarters of the speed at 8, a third and less
+#: below. Not measured on a GPU.
+_WIDE_GROUP = 16
+#: Fewer channels leave a Winograd kernel without work to share; libraries run the first layer of a network directly.
+_WINOGRAD_CHANNELS = 16
+
+
+def op_class(target: str, narrow_groups: bool = False) -> str:
+    """The class of `aten.NAME.OVERLOAD`: "elementwise" if the name is not listed, "grouped-conv" for convolutions in narrow groups."""
+    name = target.split(".")[1] if "." in target else target
+    listed = _CLASS.get(name, "elementwise")
+    return "grouped-conv" if listed == "conv" and narrow_groups else listed
+
+
+def work_of(task: Task, target: str, args: str, flops: float) -> Work:
+    """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the bytes that its kernels move."""
+    read = sum(times * operand.bytes for times, operand in zip(reads(task, target, args), task.inputs, strict=True))
+    moved = read + sum(o.bytes for o in (*task.mutates, *task.writes))
+    elements = sum(o.elements for o in (*task.writes, *task.mutates))
+    return Work(op_class(target, _narrow_groups(task, target, args)), max(flops, float(elements)), float(moved))
+
+
+def _narrow_groups(task: Task, target: str, args: str) -> bool:
+    if not target.startswith("aten.convolution"):
+        return False
+    arguments = json.loads(args)
+    weight, groups = (1, 8) if target.startswith("aten.convolution.") else (2, 9)
+    if len(arguments) <= groups or arguments[groups] == 1:
+        return False
+    return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP
+
+
+def winograd(task: Task, target: str, args: str) -> bool:
+    """Whether a convolution may run a Winograd kernel: 3x3, stride 1, not dilated, not transposed, one group and enough channels."""
+    if not target.startswith("aten.convolution"):
+        return False
+    arguments = json.loads(args)
+    first = 1 if target.startswith("aten.convolution.") else 2
+    weight = task.inputs[arguments[first]["$"]].shape
+    strides, _, dilation, transposed, _, groups = arguments[first + 2 : first + 8]
+    plain = not transposed and groups == 1 and {*strides, *dilation} == {1}
+    return plain and weight[2:] == (3, 3) and min(weight[:2]) >= _WINOGRAD_CHANNELS

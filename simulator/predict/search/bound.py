@@ -1,0 +1,139 @@
+"""A lower bound of a plan's step time, cheaper than its forecast: no execution that the engine simulates takes less in the long run.
+
+In the steady state no step is shorter than any of these:
+
+- *dependencies*: a cycle of tasks, each of which waits for the one before it (along a dependency, or on its serial stream), divided by the
+  number of periods that it spans. Every task takes what it takes alone. This is the critical path on a machine whose SMs, memories and
+  links are never shared; the work of each stream is one such cycle.
+- *compute*: what the kernels on a device need of its SMs, divided by their number;
+- *memory bandwidth*: what all kernels on a memory draw of its bandwidth;
+- *links*: the time for which transfers hold one direction of a link, and the bytes on a channel divided by its bandwidth;
+- *host*: what the host spends on issuing one period's tasks.
+
+Tasks that run beside each other are slower than alone, never faster; only fitted multipliers below 1 may say otherwise, and then every
+kernel counts with the smallest time that they allow.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simpy import Environment
+
+from simulator.engine.capacity import STREAMS, Capacity, least_shares
+from simulator.engine.costs.cost import Cost
+from simulator.engine.hosts import IssueTimes, recorded_tasks
+from simulator.engine.links import Links
+from simulator.engine.recipes import Recipe, recipes_of
+from simulator.engine.simulation import GRAPH
+from simulator.machine.machine import Machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.plan.task import Resource
+
+DEPENDENCIES, HOST = "dependencies", "host"
+#: Periods in which the longest cycle is looked for, besides those that dependencies span.
+_PERIODS = 5
+
+
+@dataclass(frozen=True)
+class Bound:
+    """No step is shorter than `step_s` seconds, because of `by`: the largest of the module's bounds."""
+
+    step_s: float
+    by: str
+
+
+def lower_bound(
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    mode: str,
+    dependencies: Dependencies,
+    pair_multipliers: Mapping[tuple[str, str], float] | None = None,
+) -> Bound:
+    """Return the bound of a plan of one segment. Arguments as in `engine.simulation.simulate`."""
+    links = Links(Environment(), machine)
+    recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=True)
+    shared = Capacity(plan, machine, recipes, links, pair_multipliers or {})
+    needed_s = shared.needed_s
+    bounds = {
+        DEPENDENCIES: max(needed_s.pop(STREAMS), _longest_cycle(plan, dependencies, shared.least_s)),
+        **needed_s,
+        HOST: 0.0 if mode == GRAPH else _host(plan, machine, costs, dependencies, recipes),
+    }
+    by = max(bounds, key=bounds.get)
+    return Bound(bounds[by], by)
+
+
+def work_bound(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+) -> Bound:
+    """Return a smaller bound, which needs no dependencies: what the longest stream's own tasks take with warm caches."""
+    lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for task in plan.tasks:
+        lanes[machine.device(task.device).memory].add(task.lane)
+    least = least_shares(machine, lanes, pair_multipliers or {})
+    work_s: dict[tuple[str, int], float] = defaultdict(float)
+    for task, cost in zip(plan.tasks, costs, strict=True):
+        if task.body.resource is Resource.COMPUTE:
+            host = machine.host(task.device)
+            gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches
+            work_s[task.lane] += max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
+    return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
+
+
+def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:
+    """The bound of a plan of several segments, from their iterations and bounds; draining them takes time besides."""
+    iterations = sum(count for count, _ in bounds)
+    longest = max(bounds, key=lambda own: own[0] * own[1].step_s)[1]
+    return Bound(sum(count * bound.step_s for count, bound in bounds) / iterations, longest.by)
+
+
+def _longest_cycle(plan: Plan, dependencies: Dependencies, alone_s: Sequence[float]) -> float:
+    """The most seconds per period of a cycle of waiting tasks.
+
+    Periods follow one another with nothing but these waits. On the chain of waits that ends last, a task that occurs again closes a cycle.
+    """
+    row = dependencies.waits(dependencies.steady)
+    size, reach = len(plan.tasks), max((edge.delta for edges in row for edge in edges), default=0)
+    lane_last: dict[tuple[str, int], int] = {}
+    end_s = [0.0] * (size * (reach + _PERIODS))
+    before = [-1] * len(end_s)
+    lanes = [task.lane for task in plan.tasks]
+    number = 0
+    for period in range(reach + _PERIODS):
+        for lane, edges, seconds in zip(lanes, row, alone_s, strict=True):
+            start, latest = 0.0, lane_last.get(lane, -1)
+            if latest >= 0:
+                start = end_s[latest]
+            for edge in edges:
+                earlier = (period - edge.delta) * size + edge.index
+                if earlier >= 0 and end_s[earlier] > start:
+                    start, latest = end_s[earlier], earlier
+            end_s[number], before[number], lane_last[lane] = start + seconds, latest, number
+            number += 1
+    longest = 0.0
+    seen: dict[int, int] = {}
+    number = max(range(len(end_s)), key=end_s.__getitem__, default=-1)
+    while number >= 0:
+        later = seen.get(number % size)
+        if later is not None:
+            longest = max(longest, (end_s[later] - end_s[number]) / (later // size - number // size))
+        seen[number % size] = number
+        number = before[number]
+    return longest
+
+
+def _host(plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dependencies, recipes: Sequence[Recipe]) -> float:
+    recorded, launches = recorded_tasks(dependencies), [recipe.launches for recipe in recipes]
+    longest = 0.0
+    for host in {host.name: host for host in map(machine.host, plan.devices) if host is not None}.values():
+        issue_s = {
+            index: host.call_s if task.body.resource is Resource.HOST else costs[index].issue_s
+            for index, task in enumerate(plan.tasks)
+            if task.device in host.devices
+        }
+        times = IssueTimes(host, dependencies, launches, issue_s, recorded, None).of(dependencies.steady)
+        longest = max(longest, sum(times.values()))
+    return longest

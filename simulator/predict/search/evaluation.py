@@ -1,0 +1,167 @@
+"""One candidate of a search: planned, bounded, and simulated unless its bound shows that it cannot win."""
+
+from math import hypot, inf
+from typing import Any
+
+import numpy as np
+
+from simulator.engine.memory.words import holders_words, shortfall_words
+from simulator.engine.steady import EQUAL
+from simulator.plan.dependencies import dependencies_of
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
+from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
+from simulator.predict.intervals import Interval, Sensitivity, factors, step_interval
+from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
+from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
+from simulator.predict.segments import WeightedSensitivity
+from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
+from traces.documents.base import Data
+from traces.documents.comparison import MemoryNeed
+from traces.errors import SchedcastError
+
+#: Share of a bound that counts: the rest is rounding.
+_COUNTS = 1.0 - EQUAL
+
+
+class Chains(Data):
+    """A `predict.intervals.Sensitivity` that counts `weight` times."""
+
+    weight: float
+    step_s: float
+    chains: tuple[dict[str, float], ...]
+    deviations: dict[str, float]
+
+
+class Simulated(Data):
+    """What the simulation of a plan says. `guessed`: `Forecast.from_specifications`. `why_not`: why it does not fit in memory, or ""."""
+
+    step_s: float
+    kind: str
+    mode: str
+    guessed: float
+    sensitivity: tuple[Chains, ...]
+    peak_bytes: dict[str, int]
+    memories: tuple[MemoryNeed, ...]
+    semantics: dict[str, Any]
+    why_not: str = ""
+
+    def draws(self) -> np.ndarray:
+        """Draws of the step time in seconds: those of common draws for all plans (`predict.intervals`)."""
+        return sum(part.weight * Sensitivity(part.step_s, part.chains, part.deviations).draws() for part in self.sensitivity)
+
+
+class Evaluation(Data):
+    """What is known of one candidate.
+
+    `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then `refusal` says why. `work_s`: the
+    smaller `bound.work_bound`, which is looked at first. `simulated`: None if it has no plan, or if its bound is so high that it was not
+    simulated.
+    """
+
+    text: str
+    strategy: str
+    options: dict[str, Any]
+    refusal: str = ""
+    bound_s: float | None = None
+    bound_by: str = ""
+    work_s: float | None = None
+    simulated: Simulated | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it was simulated and fits in memory."""
+        return self.simulated is not None and not self.simulated.why_not
+
+    def draws(self) -> np.ndarray:
+        """Draws of the step time in seconds for comparisons: with the error that is its strategy's own, which all its plans share."""
+        told = self.simulated
+        own = shipped_speedup_discrepancy(self.strategy, told.kind, told.mode) if self.strategy != "baseline" else 0.0
+        accuracy = told.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
+        return told.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
+
+    @property
+    def interval_s(self) -> Interval:
+        """The 90 % interval of the step time, as `Forecast.interval_s`."""
+        told = self.simulated
+        discrepancy = shipped_discrepancy(self.strategy, told.kind, told.mode)
+        return step_interval(told, discrepancy, told.guessed * step_accuracy())
+
+    def pruned_at(self, most_s: float) -> "Evaluation | None":
+        """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""
+        if prunes(self.work_s, most_s):
+            return self.bounded(Bound(self.work_s, DEPENDENCIES)).model_copy(update={"simulated": None})
+        if prunes(self.bound_s, most_s):
+            return self.model_copy(update={"simulated": None})
+        return self if self.refusal or self.simulated is not None else None
+
+    def bounded(self, bound: Bound) -> "Evaluation":
+        """This evaluation with a bound."""
+        return self.model_copy(update={"bound_s": bound.step_s, "bound_by": bound.by})
+
+    @classmethod
+    def refused(cls, text: str, strategy: str, options: object, why: str) -> "Evaluation":
+        """The evaluation of a candidate that cannot be planned."""
+        return cls(text=text, strategy=strategy, options=option_values(options), refusal=why)
+
+
+def prunes(bound_s: float | None, most_s: float) -> bool:
+    """Whether a plan with this lower bound cannot take as little as `most_s` seconds."""
+    return bound_s is not None and bound_s * _COUNTS > most_s
+
+
+def evaluate_packed(packed: bytes, text: str, most_s: float) -> Evaluation | tuple[int, int]:
+    """`evaluate` in any process. A graph that is missing is returned as the arguments of `Job.graph` that capture it."""
+    try:
+        return evaluate(unpacked(packed), text, most_s)
+    except GraphMissingError as error:
+        return error.wanted
+
+
+def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
+    """Plan the candidate `text` (`NAME[:option=value,...]`), bound it, and simulate it unless it is pruned at `most_s` seconds."""
+    strategy, options = strategies.parse(text, setup.shared)
+    begun = Evaluation(text=text, strategy=strategy.name, options=option_values(options))
+    try:
+        plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
+        machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
+        parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
+        multipliers = model.pair_multipliers
+        bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])
+        begun = begun.bounded(bound).model_copy(update={"work_s": bound.step_s})
+        if prunes(bound.step_s, most_s):
+            return begun
+        bound = together(
+            [(count, lower_bound(part, machine, costs, mode, dependencies_of(part, machine), multipliers)) for count, part, costs in parts]
+        )
+        begun = begun.bounded(bound)
+        if prunes(bound.step_s, most_s):
+            return begun
+        return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
+    except SchedcastError as error:
+        return Evaluation.refused(text, strategy.name, options, str(error))
+
+
+def _simulated(predicted: Forecast) -> Simulated:
+    timeline = predicted.timeline
+    why_not = "" if predicted.fits else f"{shortfall_words(predicted.memories)}; {holders_words(predicted.at_peak)}"
+    return Simulated(
+        step_s=timeline.step_s,
+        kind=predicted.kind,
+        mode=timeline.mode,
+        guessed=predicted.from_specifications,
+        sensitivity=_chains(predicted.sensitivity),
+        peak_bytes=predicted.peak_bytes,
+        memories=predicted.memories,
+        semantics=dict(predicted.plan.semantics),
+        why_not=why_not,
+    )
+
+
+def _chains(sensitivity: Sensitivity | WeightedSensitivity) -> tuple[Chains, ...]:
+    parts = sensitivity.parts if isinstance(sensitivity, WeightedSensitivity) else [(1.0, sensitivity)]
+    return tuple(
+        Chains(weight=weight, step_s=part.step_s, chains=tuple(map(dict, part.chains)), deviations=dict(part.deviations))
+        for weight, part in parts
+    )

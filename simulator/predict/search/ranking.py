@@ -1,0 +1,163 @@
+"""The evaluations of a search, ranked: step times with intervals, how probably each plan is the fastest, and why the best one wins.
+
+All plans have common draws (`predict.intervals`): what they share cancels in every comparison. What is left of a prediction when all costs
+are right is an error of a strategy's family, so plans of one family share it too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.machine.machine import Machine
+from simulator.predict.forecast import Forecast, forecast, forecast_many, least_measured, plan_strategy
+from simulator.predict.intervals import DRAWS, Interval
+from simulator.predict.search.evaluation import Evaluation, prunes
+from simulator.predict.search.search import FAR, MARGIN, Search
+from simulator.predict.search.setup import Setup
+from simulator.predict.waterfall import waterfall
+from simulator.strategies.registry import family
+from traces.documents.comparison import PYTORCH
+from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
+from traces.errors import SchedcastError
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A search's document, its machine, and the forecasts of the best plan, of the `rival` and of the baseline, if there are any."""
+
+    result: SearchResult
+    machine: Machine
+    best: Forecast | None
+    rival: Forecast | None
+    baseline: Forecast | None
+
+
+def rank(search: Search) -> Ranking:
+    """Rank the plans of a search."""
+    setup, job = search.setup, search.setup.job
+    known = dict(forecast_many(job, (), setup.shared, setup.machine, setup.model, setup.mode))
+    baseline, plain = (None if isinstance(known[name], SchedcastError) else known[name] for name in ("baseline", PYTORCH))
+    fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: each.simulated.step_s)
+    others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
+    chances, behind = _comparisons(fitting)
+    rows = [
+        _row(each, setup, baseline, plain, chances.get(each.text, 0.0), behind.get(each.text), fitting[0] if each.fits else None)
+        for each in (*fitting, *others)
+    ]
+    pruned = [each for each in search.evaluations if each.simulated is None and not each.refusal]
+    rival = next((each for each in fitting if family(each.strategy) != family(fitting[0].strategy)), None)
+    best_forecast, rival_forecast = (_forecast(search, each) for each in (fitting[0] if fitting else None, rival))
+    bounds = [each.bound_s for each in (*fitting, *pruned)]
+    result = SearchResult(
+        model=job.model,
+        batch_size=job.batch,
+        image_size=job.image_size,
+        optimizer=f"{job.optimizer}:{job.form}",
+        precision=job.precision,
+        mode=setup.mode,
+        machine=setup.machine.name,
+        devices=len(setup.machine.devices),
+        candidates=len(search.evaluations),
+        plans=tuple(rows),
+        best=fitting[0].text if fitting else None,
+        pruned=tuple(_pruned(each, fitting) for each in pruned),
+        refused=tuple(RefusedPlan(plan=each.text, why=each.refusal) for each in search.evaluations if each.refusal),
+        bound_s=min(bounds, default=None),
+        baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
+        pytorch_step_s=plain.timeline.step_s if plain is not None else None,
+        measured_share=least_measured([each for each in (best_forecast, baseline, plain) if each is not None]),
+        pytorch=_plain(plain, setup) if plain is not None else None,
+        waterfall=_difference(baseline, best_forecast),
+        rival=rival.text if rival is not None else None,
+        rival_waterfall=_difference(rival_forecast, best_forecast),
+    )
+    return Ranking(result, setup.machine, best_forecast, rival_forecast, baseline)
+
+
+def _comparisons(fitting: Sequence[Evaluation]) -> tuple[dict[str, float], dict[str, Interval]]:
+    """By plan, the share of draws in which it is the fastest, and the 90 % interval of its step over the first one's.
+
+    Where several plans are equally fast in a draw, each gets its part of it.
+    """
+    if not fitting:
+        return {}, {}
+    draws = np.array([each.draws() for each in fitting])
+    fastest = draws == draws.min(axis=0)
+    chances = (fastest / fastest.sum(axis=0)).sum(axis=1) / DRAWS
+    low, high = np.quantile(draws / draws[0], (0.05, 0.95), axis=1)
+    expected = [each.simulated.step_s / fitting[0].simulated.step_s for each in fitting]
+    behind = [(min(float(a), e), max(float(b), e)) for a, b, e in zip(low, high, expected, strict=True)]
+    texts = [each.text for each in fitting]
+    return dict(zip(texts, map(float, chances), strict=True)), dict(zip(texts[1:], behind[1:], strict=True))
+
+
+def _plain(plain: Forecast, setup: Setup) -> PlainStep:
+    return PlainStep(
+        step_s=plain.timeline.step_s,
+        interval_s=plain.interval_s,
+        peak_bytes=max(plain.peak_bytes.values()),
+        measured=setup.measured(PYTORCH, plain.plan.options),
+    )
+
+
+def _row(
+    each: Evaluation,
+    setup: Setup,
+    baseline: Forecast | None,
+    plain: Forecast | None,
+    probability: float,
+    behind: Interval | None,
+    best: Evaluation | None,
+) -> RankedPlan:
+    told = each.simulated
+    return RankedPlan(
+        plan=each.text,
+        strategy=each.strategy,
+        options=dict(each.options),
+        step_s=told.step_s,
+        interval_s=each.interval_s,
+        peak_bytes=max(told.peak_bytes.values()),
+        peak_bytes_by_device=told.peak_bytes,
+        fits=each.fits,
+        speedup=_over(baseline, told.step_s),
+        against_pytorch=_over(plain, told.step_s),
+        behind=told.step_s / best.simulated.step_s if best is not None else None,
+        behind_interval=behind,
+        probability=min(1.0, probability),
+        bound_s=each.bound_s,
+        bound_by=each.bound_by,
+        why_not=told.why_not,
+        measured=setup.measured(each.strategy, each.options),
+        semantics=told.semantics,
+    )
+
+
+def _pruned(each: Evaluation, fitting: Sequence[Evaluation]) -> PrunedPlan:
+    """A plan that was not simulated, and what beats it: the fastest plan of its family, or of all where that one does not."""
+    row = PrunedPlan(plan=each.text, bound_s=each.bound_s, bound_by=each.bound_by)
+    own = next((other for other in fitting if family(other.strategy) == family(each.strategy)), None)
+    for other, margin in ((own, MARGIN), (fitting[0] if fitting else None, FAR)):
+        if other is not None and prunes(each.bound_s, margin * other.simulated.step_s):
+            return row.model_copy(update={"beaten_by": other.text, "over": each.bound_s / other.simulated.step_s})
+    return row
+
+
+def _over(other: Forecast | None, step_s: float) -> float | None:
+    return other.timeline.step_s / step_s if other is not None else None
+
+
+def _difference(before: Forecast | None, after: Forecast | None):
+    """Why the step of `after` is shorter or longer than that of `before`; empty if one is missing or both are one plan."""
+    if before is None or after is None or before.parts is None or after.parts is None or before.plan == after.plan:
+        return ()
+    return waterfall(before.parts, after.parts)
+
+
+def _forecast(search: Search, each: Evaluation | None) -> Forecast | None:
+    """The forecast of a candidate, whose timeline evaluations do not keep."""
+    if each is None:
+        return None
+    setup = search.setup
+    plan = plan_strategy(each.text, setup.shared, setup.job, setup.machine, setup.model)
+    return forecast(plan, setup.machine, setup.model, setup.mode)

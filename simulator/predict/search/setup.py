@@ -1,0 +1,114 @@
+"""What is the same for all candidates of a search, in a form that other processes can receive."""
+
+import hashlib
+import json
+import pickle
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from simulator.engine.costs.model import CostModel
+from simulator.machine.machine import Machine
+from simulator.model import graph as graphs
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from traces.documents.measured_step import MeasuredStep, step_name
+
+#: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
+_CODE = Path(__file__).parents[2]
+
+
+class GraphMissingError(Exception):
+    """A candidate needs the graph of a batch that was not captured yet: `wanted` are the arguments of `Job.graph`."""
+
+    def __init__(self, wanted: tuple[int, int]):
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+@dataclass(frozen=True)
+class CapturedJob(Job):
+    """A job that only has the graphs it was given, so that the model's own code runs in the process that began the search alone."""
+
+    def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
+        raise GraphMissingError((batch, parts))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A job on a machine with its costs. `shared`: the options of `--set`. `mode`: eager or graph."""
+
+    job: Job
+    machine: Machine
+    model: CostModel
+    mode: str = "eager"
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    def captured(self, wanted: Iterable[tuple[int, int]]) -> "Setup":
+        """The same setup whose job has the graphs of `wanted` (arguments of `Job.graph`), and no others."""
+        job = self.job.on(self.machine.devices[0].kind)
+        shipped = CapturedJob(**{f.name: getattr(job, f.name) for f in fields(Job) if f.init})
+        for batch, parts in wanted:
+            shipped._graphs[batch, parts, job.autocast] = job.graph(batch, parts)
+        return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared))
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The graph that the baseline needs."""
+        return self.job.micro_batch, self.job.accumulate
+
+    def packed(self) -> bytes:
+        """The setup as bytes. They go to processes that this one trusts, never to a file."""
+        return zlib.compress(pickle.dumps(self), 1)
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that decides an evaluation but the candidate's text."""
+        profile = self.model.profile
+        costs = profile.model_dump_json() if profile is not None else ""
+        content = (
+            self.job.describe(),
+            model_digest(self.job),
+            self.machine,
+            self.model.machine,
+            costs,
+            self.mode,
+            sorted(self.shared.items()),
+        )
+        return hashlib.blake2b(f"{code_digest()} {content!r} {self.model.precision}".encode(), digest_size=16).hexdigest()
+
+    def measured(self, strategy: str, options: Mapping[str, Any]) -> MeasuredStep | None:
+        """What a validation measured of this job under a strategy, if the machine's profile has it."""
+        profile, name = self.model.profile, measured_job(self.job, self.mode, len(self.machine.devices))
+        return profile.steps.get(step_name(name, strategy, options)) if profile is not None and name else None
+
+
+def model_digest(job: Job) -> str:
+    """What the model is: the hash of a built-in model's code, or the content of a user's captured graph."""
+    if (fingerprint := job.factory.fingerprint) is not None:
+        return str(fingerprint)
+    captured = json.dumps(graphs.dump(job.graph(job.micro_batch, job.accumulate)))
+    return hashlib.blake2b(captured.encode(), digest_size=16).hexdigest()
+
+
+def measured_job(job: Job, mode: str, devices: int) -> str:
+    """The text for a job in the names of measured steps; empty on several devices, whose links no such text tells."""
+    return f"{job.digest} {model_digest(job)} {mode}" if devices == 1 else ""
+
+
+@lru_cache(maxsize=2)
+def unpacked(packed: bytes) -> Setup:
+    """The setup of `Setup.packed`."""
+    return pickle.loads(zlib.decompress(packed))
+
+
+@cache
+def code_digest() -> str:
+    """A hash of the simulator's source and tables."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path for path in _CODE.rglob("*") if path.suffix in (".py", ".json")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,160 @@
+"""Pair the nodes of two runs: device work by its name and order, step by step, and host time by what it launches.
+
+Work of one name that has another place in the other run, because it moved to another stream or before its neighbor, is paired as well: its
+place is then what differs, not its duration.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from simulator.predict.waterfall import WAITING
+from simulator.replay.diff.align import refined
+from simulator.replay.diff.run import Lane, Node, Run
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """`of_b`: the node of the first run by the node of the second. `share`: of the device seconds of both, those of pairs of one name.
+
+    `by_class`: how many pairs of device work share no more than their class: one kernel in place of another.
+    """
+
+    of_b: dict[int, int]
+    share: float
+    by_class: int
+
+
+def pair(a: Run, b: Run) -> Pairing:
+    """Pair the nodes of two runs."""
+    return _Pairer(a, b).pairing()
+
+
+class _Pairer:
+    def __init__(self, a: Run, b: Run):
+        self.a, self.b = a.nodes, b.nodes
+        self.of_a: dict[int, int] = {}
+        self.of_b: dict[int, int] = {}
+
+    def pairing(self) -> Pairing:
+        lanes = self._lanes(lambda run: {node.lane for node in run if node.on_device}, lambda node: node.names[0])
+        by_lane = self._members(lambda node: node.on_device)
+        for lane_b, lane_a in lanes.items():
+            for step in sorted({step for side, lane, step in by_lane if lane == (lane_a, lane_b)[side]}):
+                self._refine(by_lane.get((0, lane_a, step), []), by_lane.get((1, lane_b, step), []), (0,))
+        self._moved()
+        exact = set(self.of_b)
+        for lane_b, lane_a in lanes.items():
+            for step in sorted({step for side, lane, step in by_lane if side and lane == lane_b}):
+                self._between(by_lane.get((0, lane_a, step), []), by_lane.get((1, lane_b, step), []), (1, 2))
+        same = {index for index in self.of_b if index in exact or self._names_agree(index)}
+        share = self._share(same)
+        by_class = len(self.of_b) - len(same)
+        self._hosts()
+        return Pairing(self.of_b, share, by_class)
+
+    def _names_agree(self, index: int) -> bool:
+        return self.a[self.of_b[index]].names[:2][-1] == self.b[index].names[:2][-1]
+
+    def _share(self, same: set[int]) -> float:
+        total_s = sum(node.seconds for run in (self.a, self.b) for node in run if _counts(node))
+        paired_s = sum(node.seconds for index in same for node in (self.b[index], self.a[self.of_b[index]]) if _counts(node))
+        return paired_s / total_s if total_s else 0.0
+
+    def _add(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for index_a, index_b in pairs:
+            if index_a not in self.of_a and index_b not in self.of_b:
+                self.of_a[index_a], self.of_b[index_b] = index_b, index_a
+
+    def _members(self, wanted: Callable) -> dict[tuple[int, Lane, int], list[int]]:
+        """Return the nodes by run (0 or 1), lane and step, in order."""
+        members: dict[tuple[int, Lane, int], list[int]] = defaultdict(list)
+        for side, run in enumerate((self.a, self.b)):
+            for index, node in enumerate(run):
+                if wanted(node):
+                    members[side, node.lane, node.step].append(index)
+        return members
+
+    def _lanes(self, lanes_of: Callable, name: Callable) -> dict[Lane, Lane]:
+        """Return the lane of the first run by the lane of the second: those with most in common first; devices are taken in order."""
+        lanes_a, lanes_b = lanes_of(self.a), lanes_of(self.b)
+        devices_a, devices_b = (sorted({device for device, _ in lanes}) for lanes in (lanes_a, lanes_b))
+        device_of = dict(zip(devices_b, devices_a, strict=False))
+        names: list[dict[Lane, Counter]] = [defaultdict(Counter), defaultdict(Counter)]
+        for side, (run, lanes) in enumerate(((self.a, lanes_a), (self.b, lanes_b))):
+            for node in run:
+                if node.lane in lanes:
+                    names[side][node.lane][name(node)] += 1
+        common = [
+            (-(names[0][lane_a] & names[1][lane_b]).total(), str(lane_a[1]) != str(lane_b[1]), str(lane_b), str(lane_a), lane_b, lane_a)
+            for lane_b in lanes_b
+            for lane_a in lanes_a
+            if device_of.get(lane_b[0]) == lane_a[0]
+        ]
+        result: dict[Lane, Lane] = {}
+        for *_, lane_b, lane_a in sorted(common, key=lambda row: row[:4]):
+            if lane_b not in result and lane_a not in result.values():
+                result[lane_b] = lane_a
+        return result
+
+    def _refine(self, members_a: Sequence[int], members_b: Sequence[int], passes: Sequence[int]) -> None:
+        keys = [
+            (lambda index, at=at: self.a[index].names[min(at, len(self.a[index].names) - 1)],
+             lambda index, at=at: self.b[index].names[min(at, len(self.b[index].names) - 1)])
+            for at in passes
+        ]  # fmt: skip
+        self._add(refined(members_a, members_b, keys))
+
+    def _between(self, members_a: Sequence[int], members_b: Sequence[int], passes: Sequence[int]) -> None:
+        """Pair what is left between the pairs of two lanes."""
+        position = {index: at for at, index in enumerate(members_a)}
+        begin_a = begin_b = 0
+        for at_b, index_b in [*enumerate(members_b), (len(members_b), -1)]:
+            at_a = position.get(self.of_b.get(index_b, -1), -1) if index_b >= 0 else len(members_a)
+            if at_a >= begin_a:
+                left_a = [index for index in members_a[begin_a:at_a] if index not in self.of_a]
+                left_b = [index for index in members_b[begin_b:at_b] if index not in self.of_b]
+                self._refine(left_a, left_b, passes)
+                begin_a, begin_b = at_a + 1, at_b + 1
+
+    def _moved(self) -> None:
+        """Pair the work of one name and step that has no partner in its own place."""
+        left: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for index, node in enumerate(self.a):
+            if node.on_device and index not in self.of_a:
+                left[node.names[0], node.step].append(index)
+        for index, node in enumerate(self.b):
+            others = left.get((node.names[0], node.step)) if node.on_device and index not in self.of_b else None
+            if others:
+                self._add([(others.pop(0), index)])
+
+    def _hosts(self) -> None:
+        """Pair launches of paired work, then what lies between these in their threads, by its name."""
+        self._add(
+            (self.a[index_a].launch, self.b[index_b].launch)
+            for index_b, index_a in sorted(self.of_b.items())
+            if self.a[index_a].launch >= 0 and self.b[index_b].launch >= 0
+        )
+        votes = Counter(
+            (self.b[index_b].lane, self.a[index_a].lane) for index_b, index_a in self.of_b.items() if not self.b[index_b].on_device
+        )
+        threads: dict[Lane, Lane] = {}
+        for (lane_b, lane_a), _ in votes.most_common():
+            if lane_b not in threads and lane_a not in threads.values():
+                threads[lane_b] = lane_a
+        others = self._lanes(lambda run: {node.lane for node in run if not node.on_device}, lambda node: node.names[0])
+        for lane_b, lane_a in others.items():
+            if lane_b not in threads and lane_a not in threads.values():
+                threads[lane_b] = lane_a
+        members: dict[tuple[int, Lane], list[int]] = defaultdict(list)
+        for side, run in enumerate((self.a, self.b)):
+            for index, node in enumerate(run):
+                if not node.on_device:
+                    members[side, node.lane].append(index)
+        for lane_b, lane_a in threads.items():
+            self._between(members[0, lane_a], members[1, lane_b], (0,))
+
+
+def _counts(node: Node) -> bool:
+    """Whether a node is a device's work, rather than time between its work."""
+    return node.on_device and node.term != WAITING

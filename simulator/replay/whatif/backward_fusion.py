@@ -1,0 +1,176 @@
+"""The rule backward-fusion: move each update to the moment at which its gradients are complete."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.task import Task
+from simulator.replay.nodes import ARRIVAL
+from simulator.replay.replay import Replay
+from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
+from simulator.replay.whatif.optimizer import least_kernel_s
+from simulator.replay.whatif.parsing import MalformedError
+from simulator.replay.whatif.phases import backward_names, recorded_form, update_runs
+from traces.errors import SchedcastError
+
+NAME = "backward-fusion"
+FORM = "backward-fusion[=LAYERS]"
+ABOUT = "parameters are updated in backward, as soon as their gradients are known"
+BUILT = {"backward-fusion": "updates as soon as gradients are known"}
+TRIED = {"backward-fusion": "each parameter updated as soon as its gradient is known"}
+
+#: Default number of pieces into which an update of all parameters at once is cut.
+LAYERS = 16
+_REDUCES_GRADIENTS = re.compile("all_?reduce|reduce_?scatter", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The update of some parameters: its kernels, each with the host tasks that launch it."""
+
+    kernels: list[tuple[Task, list[Task]]]
+
+
+def parse(rest: str) -> int:
+    """Return the number of pieces into which an update of all parameters at once is cut."""
+    if not rest:
+        return LAYERS
+    if not (rest.startswith("=") and rest[1:].isdecimal() and 1 <= int(rest[1:]) <= 10_000):
+        raise MalformedError(f"{rest[:40]!r} is not a number of layers from 1 to 10000")
+    return int(rest[1:])
+
+
+def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
+    """Cut each update into pieces, and put each piece directly after the backward kernel or collective that completes its gradients."""
+    tasks = replay.plan.tasks
+    runs = update_runs(replay)
+    position = {task.name: index for index, task in enumerate(tasks)}
+    launch_of = launches(tasks)
+    gradients = backward_names(tasks, [task.name for run in runs for task in run])
+    inserted: dict[str, list[Task]] = {}  # by task, the tasks to insert after it
+    instead: dict[str, list[str]] = {}
+    own_hosts: set[str] = set()  # the host tasks that move with the updates
+    pieces_made, moved, reduced = 0, 0, False
+    begin: dict[str, int] = {}  # by device, the position at which its last update ended
+    for run in runs:
+        window = tasks[begin.get(run[0].device, 0) : position[run[0].name]]
+        backward, reductions = _gradients(window, run[0].device, gradients)
+        if not backward:
+            continue
+        begin[run[0].device] = position[run[-1].name]
+        reduced = reduced or bool(reductions)
+        hosts_of = _launch_times(run, tasks, launch_of)
+        own_hosts |= {host.name for hosts in hosts_of.values() for host in hosts}
+        pieces = _pieces(run, hosts_of, request)
+        last: dict[tuple[str, int], str] = {}
+        for number in reversed(range(len(pieces))):  # the last parameters have their gradients first
+            gradient = backward[ceil(len(backward) * (len(pieces) - number) / len(pieces)) - 1]
+            later = [task for task in reductions if position[task.name] > position[gradient.name]]
+            anchor = (later or reductions[-1:] or [gradient])[0]
+            for kernel, hosts in pieces[number].kernels:
+                _insert(inserted, anchor, launch_of.get(anchor.name), tasks, position, kernel, hosts)
+                last[anchor.lane] = kernel.name
+        for task in run:
+            instead[task.name] = list(last.values())
+        pieces_made, moved = pieces_made + len(pieces), moved + len(run)
+    if not moved:
+        raise SchedcastError("backward-fusion: the recording shows no backward kernels before the update; record with annotations")
+    dropped = set(instead) | own_hosts
+    reordered = [each for task in tasks for each in (task, *inserted.get(task.name, ()))]
+    target = "the collective that reduces them, on its stream" if reduced else "the kernel that completes their gradients, on its stream"
+    form = recorded_form([task for run in runs for task in run])
+    assumptions = [
+        f"{moved} update kernels move behind {target}, in {pieces_made} pieces: assumes that parameters are updated in the order of the"
+        " forward pass, and that their gradients are completed in the opposite order, evenly over the backward kernels",
+        "updates keep their recorded durations, although gradients and weights may still be in the L2 cache",
+    ]
+    if form != "for":
+        assumptions.append(
+            f"the recorded {form} form updates all parameters at once; it is cut into {request} pieces (backward-fusion=LAYERS)"
+        )
+    return without(with_tasks(replay, reordered), dropped, instead), assumptions
+
+
+def _gradients(window: Sequence[Task], device: str, gradients: set[str]) -> tuple[list[Task], list[Task]]:
+    """Return the backward kernels of a step, and the collectives that reduce gradients after the first of them."""
+    work = [task for task in window if not is_host(task) and task.device == device]
+    backward = [task for task in work if task.name in gradients]
+    later = work[work.index(backward[0]) :] if backward else []
+    return backward, [task for task in later if _reduces(task)]
+
+
+def _reduces(task: Task) -> bool:
+    return task.body.category == "collective" and ARRIVAL not in task.name and bool(_REDUCES_GRADIENTS.search(task.body.name))
+
+
+def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> list[_Piece]:
+    if recorded_form(run) == "for":
+        size = _repeats(run)
+        renamed = [(replace(task, name=f"{task.name} fused", after=()), [_moved(host) for host in hosts[task.name]]) for task in run]
+        return [_Piece(renamed[start : start + size]) for start in range(0, len(run), size)]
+    least_s = least_kernel_s(run)
+    launches_s = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
+    launch_s = sum(launches_s) / len(launches_s) if launches_s else 0.0
+    like = next((each[-1] for each in hosts.values() if each), None)
+    moving_s: dict[str, float] = {}
+    for task in run:
+        moving_s[task.body.name] = moving_s.get(task.body.name, 0.0) + task.body.duration_s - least_s
+    pieces = []
+    for layer in range(layers):
+        kernels = []
+        for number, (name, seconds) in enumerate(moving_s.items()):
+            label = f"{run[0].name} fused {layer}.{number}"
+            body = Recorded(name, "kernel", least_s + seconds / layers)
+            launch = [replace(like, name=f"launch of {label}", body=Host(launch_s, like.body.label), after=())] if like else []
+            kernels.append((replace(run[0], name=label, body=body, after=()), launch))
+        pieces.append(_Piece(kernels))
+    return pieces
+
+
+def _repeats(run: Sequence[Task]) -> int:
+    """Return the number of kernels per parameter: the shortest period of the kernel names in the run, or 1 if they do not repeat."""
+    names = [task.body.name for task in run]
+    for size in range(1, len(names) // 2 + 1):
+        if len(names) % size == 0 and all(names[i] == names[i + size] for i in range(len(names) - size)):
+            return size
+    return 1
+
+
+def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[str, str]) -> dict[str, list[Task]]:
+    """Return by kernel of the run the host tasks that move with it: its launch, and the tasks since the previous launch of the run.
+
+    Kernels that share their launch (nodes of a CUDA graph) have no such tasks.
+    """
+    users = Counter(launch_of.values())
+    kernel_of = {launch_of[task.name]: task.name for task in run if users[launch_of.get(task.name, "")] == 1}
+    unmoved = waits_for_device(tasks) | (set(launch_of.values()) - set(kernel_of))
+    hosts: dict[str, list[Task]] = {task.name: [] for task in run}
+    pending: dict[tuple[str, int], list[Task]] = {}
+    for task in tasks:
+        if not is_host(task):
+            continue
+        kernel = kernel_of.get(task.name)
+        if kernel is not None:
+            hosts[kernel] = [*pending.get(task.lane, ()), task]
+            pending[task.lane] = []
+        elif task.lane in pending and task.name not in unmoved:
+            pending[task.lane].append(task)
+    return hosts
+
+
+def _moved(host: Task) -> Task:
+    """Return a host task under the name that it has after it moved."""
+    return replace(host, name=f"{host.name} fused", after=())
+
+
+def _insert(inserted, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:
+    """Insert a kernel after its anchor, and its host tasks after the anchor's launch; directly before the kernel if that is unknown."""
+    stream = tasks[position[launch]].stream if launch else hosts[0].stream if hosts else 0
+    hosts = [replace(task, stream=stream) for task in hosts]
+    inserted.setdefault(launch or anchor.name, []).extend(hosts)
+    kernel = replace(kernel, device=anchor.device, stream=anchor.stream, after=(hosts[-1].name,) if hosts else ())
+    inserted.setdefault(anchor.name, []).append(kernel)

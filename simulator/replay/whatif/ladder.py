@@ -1,0 +1,134 @@
+"""A ranked list of the changes that apply to a recording, each with its gain, and bounds on what any change of a kind can gain."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.plan.task import COLLECTIVE
+from simulator.replay.compare import boundaries, counted_steps
+from simulator.replay.diagnosis import Part, PartTime
+from simulator.replay.replay import Replay, simulated_times
+from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.kernel_classes import kernel_classes
+from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, rules
+from traces import units
+from traces.documents.replay_result import RuleAnswer
+from traces.errors import SchedcastError
+from traces.garbage import gc_paused
+
+
+class LadderRule(NamedTuple):
+    """A rule that the ladder tries, what it means, and a short name if the rule is a long one."""
+
+    rule: str
+    about: str
+    label: str = ""
+
+
+#: Classes of kernels that are tried at most, if they take at least this share of the kernels' time.
+CLASSES, LEAST_CLASS_SHARE = 4, 0.03
+#: Seconds that a ladder may take; changes that are left then are named without an answer.
+LADDER_S = 20.0
+#: A change of the step time below this share is none.
+NO_GAIN = 1e-3
+#: The device waits for the host if it does so for at least this share of the step.
+HOST_BOUND = 0.05
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """`rows`: the changes, the largest gain first, then those that do not apply with the reason. `bounds`: likewise.
+
+    `left_out`: the rules that there was no time for.
+    """
+
+    rows: tuple[RuleAnswer, ...]
+    bounds: tuple[RuleAnswer, ...]
+    left_out: tuple[str, ...]
+
+
+def ladder(
+    replay: Replay, step_s: float, diagnosis: Sequence[PartTime], seconds: float = LADDER_S, clock: Callable[[], float] = time.monotonic
+) -> Ladder:
+    """Answer every change that may apply to `replay`, whose step takes `step_s`, in `seconds` by `clock`."""
+    begin = clock()
+    left_out: list[str] = []
+
+    def answers(changes: Iterable[LadderRule]) -> tuple[RuleAnswer, ...]:
+        rows = []
+        for change in changes:
+            if clock() - begin > seconds:
+                left_out.append(change.rule)
+            else:
+                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label))
+        return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
+
+    with gc_paused():
+        tried = [LadderRule(*each) for rule in rules() for each in rule.tried.items()]
+        bounds = [LadderRule(*each) for rule in rules() for each in rule.bounds.items()]
+        return Ladder(answers((*_kernel_changes(replay), *tried)), answers(bounds), tuple(left_out))
+
+
+def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:
+    """Yield the changes of the largest classes of kernels, and of the priority of communication."""
+    work = device_work(replay)
+    classes = kernel_classes(work)
+    total_s = sum(each.seconds for each in classes)
+    for each in classes[:CLASSES]:
+        if each.seconds >= LEAST_CLASS_SHARE * total_s > 0:
+            share = units.percent(each.seconds / total_s, signed=False)
+            yield LadderRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
+    if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
+        yield LadderRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
+
+
+def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "", label: str = "") -> RuleAnswer:
+    """Return the step time of `replay` under one rule. A rule without effect has the reason instead of a gain."""
+    try:
+        changed, assumptions = apply_rules(replay, [text])
+        after_s = changed_step_s(changed)
+    except SchedcastError as error:
+        reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
+        return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
+    gain_s = step_s - after_s
+    return RuleAnswer(
+        rule=text,
+        label=label,
+        about=about,
+        step_s=after_s,
+        gain_s=gain_s,
+        speedup=step_s / after_s if after_s > 0 else None,
+        reason=no_gain_reason(text, diagnosis) if abs(gain_s) <= NO_GAIN * step_s else None,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _reason(error: SchedcastError) -> str:
+    """Return why a rule changes nothing, without the rule's own text."""
+    return str(error).rpartition(" changes nothing: ")[2]
+
+
+def changed_step_s(replay: Replay) -> float:
+    """The simulated step time: the mean length of the iterations that count (`replay.compare`). Raises SchedcastError without any."""
+    if not replay.steps:
+        raise SchedcastError("nothing is left of the recorded steps")
+    begin_s, end_s, steps = counted_steps(boundaries(replay.plan, replay.steps, simulated_times(replay)))
+    return (end_s - begin_s) / steps
+
+
+def no_gain_reason(text: str, diagnosis: Sequence[PartTime]) -> str:
+    """Say why the rule has no effect on the step time, from where the time of the step goes."""
+    shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
+    waiting = shares.get(Part.HOST, 0.0) + shares.get(Part.SYNCHRONIZATION, 0.0)
+    waits = f"{units.percent(waiting, signed=False)} of the step"
+    if text.startswith("cuda-graph") and waiting >= HOST_BOUND:
+        return "host time between steps and synchronizations stays"
+    if text.startswith(("host", "cuda-graph")):
+        return f"the GPU waits for the host {waits}"
+    unhidden = shares.get(Part.COMMUNICATION, 0.0)
+    if text.startswith("network") and unhidden < waiting:
+        return f"{units.percent(unhidden, signed=False)} of the step is communication not hidden; the GPU waits for the host {waits}"
+    if waiting >= HOST_BOUND:
+        return f"the GPU waits for the host anyway, {waits}"
+    return "what it shortens is too short to matter, or runs beside longer work"

@@ -1,0 +1,89 @@
+"""What-if rules change a recorded run to predict how long it would have taken. Each rule is one module here, discovered by its `NAME`.
+
+A rule module has `NAME`, `FORM` (its syntax), `ABOUT` (one line), `parse(rest) -> request`, where `rest` is the text after the name, and
+`apply(replay, request) -> (Replay, assumptions)`. Both raise `MalformedError` for a rule that makes no sense (a regular expression is read
+only when it is applied); `apply` raises SchedcastError if the rule changes nothing, and says why. It also has, each as texts of rules with
+what they mean in words:
+
+- `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
+- `TRIED`, `BOUNDS` (default: none): what the ladder tries, and what shows at most how much a change of that kind gains.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from simulator.plan.discovery import modules
+from simulator.replay.replay import Replay
+from simulator.replay.whatif.parsing import MalformedError
+from traces.errors import SchedcastError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A discovered rule."""
+
+    name: str
+    form: str
+    about: str
+    built: Mapping[str, str]
+    tried: Mapping[str, str]
+    bounds: Mapping[str, str]
+    parse: Callable[[str], Any]
+    apply: Callable[[Replay, Any], tuple[Replay, list[str]]]
+
+
+@cache
+def _discover() -> dict[str, Rule]:
+    by_name = {}
+    for module in modules(__package__):
+        if hasattr(module, "NAME"):
+            texts = module.BUILT, getattr(module, "TRIED", {}), getattr(module, "BOUNDS", {})
+            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, *texts, module.parse, module.apply)
+    return by_name
+
+
+def rules() -> list[Rule]:
+    """Return every rule, in alphabetical order."""
+    return list(_discover().values())
+
+
+class UnreadableRuleError(SchedcastError):
+    """The text of a rule that nobody can apply to any recording."""
+
+
+def parse(text: str) -> tuple[Rule, Any]:
+    """Return the rule in `text` and its parsed request. Raises UnreadableRuleError if the text is not a rule."""
+    text = text.strip()
+    name = re.match("[a-z-]*", text).group()
+    rule = _discover().get(name)
+    if rule is None:
+        near = difflib.get_close_matches(name, _discover(), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UnreadableRuleError(f"unknown what-if rule {text[:80]!r}{hint}; expected one of: {', '.join(each.form for each in rules())}")
+    try:
+        return rule, rule.parse(text[len(name) :])
+    except MalformedError as error:
+        raise _unreadable(text, rule, error) from error
+
+
+def apply_rules(replay: Replay, texts: Sequence[str]) -> tuple[Replay, list[str]]:
+    """Apply the rules one after another. Returns the changed replay and the assumptions. All rules are parsed before any is applied.
+
+    Raises UnreadableRuleError for a text that is not a rule, SchedcastError for a rule that changes nothing.
+    """
+    assumptions: list[str] = []
+    for text, (rule, request) in [(text, parse(text)) for text in texts]:
+        try:
+            replay, assumed = rule.apply(replay, request)
+        except MalformedError as error:
+            raise _unreadable(text, rule, error) from error
+        assumptions += assumed
+    return replay, list(dict.fromkeys(assumptions))
+
+
+def _unreadable(text: str, rule: Rule, error: MalformedError) -> UnreadableRuleError:
+    return UnreadableRuleError(f"what-if rule {text[:80]!r}: {error}; expected {rule.form}")

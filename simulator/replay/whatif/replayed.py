@@ -1,0 +1,241 @@
+"""Replay traces, compare the replay with its recording, and apply what-if rules to it."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import fsum
+from pathlib import Path
+
+from simulator.plan.task import BACKWARD, UPDATE
+from simulator.replay.build import build_replay
+from simulator.replay.compare import boundaries, compare, times_of
+from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of
+from simulator.replay.nodes import HOST, LOST_LAUNCH
+from simulator.replay.replay import Replay, simulate_replay
+from simulator.replay.whatif.edit import with_tasks
+from simulator.replay.whatif.ladder import LADDER_S, answer_rule, changed_step_s, ladder
+from simulator.replay.whatif.phases import backward_names
+from simulator.replay.whatif.registry import apply_rules, parse
+from traces.documents.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
+from traces.formats.kineto import load_trace
+from traces.formats.recording import Recording
+from traces.garbage import gc_paused
+
+#: The largest number of rules in one question, and of host threads in a picture.
+MOST_RULES, SHOWN_THREADS = 16, 4
+#: A step that takes so many times as long as the median step is a slow one; the largest number of waits of a step in the document.
+SLOW, MOST_WAITS = 1.25, 3
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay, its simulated timeline, and its comparison with the recording."""
+
+    replay: Replay
+    simulated: Timeline
+    result: ReplayResult
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A replay changed by rules, its timeline, and the gain."""
+
+    replay: Replay
+    timeline: Timeline
+    what_if: WhatIf
+
+
+def replayed(traces: Sequence[Path | str], told: Callable[[str], None] = lambda stage: None) -> Replayed:
+    """Replay one trace per rank of a job. Raises SchedcastError for files that cannot be replayed.
+
+    `told` hears of every stage before it begins: of each trace that is read, and of the replay.
+    """
+    recordings = []
+    with gc_paused():
+        for trace in traces:
+            told(f"reading {Path(trace).name}")
+            recordings.append(load_trace(trace))
+        told("replaying")
+        return _replayed(recordings)
+
+
+def _replayed(recordings: Sequence[Recording]) -> Replayed:
+    replay = with_backward(build_replay(recordings))
+    unmatched = sum(recording.unmatched for recording in recordings)
+    simulated = simulate_replay(replay)
+    comparison = compare(replay, simulated)
+    lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}
+    steps = diagnose_steps(replay, replay.recorded)
+    lengths = [step.measured_s for step in comparison.steps]
+    median = typical_step(lengths)
+    result = ReplayResult(
+        gpu_period_measured_s=comparison.period_measured_s,
+        gpu_period_simulated_s=comparison.period_simulated_s,
+        error=comparison.error,
+        steps=tuple(
+            ReplayStep(
+                name=step.name,
+                measured_s=step.measured_s,
+                simulated_s=step.simulated_s,
+                parts=_parts(own.parts),
+                waits=tuple(HostWait(label=label, seconds=seconds) for label, seconds in own.waits[:MOST_WAITS]),
+            )
+            for step, own in zip(comparison.steps, steps, strict=True)
+        ),
+        median_step=median,
+        slow_steps=slow_steps(lengths),
+        kernels=comparison.kernels,
+        streams=len(comparison.streams),
+        unmatched_kernels=unmatched,
+        exposed_communication_measured_s=comparison.exposed_measured_s,
+        exposed_communication_simulated_s=comparison.exposed_simulated_s,
+        busy=tuple(
+            StreamBusy(device=s.device, stream=s.stream, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in comparison.streams
+        ),
+        misplaced=tuple(
+            MisplacedKernel(
+                task=worst.task,
+                device=lanes[worst.task][0],
+                stream=lanes[worst.task][1],
+                measured_start_s=worst.measured_start_s,
+                simulated_start_s=worst.simulated_start_s,
+                reason=worst.reason,
+            )
+            for worst in comparison.worst
+        ),
+        notes=replay.notes,
+        diagnosis=_parts(mean_of(steps)),
+    )
+    return Replayed(replay, simulated, result)
+
+
+def with_backward(replay: Replay) -> Replay:
+    """Return the replay with its backward tasks marked as such, if the recording identifies them by its threads or its kernels' names.
+
+    A recording without updates is not of a training step and is returned unchanged.
+    """
+    tasks = replay.plan.tasks
+    updates = [task.name for task in tasks if task.phase == UPDATE]
+    names = backward_names(tasks, updates) if updates else set()
+    if not names:
+        return replay
+    changed = with_tasks(replay, [replace(task, phase=BACKWARD) if task.name in names else task for task in tasks])
+    spans = tuple(replace(span, phase=BACKWARD) if span.task in names else span for span in replay.recorded.spans)
+    return replace(changed, recorded=replace(replay.recorded, spans=spans))
+
+
+def ranked(recorded: Replayed, seconds: float = LADDER_S) -> ReplayResult:
+    """Return the result with the ladder of default changes, which takes about `seconds` at most.
+
+    There is none for a recording of a single step: what the host did before and after the step, and what the step waited for at its begin,
+    would decide the gains.
+    """
+    if len(recorded.result.steps) < 2:
+        return recorded.result
+    steps = ladder(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
+    return recorded.result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
+
+
+def check_rules(rules: Sequence[str]) -> None:
+    """Raise SchedcastError if there are too many rules, or if there are some and none of them can be read.
+
+    Whether a regular expression can be read is known only when it is applied.
+    """
+    if len(rules) > MOST_RULES:
+        raise SchedcastError(f"got {len(rules)} what-if rules; expected at most {MOST_RULES}")
+    errors = []
+    for rule in rules:
+        try:
+            parse(rule)
+        except SchedcastError as error:
+            errors.append(error)
+    if rules and len(errors) == len(rules):
+        raise errors[0]
+
+
+def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
+    """Answer each rule alone, then apply all that have an answer, one after another, and simulate the result.
+
+    Rules without an answer do not affect the others. Raises SchedcastError if there are too many rules, or if none of them can be read.
+    """
+    check_rules(rules)
+    before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
+    answers = [answer_rule(recorded.replay, rule, before_s, diagnosis) for rule in rules]
+    if answers and not any(answer.readable for answer in answers):
+        raise SchedcastError(answers[0].reason)
+    changed, applied, assumptions = recorded.replay, [], []
+    for number, answer in enumerate(answers):
+        if answer.step_s is not None:
+            try:
+                changed, assumed = apply_rules(changed, [answer.rule])
+            except SchedcastError as error:  # an earlier rule has left nothing for it to change
+                answers[number] = answer.model_copy(update={"reason": f"after the rules before it: {error}"})
+            else:
+                applied.append(answer.rule)
+                assumptions += assumed
+    timeline = simulate_replay(changed)
+    steps = diagnose_steps(changed, timeline)
+    after_s = changed_step_s(changed)
+    what_if = WhatIf(
+        rules=tuple(applied),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+        gpu_period_before_s=before_s,
+        gpu_period_after_s=after_s,
+        speedup=before_s / after_s if after_s > 0 else None,
+        answers=tuple(answers),
+        diagnosis=_parts(mean_of(steps)),
+        steps=tuple(
+            ChangedStep(name=step.name, seconds=fsum(part.seconds for part in own.parts), parts=_parts(own.parts))
+            for step, own in zip(changed.steps, steps, strict=True)
+        ),
+    )
+    return Answer(changed, timeline, what_if)
+
+
+def _parts(parts: Sequence[PartTime]) -> tuple[StepPart, ...]:
+    return tuple(StepPart(part=each.part, seconds=each.seconds, share=each.share) for each in parts)
+
+
+def _diagnosis(recorded: Replayed) -> list[PartTime]:
+    return [PartTime(Part(each.part), each.seconds, each.share) for each in recorded.result.diagnosis]
+
+
+def typical_step(lengths: Sequence[float]) -> int:
+    """Return the number of the step with the median length, of two the shorter; the first does not count, unless it is the only one."""
+    numbers = sorted(_counted(lengths), key=lengths.__getitem__)
+    return numbers[(len(numbers) - 1) // 2]
+
+
+def slow_steps(lengths: Sequence[float]) -> tuple[int, ...]:
+    """Return the numbers of the steps that take at least `SLOW` times as long as the median step, the slowest first."""
+    limit = SLOW * lengths[typical_step(lengths)]
+    return tuple(sorted((number for number in _counted(lengths) if lengths[number] >= limit), key=lambda number: -lengths[number]))
+
+
+def _counted(lengths: Sequence[float]) -> range:
+    return range(1 if len(lengths) > 1 else 0, len(lengths))
+
+
+def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Timeline:
+    """Return `timeline` with step `number` (the last one, if there are fewer) as its window, under another `kind`.
+
+    Of the host, the threads with the most calls in the window are kept.
+    """
+    borders = boundaries(replay.plan, replay.steps, times_of(timeline))
+    return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
+
+
+def window_of(timeline: Timeline, begin: float, end: float, kind: str) -> Timeline:
+    """Return `timeline` with its window from `begin` to `end`, in seconds, and its host threads as in `one_step`."""
+    calls = Counter(
+        span.lane
+        for span in timeline.spans
+        if span.device == HOST and LOST_LAUNCH not in span.task and begin < span.end_s and span.start_s < end
+    )
+    threads = {thread for thread, _ in calls.most_common(SHOWN_THREADS)}
+    spans = tuple(span for span in timeline.spans if span.device != HOST or span.lane in threads)
+    path = tuple(link for link in timeline.critical_path if begin < link.end_s and link.start_s < end)
+    return replace(timeline, kind=kind, spans=spans, step_s=end - begin, window_s=(begin, end), critical_path=path)

@@ -1,0 +1,458 @@
+"""Build the tasks of a job from its graph: the part that all strategies have in common.
+
+A strategy asks for the forward and backward tasks of its micro-batches and for updates of parameters, puts them in its own order, and calls
+`plan`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from simulator.engine.collectives.sending import fetches
+from simulator.machine.machine import Machine
+from simulator.model.graph import Op, TrainingGraph
+from simulator.model.job import Job
+from simulator.model.layers.clipping import clip_steps
+from simulator.model.layers.loss_scaling import GROWTH, SCALE, unscale_steps
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.oplist import OpList
+from simulator.plan.bodies.update import STATE, Update, state_shape
+from simulator.plan.fusion import fused
+from simulator.plan.plan import Plan
+from simulator.plan.task import (
+    ACTIVATION,
+    BACKWARD,
+    BUFFER,
+    FORWARD,
+    INPUT,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    SCRATCH,
+    UPDATE,
+    Operand,
+    Segment,
+    Task,
+    Value,
+    ViewStep,
+)
+from simulator.plan.tensors import PlanTensors, merged
+from simulator.strategies.options import option_values
+from traces.errors import SchedcastError
+
+
+@dataclass(frozen=True)
+class Share:
+    """The samples of a step that tasks work on: the micro-batches `numbers` of `parts` equal parts of the batch."""
+
+    parts: int
+    numbers: range
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of each op of a graph, and what the ops read of other devices' values.
+
+    `devices` is by op. `homes` is by value of the graph: the device that makes it, or on which it is carried (default: the first device).
+    `copies`: the name of the copy, on the op's own device, that an op has in the place of a value, by (op, value).
+    """
+
+    devices: Sequence[str]
+    homes: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+    def home(self, value: str) -> str:
+        """The device of a value of the graph."""
+        return self.homes.get(value) or self.devices[0]
+
+
+class PlanBuilder:
+    """Collects the values, storages and tasks of one copy of a job's model.
+
+    The copy lies on one device, or is spread over several by a `Placement`. It works on all micro-batches of a step, or on a `Share` of
+    them if other copies work on the others. Names of carried values, and of tasks that belong to no micro-batch, end in `suffix`.
+    """
+
+    def __init__(self, job: Job, place: str | Placement, graph: TrainingGraph | None = None, share: Share | None = None, suffix: str = ""):
+        """`graph`: a changed graph that computes the same as the graph of the job's micro-batch; default: that graph."""
+        share = share or Share(job.accumulate, range(job.accumulate))
+        self.job, self.parts, self.micro_batches = job, share.parts, share.numbers
+        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts)
+        self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
+        self.tensors = PlanTensors()
+        #: The micro-batch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
+        self.first_of: dict[str, int] = {}
+        #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
+        self.served: dict[str, tuple[int, str]] = {}
+        self._suffix = suffix
+
+    @property
+    def device(self) -> str:
+        """The device of the first op; the only one unless the copy is spread over several."""
+        return self.place.devices[0]
+
+    @cached_property
+    def layers(self) -> dict[str, list[str]]:
+        """Trainable parameters by the layer that owns them, in module order."""
+        layers: dict[str, list[str]] = {}
+        for parameter in self.graph.parameters:
+            layers.setdefault(self.graph.layers[parameter], []).append(parameter)
+        return layers
+
+    def step(self) -> list[Task]:
+        """Return forward and backward of all micro-batches, one after another, and what is done to all gradients before the update."""
+        return self.passes() + self.finish_gradients()
+
+    def passes(self) -> list[Task]:
+        """Return forward and backward of all micro-batches, one after another."""
+        return [task for m in self.micro_batches for task in (*self.forward(m), *self.backward(m))]
+
+    def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Return forward and loss of one micro-batch."""
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == FORWARD], micro_batch, stream)
+
+    def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
+        """Return the backward of one micro-batch. In all but the first, each complete gradient is added to that of the first."""
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], micro_batch, stream)
+
+    def ops(
+        self,
+        indices: Sequence[int],
+        micro_batch: int = 0,
+        stream: int = 0,
+        instead: Mapping[str, str] | None = None,
+        lag: int = 0,
+        action: str = "",
+    ) -> list[Task]:
+        """Return the tasks of some ops of the graph for one micro-batch, in order, each on its own device.
+
+        A gradient that is complete is added to that of the first micro-batch. `instead`: values to use in the place of others.
+        """
+        tasks = []
+        for index in indices:
+            tasks.append(self._task(index, micro_batch, stream, instead or {}, lag, action))
+            added = (parameter for parameter in self._completed.get(index, ()) if micro_batch != self._first(parameter))
+            tasks += [self._accumulate(parameter, index, micro_batch, stream, lag, action) for parameter in added]
+        return tasks
+
+    @cached_property
+    def _completed(self) -> dict[int, list[str]]:
+        """The parameters whose gradient an op completes, by op."""
+        completed: dict[int, list[str]] = {}
+        for parameter, index in self.graph.gradient_ops.items():
+            completed.setdefault(index, []).append(parameter)
+        return completed
+
+    def _first(self, parameter: str) -> int:
+        return self.first_of.get(parameter, self.micro_batches[0])
+
+    def finish_gradients(self, lag: int = 0) -> list[Task]:
+        """Return the tasks that change all gradients before the update.
+
+        With a gradient scaler, one divides them by the loss's scale, as torch.amp.GradScaler does. With --clip-norm, one scales them to the
+        largest global norm, as torch.nn.utils.clip_grad_norm_ does.
+        """
+        tasks = []
+        gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
+        if self.job.scales_loss:
+            carried = tuple(self._carried(name, BUFFER).operand() for name in (SCALE, GROWTH))
+            steps, overflow = unscale_steps(gradients, *carried, self._overflow), (self._overflow,)
+            mutates = (*gradients, *carried)
+            body = OpList(steps, "unscale")
+            tasks.append(Task(self._own("unscale"), body, self.device, writes=overflow, mutates=mutates, phase=UPDATE, lag=lag))
+        if self.job.clip_norm is not None:
+            body = OpList(clip_steps(gradients, self.job.clip_norm, self._suffix), "clip")
+            tasks.append(Task(self._own("clip"), body, self.device, mutates=gradients, phase=UPDATE, layer="clip", lag=lag))
+        return tasks
+
+    @property
+    def _overflow(self) -> Operand:
+        """The scalar that is 1 if a gradient of the step is not finite."""
+        name = self._own("overflow")
+        return self.tensors.values[name].operand() if name in self.tensors.values else self.scratch(name, (), "float32")
+
+    def update(self, parameters: Sequence[str], name: str, layer: str = "", lag: int = 0, stream: int = 0, priority: int = 0) -> Task:
+        """Return one optimizer update of `parameters`."""
+        job = self.job
+        mutates = []
+        for parameter in parameters:
+            value = self._carried(parameter, PARAMETER)
+            mutates.append(value.operand())
+            for state in STATE[job.optimizer]:
+                shape, dtype = state_shape(job.optimizer, state, value.shape, value.dtype)
+                mutates.append(self._state(f"{parameter}::{state}", shape, dtype, value))
+        body = Update(job.optimizer, job.form, tuple(parameters), job.hyper, job.rates, may_skip=job.scales_loss)
+        reads = tuple(self.gradient(parameter) for parameter in parameters) + ((self._overflow,) if job.scales_loss else ())
+        name, device = self._own(name), self.place.home(parameters[0])
+        return Task(name, body, device, stream, priority, reads, (), tuple(mutates), phase=UPDATE, layer=layer, lag=lag)
+
+    def updates(self, lag: int = 0) -> list[Task]:
+        """Return the updates of plain training: one update of all parameters, or one per parameter in the for-loop form."""
+        if self.job.form != "for":
+            return [self.update(self.graph.parameters, "update", "optimizer", lag)]
+        return [self.update([name], f"{name}/update", layer, lag) for layer, owned in self.layers.items() for name in owned]
+
+    def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Return by layer the index of the last task that uses its gradients or parameters: after this task the layer may be updated.
+
+        Layers are sorted by this index. The rule is the use count and the race rule of "Optimizer Fusion", algorithm 3.
+        """
+        layer_of: dict[str, str] = {}  # by storage that an update of the layer must wait for
+        for layer, owned in self.layers.items():
+            for parameter in owned:
+                layer_of[self.storage(parameter)] = layer
+                layer_of[self.storage(self.gradient(parameter).value)] = layer
+        last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.touched(task) if s in layer_of}
+        return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
+
+    def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
+        """Return `tasks` with one update per layer as soon as the layer may be updated: backward-fusion.
+
+        A layer whose parameters lie on several devices has an update on each of them. `stream`: that of the updates.
+        """
+        updates = []
+        for layer, parameters in self.layers.items():
+            owned: dict[str, list[str]] = {}  # by device
+            for parameter in parameters:
+                owned.setdefault(self.place.home(parameter), []).append(parameter)
+            for number, own in enumerate(owned.values()):
+                name = f"{layer}/update/{number}" if number else f"{layer}/update"
+                updates.append(self.update(own, name, layer, stream=stream))
+        return fused(tasks, updates, self.tensors)
+
+    def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Return by layer the index of the first task that reads its parameters. Layers are sorted by this index."""
+        layer_of = {self.storage(parameter): layer for layer, owned in self.layers.items() for parameter in owned}
+        first: dict[str, int] = {}
+        for index, task in enumerate(tasks):
+            for storage in self.touched(task) & layer_of.keys():
+                first.setdefault(layer_of[storage], index)
+        return dict(sorted(((layer, first[layer]) for layer in self.layers), key=lambda item: item[1]))
+
+    def complete(self, tasks: Sequence[Task]) -> dict[str, int]:
+        """Return by storage of a gradient the index of the last task that uses it: after this task it may be changed in place.
+
+        Storages are sorted by this index.
+        """
+        gradients = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
+        last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & gradients}
+        return dict(sorted(last.items(), key=lambda item: (item[1], item[0])))
+
+    def holders(self) -> dict[str, Operand]:
+        """Return the largest value on each of the device's storages made so far, as a whole operand."""
+        return self.tensors.holders(self.device)
+
+    def fetches(self, machine: Machine) -> list[Task]:
+        """Return copies of the inputs from the host to the device, for the micro-batches whose tasks have been made.
+
+        The inputs are values of the host from then on.
+        """
+        return fetches(machine, self.tensors, self.device)
+
+    def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
+        """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""
+        values = self.tensors.values
+        return tuple(
+            self.tensors.on_host(f"{name}:{position}", replace(values[o.value], kind=SCRATCH, source=None)).operand()
+            for position, o in enumerate(operands)
+        )
+
+    def refuse_clipping(self, strategy: str, instead: str) -> None:
+        """Raise SchedcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
+        if self.job.needs_all_gradients:
+            raise SchedcastError(
+                f"{strategy} cannot {self.job.needs_all_gradients}: it updates before all gradients are known; use {instead}"
+            )
+
+    def gradient(self, parameter: str) -> Operand:
+        """Return the operand with the parameter's gradient, which is complete after the last micro-batch."""
+        return self._operand(self.graph.gradients[parameter], self._first(parameter))
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+        """Make a contiguous scratch value that is not in the graph, and return its operand."""
+        return self.tensors.scratch(name, shape, dtype, self.device)
+
+    def kept(self, parameter: str, device: str) -> Operand:
+        """Make a value that holds a parameter as it is at one time, for one iteration, and return its operand."""
+        name = self._own(f"{parameter}@kept")
+        carried = self._carried(parameter, PARAMETER)
+        kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
+        return self.tensors.add(kept).operand()
+
+    def again(self, value: str, micro_batch: int) -> str:
+        """Make a value like `value` of a micro-batch, on a storage of its own, for an op that runs again. Returns its name."""
+        first = self.tensors.values[self._operand(self.graph.values[value].operand(), micro_batch).value]
+        second = replace(first, name=f"{first.name}#again", storage=f"{first.storage}#again")
+        return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
+
+    def sent(self, value: str, held: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
+        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`."""
+        of_graph = self.graph.values[value]
+        source = self._operand(of_graph.operand(), micro_batch)
+        if held != value:
+            source = self.tensors.values[self.copy_name(held, of_graph.kind, micro_batch)].operand()
+        name = self.copy_name(copy, of_graph.kind, micro_batch)
+        if name not in self.tensors.values:
+            self._copied(of_graph, name, micro_batch, target)
+        return source, self.tensors.values[name].operand()
+
+    def storage(self, value: str) -> str:
+        """Return the storage of a placed value, or of this copy of a parameter."""
+        placed = self.tensors.values.get(self._own(value)) or self.tensors.values.get(value)
+        return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
+
+    def touched(self, task: Task) -> set[str]:
+        """Return this copy's storages that a task reads, writes or changes."""
+        return self.tensors.touched(task)
+
+    def plan(
+        self,
+        strategy: str,
+        tasks: Iterable[Task],
+        options: object,
+        semantics: dict[str, object] | None = None,
+        others: "Sequence[PlanBuilder]" = (),
+    ) -> Plan:
+        """Return the finished plan. `others`: the builders of the model's other copies."""
+        notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
+        if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
+            notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
+        if self.graph.assumptions:
+            notes["assumed"] = self.graph.assumptions[0]
+        for builder in (self, *others):
+            builder._add_unused()
+        tensors = merged(builder.tensors for builder in (self, *others))
+        return Plan(
+            strategy=strategy,
+            segments=(Segment(tuple(tasks)),),
+            values=tensors.values,
+            storages=tensors.storages,
+            losses=tuple(self._name(self.graph.loss, m) for m in range(self.parts)),
+            gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
+            options=option_values(options),
+            semantics=notes,
+        )
+
+    def _add_unused(self) -> None:
+        """Add the parameters and buffers that no task uses, because they take memory too."""
+        for name in self.graph.values:
+            if self.graph.values[name].kind in (PARAMETER, BUFFER):
+                self._carried(name, self.graph.values[name].kind)
+
+    def _task(self, index: int, micro_batch: int, stream: int, instead: Mapping[str, str], lag: int, action: str) -> Task:
+        op: Op = self.graph.ops[index]
+
+        def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+            return tuple(self._operand(operand, micro_batch, index, instead) for operand in operands)
+
+        name = self._name(op.name, micro_batch, task=True)
+        self.served[name] = (index, op.gradient)
+        return Task(
+            name=name,
+            body=self._numbered(op.body, micro_batch),
+            device=self.place.devices[index],
+            stream=stream,
+            reads=place(op.reads),
+            writes=place(op.writes),
+            mutates=place(op.mutates),
+            phase=op.phase,
+            layer=op.layer,
+            micro_batch=micro_batch,
+            lag=lag,
+            action=action,
+        )
+
+    def _numbered(self, body: OpCall, micro_batch: int) -> OpCall:
+        """The op as a micro-batch runs it: the draws of one micro-batch come after those of the one before."""
+        return replace(body, draw=body.draw + micro_batch * self.graph.draws) if micro_batch and body.random else body
+
+    def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int, lag: int, action: str) -> Task:
+        addend = self._operand(self.graph.gradients[parameter], micro_batch)
+        name = f"{parameter}/accumulate@{micro_batch}"
+        self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
+        return Task(
+            name=name,
+            body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
+            device=self.place.home(self.graph.gradients[parameter].value),
+            stream=stream,
+            reads=(addend,),
+            mutates=(self.gradient(parameter),),
+            phase=BACKWARD,
+            layer=self.graph.layers[parameter],
+            micro_batch=micro_batch,
+            lag=lag,
+            action=action,
+        )
+
+    def _own(self, name: str) -> str:
+        """Return the name of this device's copy of a carried value, storage or task."""
+        return name + self._suffix
+
+    def _name(self, name: str, micro_batch: int, task: bool = False) -> str:
+        if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
+            return self._own(name)
+        return name if micro_batch == 0 else f"{name}@{micro_batch}"
+
+    def _operand(self, operand: Operand, micro_batch: int, op: int = -1, instead: Mapping[str, str] | None = None) -> Operand:
+        """The operand of the graph as op `op` has it in a micro-batch (-1: as it is in the end)."""
+        value = self.graph.values[operand.value]
+        if instead and operand.value in instead:
+            return _named(operand, instead[operand.value])
+        copy = self.place.copies.get((op, operand.value))
+        name = self._name(operand.value, micro_batch) if copy is None else self.copy_name(copy, value.kind, micro_batch)
+        if name not in self.tensors.values:
+            if copy is not None:
+                self._copied(value, name, micro_batch, self.place.devices[op])
+            elif value.kind in (PARAMETER, BUFFER):
+                self._carried(operand.value, value.kind)
+            else:
+                storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
+                source = self._slice(value, micro_batch) if value.kind == INPUT else None
+                device = self.place.home(operand.value)
+                placed = Value(name, value.shape, value.strides, value.dtype, device, value.kind, storage, source)
+                self.tensors.add(placed, self.graph.storage_bytes[value.storage])
+        return operand if name == operand.value else _named(operand, name)
+
+    @staticmethod
+    def copy_name(copy: str, kind: str, micro_batch: int) -> str:
+        """The name of a micro-batch's copy of a value of this kind on another device. A buffer's serves all micro-batches."""
+        return copy if micro_batch == 0 or kind == BUFFER else f"{copy}@{micro_batch}"
+
+    def _copied(self, value: Value, name: str, micro_batch: int, device: str) -> None:
+        """Add a value that another device has too: inputs are fed to both, and buffers that nothing changes are carried by both."""
+        source, kind = None, ACTIVATION
+        if value.kind in (INPUT, BUFFER):
+            source, kind = self._slice(value, micro_batch) if value.kind == INPUT else value.operand(), value.kind
+        self.tensors.add(replace(value, name=name, device=device, storage=name, source=source, kind=kind))
+
+    def _slice(self, value: Value, micro_batch: int) -> Operand:
+        """Return the micro-batch's slice of the job's input tensor."""
+        size = self.job.batch // self.parts
+        if self.parts == 1 or not value.shape or value.shape[0] != size:
+            return value.operand()
+        view = ViewStep("aten.slice.Tensor", json.dumps([0, micro_batch * size, (micro_batch + 1) * size]))
+        return replace(value.operand(), views=(view,))
+
+    def _carried(self, tensor: str, kind: str) -> Value:
+        """Return the value of a parameter or buffer of the job in this copy."""
+        name = self._own(tensor)
+        if name not in self.tensors.values:
+            value = self.graph.values[tensor]
+            source, storage = Operand(tensor, value.shape, value.strides, value.dtype), self._own(value.storage)
+            carried = Value(name, value.shape, value.strides, value.dtype, self.place.home(tensor), kind, storage, source)
+            self.tensors.add(carried, self.graph.storage_bytes[value.storage])
+        return self.tensors.values[name]
+
+    def _state(self, tensor: str, shape: tuple[int, ...], dtype: str, parameter: Value) -> Operand:
+        """Return the operand of an optimizer state `tensor`, which lies beside its parameter and has the parameter's strides."""
+        name = self._own(tensor)
+        if name not in self.tensors.values:
+            strides = parameter.strides if shape else ()
+            source = Operand(tensor, shape, strides, dtype)
+            self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, source), source.bytes)
+        return self.tensors.values[name].operand()
+
+
+def _named(operand: Operand, value: str) -> Operand:
+    """The same operand of another value, made without `replace`, which takes three times as long."""
+    return Operand(value, operand.shape, operand.strides, operand.dtype, operand.views)

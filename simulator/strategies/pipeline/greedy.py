@@ -1,0 +1,191 @@
+"""A greedy scheduler of pipelines: every rank runs, whenever it is free, the action that its rule prefers among those that it can run."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from simulator.strategies.pipeline.schedule import BY_INPUT, BY_WEIGHT, FORWARD, Action
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be scheduled: forwards and both halves of the backwards of all stages and micro-batches."""
+
+    micro_batches: int
+    #: The rank of each stage.
+    rank_of: tuple[int, ...]
+    #: Seconds of an action by its kind, then its stage.
+    seconds: dict[str, tuple[float, ...]]
+    #: Forwards whose activations a rank may hold at once; at least the number of its stages. math.inf for any number.
+    most_alive: float
+    #: Seconds from the end of an action until its result is on another rank.
+    transfer_s: float
+
+    @cached_property
+    def stages_of(self) -> tuple[tuple[int, ...], ...]:
+        """The stages of each rank."""
+        ranks = 1 + max(self.rank_of)
+        return tuple(tuple(stage for stage, rank in enumerate(self.rank_of) if rank == r) for r in range(ranks))
+
+    def hop_s(self, stage: int, other: int) -> float:
+        """Seconds that a result takes from one stage to another."""
+        return self.transfer_s if self.rank_of[stage] != self.rank_of[other] else 0.0
+
+    @cached_property
+    def least_s(self) -> float:
+        """Seconds that no schedule is shorter than.
+
+        Until the first gradient reaches a rank, the rank has only forwards to run; afterwards it has the rest of its work.
+        """
+        stages = range(len(self.rank_of))
+        forward, by_input, by_weight = (self.seconds[kind] for kind in (FORWARD, BY_INPUT, BY_WEIGHT))
+        arrival = [0.0]
+        for s in stages[1:]:
+            arrival.append(arrival[-1] + forward[s - 1] + self.hop_s(s - 1, s))
+        gradient = [arrival[-1] + forward[-1]]  # by stage, the last stage first
+        for s in stages[-2::-1]:
+            gradient.append(gradient[-1] + by_input[s + 1] + self.hop_s(s + 1, s))
+        gradient.reverse()
+        least = gradient[0] + by_input[0] + by_weight[0]
+        for own in self.stages_of:
+            work = sum(self.micro_batches * (forward[s] + by_input[s] + by_weight[s]) for s in own)
+            start, first = min(arrival[s] for s in own), min(gradient[s] for s in own)
+            longest = sorted((forward[s] for s in own for _ in range(self.micro_batches)), reverse=True)
+            before = sum(longest[: int(min(self.most_alive, len(longest)))])
+            least = max(least, first + work - min(before, first - start))
+        return least
+
+
+#: Which of a rank's stages goes first: the latest; the earliest; or rounds of one micro-batch a rank pass, each through all stages of the
+#: rank in the order of the work, before the next round does.
+LATER, EARLIER, ROUNDS = "later", "earlier", "rounds"
+
+
+class Rule(NamedTuple):
+    """What a rank does if there are several actions that it can run."""
+
+    #: A forward goes before a gradient by the input as long as the rank has run fewer forwards ahead of its gradients than this many for
+    #: each rank from it to the last.
+    ahead: float
+    #: A gradient by the weights goes before a forward if more of them wait.
+    postponed: float
+    #: A gradient by the weights fills the time until the next result arrives if that is at least this part of its length.
+    fill: float
+    #: Which of its stages a rank prefers, for forwards and for gradients by the input.
+    forwards: str
+    gradients: str
+
+
+class Plan(NamedTuple):
+    """The actions of each rank in order, and when the last one ends."""
+
+    ranks: tuple[tuple[Action, ...], ...]
+    end_s: float
+
+
+def plan(problem: Problem, rules: tuple[Rule, ...]) -> Plan:
+    """The schedule in which each rank follows its rule of `rules`."""
+    return _Run(problem, rules).plan()
+
+
+class _Run:
+    """One schedule in the making. Every stage takes its micro-batches in order, so that counts say what is done."""
+
+    def __init__(self, problem: Problem, rules: tuple[Rule, ...]):
+        stages = len(problem.rank_of)
+        self.problem, self.rules = problem, rules
+        self.done = {kind: [0] * stages for kind in (FORWARD, BY_INPUT, BY_WEIGHT)}
+        #: When the input of each stage's next forwards, and the gradient for its next backwards, are there; those known so far.
+        self.arrivals_s: dict[str, list[deque[float]]] = {kind: [deque() for _ in range(stages)] for kind in (FORWARD, BY_INPUT)}
+        self.arrivals_s[FORWARD][0].extend([0.0] * problem.micro_batches)
+        self.orders: list[list[Action]] = [[] for _ in problem.stages_of]
+        #: The stages whose gradients by the weights wait, oldest first.
+        self.postponed: list[deque[int]] = [deque() for _ in problem.stages_of]
+        self.free_s = [0.0] * len(self.orders)
+        self.alive = [0] * len(self.orders)
+        self.events = [(0.0, rank) for rank in range(len(self.orders))]
+
+    def plan(self) -> Plan:
+        while self.events:
+            now_s, rank = heappop(self.events)
+            if self.free_s[rank] <= now_s:
+                action = self._choice(rank, now_s)
+                if action is not None:
+                    self._start(rank, now_s, *action)
+        return Plan(tuple(map(tuple, self.orders)), max(self.free_s))
+
+    def _choice(self, rank: int, now_s: float) -> tuple[str, int] | None:
+        """The kind and the stage of what `rank` starts now; None to wait for a result."""
+        rule = self.rules[rank]
+        backward, next_backward_s = self._first(rank, BY_INPUT, now_s, rule.gradients)
+        forward, next_forward_s = self._first(rank, FORWARD, now_s, rule.forwards)
+        waiting = self.postponed[rank]
+        if backward is not None and (forward is None or not self._is_early(rank, rule)):
+            return BY_INPUT, backward
+        if forward is not None and len(waiting) <= rule.postponed:
+            return FORWARD, forward
+        if waiting:
+            idle_s = min(next_backward_s, next_forward_s) - now_s
+            if forward is not None or idle_s >= rule.fill * self.problem.seconds[BY_WEIGHT][waiting[0]]:
+                return BY_WEIGHT, waiting[0]
+        return None
+
+    def _first(self, rank: int, kind: str, now_s: float, preferred: str) -> tuple[int | None, float]:
+        """The stage of `rank` that can start an action of `kind`, if any does; and when the next result for one arrives."""
+        own = self.problem.stages_of[rank]
+        room = self.problem.most_alive - self.alive[rank] if kind == FORWARD else math.inf
+        next_s = math.inf
+        for place in self._preference(rank, kind, preferred):
+            arrivals_s = self.arrivals_s[kind][own[place]]
+            # A forward leaves room for one forward of each later stage of its rank: these come first to free what they hold.
+            if arrivals_s and room >= len(own) - place:
+                if arrivals_s[0] <= now_s:
+                    return own[place], next_s
+                next_s = min(next_s, arrivals_s[0])
+        return None, next_s
+
+    def _preference(self, rank: int, kind: str, preferred: str) -> Sequence[int]:
+        """Places of the stages of `rank`, the preferred first."""
+        own = self.problem.stages_of[rank]
+        if len(own) == 1:
+            return (0,)
+        if preferred != ROUNDS:
+            return range(len(own)) if preferred == EARLIER else range(len(own) - 1, -1, -1)
+        done, sign = self.done[kind], 1 if kind == FORWARD else -1
+        return sorted(range(len(own)), key=lambda place: (done[own[place]] // len(self.orders), sign * place))
+
+    def _is_early(self, rank: int, rule: Rule) -> bool:
+        own = self.problem.stages_of[rank]
+        ahead = sum(self.done[FORWARD][s] - self.done[BY_INPUT][s] for s in own)
+        return ahead < rule.ahead * (len(self.orders) - rank)
+
+    def _start(self, rank: int, now_s: float, kind: str, stage: int) -> None:
+        micro_batch = self.done[kind][stage]
+        self.done[kind][stage] += 1
+        self.orders[rank].append(Action(stage, kind, micro_batch))
+        end_s = self.free_s[rank] = now_s + self.problem.seconds[kind][stage]
+        heappush(self.events, (end_s, rank))
+        if kind == FORWARD:
+            self.alive[rank] += 1
+            self.arrivals_s[FORWARD][stage].popleft()
+            if stage + 1 < len(self.problem.rank_of):
+                self._send(FORWARD, stage, stage + 1, end_s)
+            else:
+                self._send(BY_INPUT, stage, stage, end_s)
+        elif kind == BY_INPUT:
+            self.arrivals_s[BY_INPUT][stage].popleft()
+            self.postponed[rank].append(stage)
+            if stage:
+                self._send(BY_INPUT, stage, stage - 1, end_s)
+        else:
+            self.postponed[rank].popleft()
+            self.alive[rank] -= 1
+
+    def _send(self, kind: str, stage: int, to: int, end_s: float) -> None:
+        arrival_s = end_s + self.problem.hop_s(stage, to)
+        self.arrivals_s[kind][to].append(arrival_s)
+        heappush(self.events, (arrival_s, self.problem.rank_of[to]))

@@ -1,0 +1,96 @@
+"""Cut a chain of units into contiguous stages, balanced by time.
+
+A placement vector p_1..p_K says that a cut lies after unit p_i, counted from 1, so that S = K + 1 stages hold units
+p_(i-1) + 1 .. p_i. Every stage holds at least one unit.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from traces.errors import SchedcastError
+
+#: Costs that differ by no more than this, relative to each other, are equal: rounding of sums.
+_EQUAL = 1e-9
+
+
+def stages_of(placement: Sequence[int], count: int) -> tuple[range, ...]:
+    """Return the units of each stage, numbered from 0, of a chain of `count` units. Raises SchedcastError for any other vector."""
+    bounds = (0, *placement, count)
+    text = ",".join(map(str, placement))
+    if any(not 1 <= cut < count for cut in placement):
+        raise SchedcastError(f"placement {text} is out of range: a cut lies after one of the units 1 to {count - 1} of {count}")
+    if any(second <= first for first, second in pairwise(bounds)):
+        raise SchedcastError(f"placement {text} is out of order: each cut must lie after the one before it")
+    return tuple(range(first, last) for first, last in pairwise(bounds))
+
+
+def balanced(seconds: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Return the placement vector whose longest stage is shortest; among those, the most even one, then one with early cuts.
+
+    The most even one has the smallest sum of squared stage times. `seconds`: by unit. Raises SchedcastError for more stages than units.
+    """
+    _check(len(seconds), stages)
+    return _placement([_sums(seconds)] * stages)
+
+
+def balanced_unfolded(forward_s: Sequence[float], backward_s: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Return the placement vector with the shortest cycle if forward and backward of a stage have an accelerator each.
+
+    Only the last stage has both on one accelerator: 2K + 1 accelerators. `forward_s`, `backward_s`: seconds by unit.
+    """
+    _check(len(forward_s), stages)
+    forward, backward = _sums(forward_s), _sums(backward_s)
+    return _placement([np.maximum(forward, backward)] * (stages - 1) + [forward + backward])
+
+
+def in_flight_1f1b(stages: int, microbatches: int) -> tuple[int, ...]:
+    """Return the micro-batches in flight by stage if each stage runs one forward, one backward: S for the first, 1 for the last."""
+    return tuple(min(stages - stage, microbatches) for stage in range(stages))
+
+
+def _check(count: int, stages: int) -> None:
+    if stages < 1:
+        raise SchedcastError(f"{stages} stages: a pipeline has at least 1")
+    if stages > count:
+        raise SchedcastError(f"cannot cut {count} units into {stages} stages: take at most {count}")
+
+
+def _sums(values: Sequence[float]) -> np.ndarray:
+    """Return [n + 1, n + 1]: the sum of units first..last - 1 at [first, last], infinite where that holds no unit."""
+    total = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=float))])
+    sums = total[None, :] - total[:, None]
+    sums[np.tril_indices(len(total))] = np.inf
+    return sums
+
+
+def _shortest(costs: Sequence[np.ndarray]) -> float:
+    """Return the smallest possible cost of the costliest stage. `costs`: by stage [n + 1, n + 1], by units held."""
+    best = costs[0][0]
+    for cost in costs[1:]:
+        best = np.maximum(best[:, None], cost).min(axis=0)
+    return float(best[-1])
+
+
+def _placement(costs: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Return the cuts that minimize the costliest stage, then the sum of squared costs; of equal ones those that come early."""
+    limit = _shortest(costs)
+    square = _squares(costs[0], limit)
+    best, cuts = square[0], []
+    for before, cost in pairwise(costs):
+        square = square if cost is before else _squares(cost, limit)
+        sums = best[:, None] + square
+        best = sums.min(axis=0)
+        # The same squares added in another order are equal but for rounding: the earliest cut is taken.
+        cuts.append((sums <= best * (1 + _EQUAL)).argmax(axis=0))
+    end, placement = len(best) - 1, []
+    for before in reversed(cuts):
+        end = int(before[end])
+        placement.append(end)
+    return tuple(reversed(placement))
+
+
+def _squares(cost: np.ndarray, limit: float) -> np.ndarray:
+    """Return squared costs relative to `limit`; infinite for costs above it."""
+    return np.where(cost <= limit * (1 + _EQUAL), (cost / (limit or 1.0)) ** 2, np.inf)

@@ -1,0 +1,89 @@
+"""A pipeline's tasks: what each stage does with a micro-batch, and what it sends to the others."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from simulator.engine.collectives.sending import COMPUTE, Sender
+from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.task import FORWARD as FORWARD_PHASE
+from simulator.plan.task import Operand, Task
+from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.pipeline.cut import Cut, Sent
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action
+
+
+class Pipeline:
+    """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update."""
+
+    def __init__(self, job: Job, machine: Machine, cut: Cut, micro_batches: int, forward: Sequence[str], backward: Sequence[str]):
+        self.machine, self.cut = machine, cut
+        self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
+        place, self._sent = cut.placed(forward, backward)
+        self.build = PlanBuilder(job, place, cut.graph, Share(micro_batches, range(micro_batches)))
+        self._sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
+        #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
+        self._sends: dict[int, list[Sent]] = defaultdict(list)
+        self._fetches: dict[int, list[Sent]] = defaultdict(list)
+        for sent in self._sent:
+            (self._fetches[sent.before] if sent.after < 0 else self._sends[sent.after]).append(sent)
+
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return self.cut.stages
+
+    def begin_with(self, actions: Sequence[Action]) -> None:
+        """Let the first backward of each stage in `actions` make the gradients that those of the other micro-batches are added to."""
+        first: dict[tuple[int, str], int] = {}  # by stage and half of a backward, which a whole one has both of
+        for stage, kind, micro_batch in actions:
+            for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
+                first.setdefault((stage, half), micro_batch)
+        for stage, owned in enumerate(self.cut.parameters):
+            by_input = set(self.cut.chunks[stage, BY_INPUT])
+            for parameter in owned:
+                half = BY_INPUT if self.build.graph.gradient_ops[parameter] in by_input else BY_WEIGHT
+                self.build.first_of[parameter] = first[stage, half]
+
+    def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
+        """The tasks of an action, with the transfers before and after it. `instead`: values to use in the place of others."""
+        stage, kind, micro_batch = action
+        indices = self.cut.chunks[stage, kind]
+        instead = instead or {}
+        fetched = [sent for index in indices for sent in self._fetches.get(index, ()) if sent.value not in instead]
+        before = [self._send(sent, micro_batch) for sent in fetched]
+        ops = self.build.ops(indices, micro_batch, COMPUTE, instead, lag, str(action))
+        after = [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
+        sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
+        return [*sends[0], *ops, *sends[1]]
+
+    def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
+        """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""
+        tasks, copies = [], {}
+        for parameter in self.cut.parameters[stage]:
+            value = self.build.graph.values[parameter]
+            device = self.backward_devices[stage]
+            kept = self.build.kept(parameter, device)
+            copies[parameter] = kept.value
+            read = Operand(parameter, value.shape, value.strides, value.dtype)
+            body = OpCall("aten.clone.default", '[{"$":0}]')
+            layer = self.build.graph.layers[parameter]
+            tasks.append(Task(f"keep {parameter}", body, device, reads=(read,), writes=(kept,), phase=FORWARD_PHASE, layer=layer, lag=lag))
+        return tasks, copies
+
+    def updates(self, stage: int, lag: int = 0) -> list[Task]:
+        """The optimizer's tasks of a stage."""
+        owned = self.cut.parameters[stage]
+        if not owned:
+            return []
+        if self.build.job.form == "for":
+            return [self.build.update([name], f"{name}/update", self.build.graph.layers[name], lag) for name in owned]
+        return [self.build.update(owned, f"update {stage}" if self.stages > 1 else "update", "optimizer", lag)]
+
+    def _send(self, sent: Sent, micro_batch: int) -> Task:
+        """The copy of a value from one device to another, on the sender's stream for the receiver."""
+        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, micro_batch)
+        name = f"send {target.value}"
+        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, micro_batch=micro_batch)

@@ -1,0 +1,271 @@
+"""What pipeline strategies have in common: their options, the cut into stages, and plans of synchronous schedules."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from simulator.engine.costs.cost import PlanCosts
+from simulator.machine.machine import Machine
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.pipeline import grid_csv
+from simulator.strategies.pipeline.cut import Cut
+from simulator.strategies.pipeline.granularity import by_action
+from simulator.strategies.pipeline.partition import balanced
+from simulator.strategies.pipeline.pipeline import Pipeline
+from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
+from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
+from simulator.strategies.pipeline.units import units
+from traces.errors import SchedcastError
+from traces.garbage import gc_paused
+
+#: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
+_PER_DEVICE = 2
+#: Micro-batches of a step at most; plans have tasks for each.
+MOST_MICRO_BATCHES = 4096
+#: Samples of a micro-batch at least, by default: batch-norm cannot train on one.
+_SAMPLES = 2
+#: What a search tries with pipelines that drain: backward-fusion.
+FUSED = ("update=backward-fusion",)
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """The options that all pipelines have."""
+
+    stages: int = 0
+    """Stages; 0: one for each device (of interleaved schedules: as many as each device takes)."""
+    microbatches: int = 0
+    """Micro-batches of a step; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
+    placement: str = ""
+    """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
+
+    def __post_init__(self):
+        """Raise SchedcastError for negative numbers, or a placement that is no list of numbers."""
+        for name in ("stages", "microbatches"):
+            if getattr(self, name) < 0:
+                raise SchedcastError(f"{name} is {getattr(self, name)}; expected at least 1, or 0 for the default")
+        if not re.fullmatch(r"(\d{1,9}([-, ]\d{1,9})*)?", self.placement):
+            raise SchedcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7")
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The numbers of `placement`."""
+        return tuple(map(int, re.findall(r"\d+", self.placement)))
+
+
+@dataclass(frozen=True)
+class DrainingOptions(StageOptions):
+    """The options of pipelines that drain in every step."""
+
+    update: Literal["baseline", "backward-fusion"] = "baseline"
+    """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
+    complete."""
+
+
+@dataclass(frozen=True)
+class ScheduledOptions(DrainingOptions):
+    """The options of pipelines that follow a schedule and drain in every step."""
+
+    schedule: str = ""
+    """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and micro-batches; empty: the
+    strategy's own order."""
+    rematerialize: bool = False
+    """Keep only what each stage's forward reads, and repeat the forward before the backward, unless that follows at once."""
+    granularity: Literal["op", "stage"] = "op"
+    """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly."""
+
+
+def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
+    """Return the first `count` devices (0: all). Raises SchedcastError if there are too few."""
+    devices = tuple(device.name for device in machine.devices)
+    if len(devices) < max(count, 2):
+        gpu = machine.devices[0].kind == "gpu"
+        do = f"split the GPU with --partition {max(count, 2)}, or use a machine with several" if gpu else f"use --devices {max(count, 2)}"
+        raise SchedcastError(f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}")
+    return devices[:count] if count else devices
+
+
+def stages_in(options: StageOptions, default: int, name: str) -> int:
+    """Return the number of stages that the options ask for. Raises SchedcastError if `stages` and `placement` differ."""
+    if options.cuts and options.stages not in (0, len(options.cuts) + 1):
+        raise SchedcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
+    return len(options.cuts) + 1 if options.cuts else options.stages or default
+
+
+def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
+    """Return the number of micro-batches of a step. Raises SchedcastError if the batch does not divide into them."""
+    if options.microbatches:
+        if job.accumulate not in (1, options.microbatches):
+            raise SchedcastError(
+                f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its micro-batches;"
+                " give one of the two"
+            )
+        if job.batch % options.microbatches:
+            divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
+            raise SchedcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
+        return options.microbatches
+    if job.accumulate > 1:
+        return job.accumulate
+    most = min(job.batch // _SAMPLES or 1, _PER_DEVICE * devices)
+    return max(d for d in range(1, most + 1) if job.batch % d == 0)
+
+
+def micro_batch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
+    """The numbers of micro-batches that a search tries, as option texts: one, two and four for each device, of at least two samples."""
+    if job.accumulate > 1:
+        return ()
+    counts = (len(machine.devices) * each for each in (1, 2, 4))
+    usual = micro_batches_in(job, StageOptions(), len(machine.devices))
+    return tuple(f"microbatches={n}" for n in counts if n != usual and job.batch % n == 0 and job.batch // n >= _SAMPLES)
+
+
+def combined(*choices: Iterable[str]) -> tuple[str, ...]:
+    """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
+    return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Let refusals of the model begin with the strategy's name."""
+    try:
+        yield
+    except SchedcastError as error:
+        raise SchedcastError(f"{name}: {error}") from error
+
+
+def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
+    """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
+    if job.batch % micro_batches:
+        raise SchedcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
+    if micro_batches > MOST_MICRO_BATCHES:
+        raise SchedcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
+    graph = job.graph(job.batch // micro_batches, micro_batches)
+    if options.cuts:
+        return Cut(graph, options.cuts)
+    if stages == 1:
+        return Cut(graph, ())
+    return Cut(graph, balanced(unit_seconds(job, machine, costs, graph), stages))
+
+
+def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
+    """Return the predicted seconds of each unit: forward and backward of one micro-batch."""
+    seconds = op_seconds(job, machine, costs, graph)
+    return [sum(seconds[index] for index in (*unit.forward, *unit.backward)) for unit in units(graph)]
+
+
+def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
+    """Return the predicted seconds of each op of the graph on one of the machine's devices."""
+    from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
+
+    build = PlanBuilder(job, machine.devices[0].name, graph)
+    draft = build.plan("draft", build.ops(range(len(graph.ops))), StageOptions())
+    return [cost.cold_s for cost in (costs or CostModel(machine)).resolve(draft)]
+
+
+def refuse_clipping(job: Job, name: str) -> None:
+    """Raise SchedcastError if the job needs the gradients of all stages before an update."""
+    if job.needs_all_gradients:
+        without = "leave out --clip-norm" if job.clip_norm is not None else "use --precision amp"
+        raise SchedcastError(f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}")
+
+
+def synchronous(
+    name: str,
+    job: Job,
+    machine: Machine,
+    costs: PlanCosts | None,
+    options: StageOptions,
+    order: Callable[[int, int], Schedule],
+    per_rank: int = 1,
+    micro_batches: int = 0,
+) -> Plan:
+    """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all micro-batches.
+
+    `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank, unless the options name a file with another one.
+    Raises SchedcastError for unusable options.
+    """
+    if isinstance(options, ScheduledOptions) and options.schedule:
+        return scheduled_by_file(name, job, machine, costs, options)
+    refuse_clipping(job, name)
+    stages = stages_in(options, 0, name)
+    if stages % per_rank:
+        raise SchedcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
+    devices = devices_of(machine, stages // per_rank, name)
+    stages = len(devices) * per_rank
+    micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
+    with named(name):
+        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
+    return scheduled(name, job, machine, options, order(len(devices), micro_batches), devices, cut_graph)
+
+
+def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
+    """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its micro-batches.
+
+    Raises SchedcastError for an unusable file, or one that contradicts other options.
+    """
+    refuse_clipping(job, name)
+    schedule = grid_csv.read(options.schedule)
+    for option, wanted, count in (
+        ("stages", stages_in(options, 0, name), schedule.stages),
+        ("microbatches", options.microbatches, schedule.micro_batches),
+        ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.micro_batches),
+    ):
+        if wanted not in (0, count):
+            raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
+    devices = devices_of(machine, len(schedule.ranks), name)
+    with named(name):
+        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+    return scheduled(name, job, machine, options, schedule, devices, cut_graph)
+
+
+def scheduled(
+    name: str,
+    job: Job,
+    machine: Machine,
+    options: StageOptions,
+    schedule: Schedule,
+    devices: Sequence[str],
+    cut_graph: Cut,
+    backward: Sequence[str] = (),
+) -> Plan:
+    """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks.
+
+    `backward`: the devices of the ranks' backwards and updates, if they are others than those of their forwards.
+    """
+    with gc_paused():
+        places, backward_places = (
+            [of_rank[schedule.rank_of[stage]] for stage in range(schedule.stages)] for of_rank in (devices, backward or devices)
+        )
+        with named(name):
+            pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, backward_places)
+        actions = linear(schedule)
+        pipeline.begin_with(actions)
+        last = {action.stage: number for number, action in enumerate(actions)}
+        tasks: list[Task] = []
+        fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
+        forwards = Rematerialization(pipeline) if isinstance(options, ScheduledOptions) and options.rematerialize else None
+        instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
+        for number, action in enumerate(actions):
+            work = action.stage, action.micro_batch
+            if forwards is not None and action.kind != FORWARD and work not in instead:
+                again, instead[work] = forwards.forward(*work)
+                tasks += again
+            tasks += pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)
+            if last[action.stage] == number and not fused:
+                tasks += pipeline.updates(action.stage)
+        if fused:
+            tasks = pipeline.build.with_fused_updates(tasks)
+        plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
+        return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
+
+
+def stage_notes(pipeline: Pipeline, micro_batches: int) -> dict[str, object]:
+    """What the semantics of a plan say of its stages."""
+    return {"stages": pipeline.stages, "micro_batches": micro_batches, "placement": "-".join(map(str, pipeline.cut.placement))}

@@ -1,0 +1,170 @@
+"""A back-propagation scan over a chain of layers as tasks of a plan, one per product. The Jacobians differ in shape and pattern."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from simulator.plan.bodies.csr.product import ProductPattern, Recipe
+from simulator.plan.bodies.csr.rules import LinearRule
+from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
+from simulator.plan.bodies.jacobian_values import JacobianValues
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.task import Body, Operand, Task
+from simulator.plan.views import contiguous, transposed
+from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.scan.algorithm import exclusive_scan, full_level
+from simulator.strategies.scan.chain import Link, layer_chain
+from simulator.strategies.scan.shapes import reshaped
+from traces.errors import SchedcastError
+
+#: A product of sparse matrices with at least this fraction of nonzero entries is stored as a full matrix, whose products are faster.
+FULL_FROM = 0.25
+#: Most terms in a product of sparse Jacobians. The lists of index pairs take 8 bytes per term.
+MOST_TERMS = 2**27
+#: Bytes of indices per entry: column and source as int32, for the task of the values and again for that of the products.
+_INDEX_BYTES = 16
+_CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
+
+
+@dataclass(frozen=True)
+class _Element:
+    """An element of the scan: the gradient (number 0), a link's transposed Jacobian, or the product of the elements `first` to `last`.
+
+    `form`: the matrix format of `operand`. `samples`: number of samples it holds. `lane`: the worker that holds it.
+    """
+
+    form: Recipe | Full | Gradient
+    operand: Operand
+    samples: int
+    lane: int
+    first: int
+    last: int
+
+
+class LayerScan:
+    """The chain of one micro-batch's backward tasks."""
+
+    def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS):
+        """`jacobian`: dense, csr or auto. Raises SchedcastError if the backward pass is not a chain."""
+        self._build, self._backward, self._jacobian, self._most_terms = build, backward, jacobian, most_terms
+        self._links = layer_chain(build, backward)
+        self._seed = self._links[0].gradient
+        self._samples = self._seed.shape[0]
+        self._tasks: list[Task] = []
+        self._workers = 1
+        self.elements = len(self._links) + 1
+
+    @property
+    def full_level(self) -> int:
+        """Level of Blelloch's scan."""
+        return full_level(self.elements)
+
+    @property
+    def jacobian_bytes(self) -> int:
+        """Bytes of all Jacobians and of the index arrays of sparse ones; without their products and without Jacobians that are a weight."""
+        total = 0
+        for link in self._links:
+            if not _is_weight(link):
+                total += prod(self._shape(link)) * self._seed.bytes // self._seed.elements
+                total += 0 if isinstance(self._form(link), Full) else _INDEX_BYTES * link.rule.nnz
+        return total
+
+    def tasks(self, level: int, workers: int) -> tuple[list[Task], list[Task]]:
+        """(tasks of the Jacobians, backward tasks with those of the chain replaced by the scan), in issue order."""
+        self._tasks, self._workers = [], workers
+        jacobians = [self._jacobian_of(number, link) for number, link in enumerate(self._links, start=1)]
+        value_tasks, self._tasks = self._tasks, []
+        prefixes = exclusive_scan([self._gradient(), *jacobians], level, self._product)
+        links = {link.task.name: link for link in self._links}
+        read = {operand.value for task in self._backward if task.name not in links for operand in task.inputs}
+        results = {link.task.name: element for link, element in zip(self._links, prefixes[1:], strict=True) if link.result.value in read}
+        scan = _needed(self._tasks, {element.operand.value for element in results.values()})
+        used = {operand.value for task in scan for operand in task.inputs}
+        backward: list[Task] = []
+        for task in self._backward:
+            if task.name == self._links[0].task.name:
+                backward += scan
+            if task.name in results:
+                backward.append(_original_result(links[task.name], results[task.name]))
+            elif task.name not in links:
+                backward.append(task)
+        return [task for task in value_tasks if task.writes[0].value in used], backward
+
+    def _form(self, link: Link) -> Recipe | Full:
+        dense = self._jacobian == "dense" or _is_weight(link)
+        return Full(link.rule.rows, link.rule.cols) if dense else link.rule
+
+    def _samples_of(self, link: Link) -> int:
+        """Number of samples in the values of a link's Jacobian; 1 if all samples share them."""
+        return 1 if link.rule.shared else self._samples
+
+    def _shape(self, link: Link) -> tuple[int, ...]:
+        return shape(self._form(link), self._samples_of(link))
+
+    def _jacobian_of(self, number: int, link: Link) -> _Element:
+        """The Jacobian of a link; that of a linear layer is its weight. Each worker has successive links."""
+        lane = (number - 1) * self._workers // len(self._links)
+        form, samples = self._form(link), self._samples_of(link)
+        if _is_weight(link):
+            return _Element(form, transposed(link.reads[0]), samples, lane, number, number)
+        jacobian = self._build.scratch(f"{link.task.name}/jacobian", self._shape(link), link.result.dtype)
+        body = JacobianValues(link.rule, full=isinstance(form, Full))
+        self._add(link.task, "jacobian", body, lane, link.reads, jacobian)
+        return _Element(form, jacobian, samples, lane, number, number)
+
+    def _gradient(self) -> _Element:
+        """The gradient at the start of the chain, with one column per sample."""
+        rows = self._seed.elements // self._samples
+        gradient = self._build.scratch(f"{self._links[0].task.name}/first", (rows, self._samples), self._seed.dtype)
+        flat = reshaped(self._seed, (self._samples, rows))
+        self._add(self._links[0].task, "first", _CLONE, 0, (transposed(flat),), gradient)
+        return _Element(Gradient(rows), gradient, self._samples, 0, 0, 0)
+
+    def _product(self, later: _Element, earlier: _Element) -> _Element:
+        """The product of two elements, computed by the worker of the later one."""
+        body, samples = self._body(later, earlier), max(later.samples, earlier.samples)
+        name, like = f"product{earlier.first}-{later.last}", self._links[later.last - 1].task
+        product = self._build.scratch(f"{like.name}/{name}", shape(body.result, samples), earlier.operand.dtype)
+        self._add(like, name, body, later.lane, (later.operand, earlier.operand), product)
+        return _Element(body.result, product, samples, later.lane, earlier.first, later.last)
+
+    def _body(self, later: _Element, earlier: _Element) -> JacobianProduct:
+        """The body of a product; one of sparse matrices is stored as a full matrix if that is faster."""
+        body = JacobianProduct(later.form, earlier.form)
+        if not body.sparse:
+            return body
+        pattern = ProductPattern(later.form, earlier.form)
+        if pattern.terms > self._most_terms:
+            raise SchedcastError(
+                f"bppsa: a product of sparse Jacobians from {self._links[later.last - 1].task.name} on has {pattern.terms} terms;"
+                f" expected at most {self._most_terms}; choose a lower level"
+            )
+        if self._jacobian == "csr":
+            return body
+        return replace(body, full=pattern.nnz >= FULL_FROM * pattern.rows * pattern.cols)
+
+    def _add(self, like: Task, name: str, body: Body, lane: int, reads: Sequence[Operand], result: Operand) -> None:
+        self._tasks.append(replace(like, name=f"{like.name}/{name}", body=body, stream=lane, reads=tuple(reads), writes=(result,)))
+
+
+def _original_result(link: Link, element: _Element) -> Task:
+    """The task that writes the result of the link's op from an element of the scan, in the original layout (one sample after another)."""
+    plain = link.result.strides == contiguous(link.result.shape)
+    kwargs = json.dumps({"memory_format": {"memory_format": "contiguous_format" if plain else "channels_last"}}, separators=(",", ":"))
+    reads = (reshaped(transposed(element.operand), link.result.shape),)
+    return replace(link.task, body=replace(_CLONE, kwargs=kwargs), reads=reads, stream=0)
+
+
+def _is_weight(link: Link) -> bool:
+    return isinstance(link.rule, LinearRule) and link.rule.mask is None
+
+
+def _needed(tasks: Sequence[Task], wanted: set[str]) -> list[Task]:
+    """The tasks that contribute to the `wanted` values, in order."""
+    needed = []
+    for task in reversed(tasks):
+        if task.writes[0].value in wanted:
+            needed.append(task)
+            wanted = wanted | {operand.value for operand in task.inputs}
+    return needed[::-1]

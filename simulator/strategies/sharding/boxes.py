@@ -1,0 +1,274 @@
+"""Boxes: parts of a tensor, as a half-open range for each dimension; where they come from if the tensor is a view; and views of them."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from simulator.plan.pieces import Box
+from simulator.plan.task import Operand, ViewStep
+from simulator.plan.views import contiguous
+
+#: Names of view ops.
+_RESHAPING, _PERMUTING = ("view", "_unsafe_view", "reshape"), ("t", "transpose", "permute")
+
+
+class NotABoxError(ValueError):
+    """A box of a view is no box of the tensor that is viewed."""
+
+
+@lru_cache(maxsize=4096)
+def whole(shape: tuple[int, ...]) -> Box:
+    """The box of a whole tensor."""
+    return tuple((0, extent) for extent in shape)
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    """The extents of a box."""
+    return tuple(end - first for first, end in box)
+
+
+def elements(box: Box) -> int:
+    """The number of elements of a box."""
+    return prod(shape_of(box))
+
+
+def overlap(a: Box, b: Box) -> Box | None:
+    """What two boxes have in common; None if that is nothing."""
+    common = []
+    for (first, end), (other, last) in zip(a, b, strict=True):
+        low, high = first if first > other else other, end if end < last else last
+        if low >= high:
+            return None
+        common.append((low, high))
+    return tuple(common)
+
+
+def within(box: Box, outer: Box) -> Box:
+    """`box` in coordinates that start where `outer` starts."""
+    return tuple((first - origin, end - origin) for (first, end), (origin, _) in zip(box, outer, strict=True))
+
+
+def broadcast(shape: tuple[int, ...], box: Box) -> Box:
+    """The box of a tensor of `shape` whose elements those of `box` are made of, if it is expanded to the shape that `box` is a part of."""
+    kept = box[len(box) - len(shape) :]
+    return tuple((0, 1) if extent == 1 else part for extent, part in zip(shape, kept, strict=True))
+
+
+def parts(shape: tuple[int, ...], degrees: tuple[int, ...]) -> list[Box]:
+    """`shape` in equal parts: `degrees` of them along each dimension, the last dimension changing fastest.
+
+    Raises ValueError if a degree does not divide its extent.
+    """
+    if any(extent % degree for extent, degree in zip(shape, degrees, strict=True)):
+        raise ValueError(f"{shape} does not divide into {degrees}")
+    steps = [extent // degree for extent, degree in zip(shape, degrees, strict=True)]
+    return [
+        tuple((place * step, (place + 1) * step) for place, step in zip(places, steps, strict=True))
+        for places in product(*map(range, degrees))
+    ]
+
+
+def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Box, tuple[ViewStep, ...]]:
+    """The box of a value of `shape` that `box` of an operand views, and the view steps that turn the one into the other.
+
+    Raises NotABoxError if what the operand's box views is no box of the value, or a view step is of another kind than those known here.
+    """
+    if not operand.views and shape == operand.shape:
+        return box, ()
+    shapes = [shape]
+    for step in operand.views:
+        shapes.append(_geometry(step, shapes[-1], contiguous(shapes[-1]))[0])
+    if shapes[-1] != operand.shape:
+        raise NotABoxError(f"{operand.value} is viewed as {operand.shape} in a way that is not known")
+    steps: list[ViewStep] = []
+    for step, before in zip(reversed(operand.views), reversed(shapes[:-1]), strict=True):
+        box, local = _behind(step, before, box)
+        if local is not None:
+            steps.append(local)
+    return box, tuple(reversed(steps))
+
+
+def _arguments(step: ViewStep) -> tuple[str, list]:
+    """The name of a view step's op, and its arguments after the tensor. Raises NotABoxError for an op with several results."""
+    if step.output is not None:
+        raise NotABoxError(f"{step.target} has several results")
+    return step.target.split(".")[1], json.loads(step.args)
+
+
+def _geometry(step: ViewStep, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a tensor after a view step.
+
+    Raises NotABoxError for a `view` that the strides do not allow, and for a step of another kind than those known here.
+    """
+    name, arguments = _arguments(step)
+    if name in _RESHAPING:
+        result = _inferred(tuple(arguments[0]), prod(shape))
+        return result, _reshaped_strides(shape, strides, result)
+    if name == "expand":
+        result = tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
+        new = len(result) - len(shape)
+        return result, (*(0,) * new, *(s if e == n else 0 for e, n, s in zip(shape, result[new:], strides, strict=True)))
+    if name in _PERMUTING:
+        order = _order(name, arguments, len(shape))
+        return tuple(shape[d] for d in order), tuple(strides[d] for d in order)
+    if name == "unsqueeze":
+        at = arguments[0] % (len(shape) + 1)
+        stride = shape[at] * strides[at] if at < len(shape) else 1
+        return (*shape[:at], 1, *shape[at:]), (*strides[:at], stride, *strides[at:])
+    if name == "slice":
+        dim, first, end, by = slice_arguments(arguments, shape)
+        return (*shape[:dim], -(-(end - first) // by), *shape[dim + 1 :]), (*strides[:dim], strides[dim] * by, *strides[dim + 1 :])
+    raise NotABoxError(f"{step.target} is not known")
+
+
+def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, ViewStep | None]:
+    """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
+    name, arguments = _arguments(step)
+    if name in _RESHAPING:
+        return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
+    if name == "expand":
+        return broadcast(shape, box), _step("aten.expand.default", list(shape_of(box)))
+    if name in _PERMUTING:
+        order = _order(name, arguments, len(shape))
+        return tuple(box[order.index(d)] for d in range(len(shape))), step
+    if name == "unsqueeze":
+        at = arguments[0] % (len(shape) + 1)
+        return (*box[:at], *box[at + 1 :]), step
+    dim, start, _, by = slice_arguments(arguments, shape)
+    first, end = box[dim]
+    if first < 0 or end > _geometry(step, shape, shape)[0][dim]:
+        raise NotABoxError(f"the padding of a slice at {box} is no part of {shape}")
+    inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
+    return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
+
+
+@lru_cache(maxsize=4096)
+def dense(shape: tuple[int, ...], like: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a tensor of `shape` without gaps whose dimensions are in the order of those with strides `like`."""
+    strides = [1] * len(shape)
+    step = 1
+    for dim in sorted(range(len(shape)), key=lambda d: (like[d], -d)):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def with_views(operand: Operand, steps: Sequence[ViewStep]) -> Operand:
+    """The operand with more view steps. Raises NotABoxError for a `view` that its strides do not allow, and for an unknown step."""
+    if not steps:
+        return operand
+    shape, strides = operand.shape, operand.strides
+    for step in steps:
+        shape, strides = _geometry(step, shape, strides)
+    return Operand(operand.value, shape, strides, operand.dtype, (*operand.views, *steps))
+
+
+def cut(operand: Operand, ranges: Sequence[tuple[int, int]]) -> Operand:
+    """The part of an operand within `ranges`, one for each dimension."""
+    parts = enumerate(zip(ranges, operand.shape, strict=True))
+    steps = [_step("aten.slice.Tensor", dim, *part) for dim, (part, extent) in parts if tuple(part) != (0, extent)]
+    return with_views(operand, steps)
+
+
+def _step(target: str, *arguments: object) -> ViewStep:
+    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))
+
+
+def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    known = prod(extent for extent in shape if extent != -1)
+    return tuple(count // known if extent == -1 else extent for extent in shape)
+
+
+def _order(name: str, arguments: list, rank: int) -> list[int]:
+    """The dimension of the tensor behind each dimension of a permuted one."""
+    order = list(range(rank))
+    if name == "permute":
+        return [d % rank for d in arguments[0]]
+    a, b = (d % rank for d in arguments) if name == "transpose" else (0, rank - 1)
+    order[a], order[b] = order[b], order[a]
+    return order
+
+
+def slice_arguments(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Dimension, first, end and step of a slice."""
+    dim, first, end, by = (*arguments, *(0, None, None, 1)[len(arguments) :])
+    dim, extent = dim % len(shape), shape[dim]
+    first, end = 0 if first is None else first, extent if end is None else end
+    first, end = (min(max(0, place + extent if place < 0 else place), extent) for place in (first, end))
+    return dim, first, max(first, end), by
+
+
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
+    """The box of a contiguous tensor of shape `before` whose elements are those of `box` if it is seen as shape `after`."""
+    result: list[tuple[int, int]] = []
+    a = b = 0
+    while a < len(before) or b < len(after):
+        first_a, first_b = a, b
+        count_a = count_b = 1
+        while a == first_a or b == first_b or count_a != count_b:  # the fewest dimensions of both that hold as many elements
+            if a < len(before) and (count_a <= count_b or b == len(after)):
+                count_a *= before[a]
+                a += 1
+            elif b < len(after):
+                count_b *= after[b]
+                b += 1
+            else:
+                break
+        result += _regrouped(before[first_a:a], after[first_b:b], box[first_b:b])
+    return tuple(result)
+
+
+def _regrouped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
+    if before == after:
+        return box
+    if box == whole(after):
+        return whole(before)
+    leading = next(d for d, extent in enumerate(after) if extent > 1)
+    first, end = box[leading]
+    if box[leading + 1 :] != whole(after[leading + 1 :]):
+        raise NotABoxError(f"{box} of {after} is no box of {before}")
+    inner = prod(after[leading + 1 :])
+    first, end = first * inner, end * inner
+    split = next(d for d, extent in enumerate(before) if extent > 1)
+    row = prod(before[split + 1 :])
+    if first % row or end % row:
+        raise NotABoxError(f"{box} of {after} is no box of {before}")
+    return (*whole(before[:split]), (first // row, end // row), *whole(before[split + 1 :]))
+
+
+def _reshaped_strides(shape: tuple[int, ...], strides: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a tensor seen as shape `result`, by PyTorch's rule: what is merged must lie without gaps."""
+    if 0 in shape:
+        return contiguous(result)
+    chunks: list[tuple[int, int]] = []  # (elements, stride of the last one), from the last dimension on
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 1:
+            continue
+        if chunks and stride == chunks[-1][0] * chunks[-1][1]:
+            chunks[-1] = (chunks[-1][0] * extent, chunks[-1][1])
+        else:
+            chunks.append((extent, stride))
+    new: list[int] = []
+    left, stride = chunks.pop(0) if chunks else (1, 1)
+    for extent in reversed(result):
+        if left == 1 and extent > 1 and chunks:
+            left, stride = chunks.pop(0)
+        if left % extent:
+            raise NotABoxError(f"a tensor of shape {shape} with strides {strides} cannot be seen as {result}")
+        new.append(stride)
+        stride *= extent
+        left //= extent
+    return tuple(reversed(new))
+
+
+def without(box: Box, taken: Box) -> list[Box]:
+    """`box` without what it has in common with `taken`, as disjoint boxes."""
+    common = overlap(box, taken)
+    if common is None:
+        return [box]
+    rest = []
+    for dim, ((first, end), (low, high)) in enumerate(zip(box, common, strict=True)):
+        rest += [(*common[:dim], side, *box[dim + 1 :]) for side in ((first, low), (high, end)) if side[0] < side[1]]
+    return rest

@@ -1,0 +1,93 @@
+"""The errors of fitted costs are those of models left out whole, by class and by how far beyond the fitted keys they lie."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine.costs.cost import FITTED
+from simulator.engine.costs.left_out import EVERY, LEAST_MODELS, LIMITS, SHIPPED, WIDE, Bin, LeftOut, left_out, shipped_left_out
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.roofline import Estimate
+from simulator.machine.this_cpu import this_cpu
+from simulator.predict.intervals import TOGETHER, factors
+from tests.support.small_plans import mm, value
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
+
+
+def product(rows: int, inner: int):
+    task = mm("mm", value("a", (rows, inner), "input"), value("b", (inner, 512), "parameter"), value("c", (rows, 512), "activation"))
+    return replace(task, device="cpu:0")
+
+
+def profile(slow: dict[str, float]) -> Profile:
+    """Eight products of each model; those of a model take `slow` times as long as its FLOPs say, all of them alike."""
+    costs = {}
+    for number, (model, factor) in enumerate(slow.items()):
+        for rows in (16, 32, 48, 64, 96, 128, 192, 256):
+            task = product(rows, 64 + number)
+            work = task.body.work(task)
+            stats = Stats.of([work.flops * 1e-10 * factor])
+            costs[f"{task.body.key(task)}@2"] = KeyCost(stats, stats, "matmul", work.flops, work.bytes, model=model)
+    return Profile(identity=Identity(kind="cpu", cpu="toy", cores=2), costs=costs)
+
+
+def fitted(known: Profile, rows: int):
+    cost = CostModel(this_cpu(known), known).cost(product(rows, 100))
+    assert cost.source == FITTED
+    return cost
+
+
+def test_models_that_differ_make_the_cost_of_the_next_one_uncertain():
+    same, different = (profile(dict(zip("abcd", slow, strict=True))) for slow in ((1, 1, 1, 1), (1, 3, 1, 3)))
+    assert fitted(same, 80).error < 0.1
+    assert fitted(different, 80).error > math.log(3) / 2
+
+
+def test_a_model_alone_says_nothing_of_the_next_one():
+    """Its keys agree with each other; the shipped errors of other models count."""
+    known = profile({"a": 1.0})
+    assert CostModel(this_cpu(known), known)._fits.left_out is shipped_left_out()
+    assert fitted(known, 80).error >= shipped_left_out().error("matmul", 0.0) > 0.1
+
+
+def test_the_costs_of_a_class_err_together():
+    known = profile({"a": 1.0})
+    near, far = fitted(known, 80), fitted(known, 8000)
+    assert near.common == far.common == "matmul@2"
+    draws = [factors(f"matmul@2{TOGETHER}{error}", error) for error in (0.3, 0.6)]
+    assert draws[0] ** 2 == pytest.approx(draws[1])
+
+
+def test_residuals_are_weighted_by_seconds_within_a_model_and_alike_among_models():
+    stats = {seconds: Stats.of([seconds]) for seconds in (1.0, 3.0)}
+    costs = {
+        f"{model}{seconds}@2": KeyCost(stats[seconds], None, "conv", 1.0, 1.0, model=model)
+        for model in "abcd"[:LEAST_MODELS]
+        for seconds in (1.0, 3.0)
+    }
+
+    class Fits:
+        def estimate(self, key: str, cost: KeyCost) -> Estimate:
+            return Estimate(1.0, 0.0, 0.0)
+
+    errors = left_out(Profile(identity=Identity(kind="cpu"), costs=costs), lambda model: Fits())
+    rms = math.sqrt(3 / 4 * math.log(3) ** 2)
+    assert errors.bins["conv"][0] == errors.bins[EVERY][0] == (LEAST_MODELS, pytest.approx(rms, abs=1e-3))
+    assert errors.bins["conv"][1] == (0, 0.0)
+
+
+def test_farther_is_never_surer():
+    errors = LeftOut(("a",), {"conv": (Bin(5, 0.5), Bin(5, 0.2), Bin(1, 9.0), Bin(0, 0.0), Bin(5, 0.1)), EVERY: (Bin(5, 0.3),) * 5})
+    told = [errors.error("conv", beyond) for beyond in (0.0, 1.0, LIMITS[2], 99.0, math.inf)]
+    assert told == [0.5, 0.5, 0.5, 0.5, 0.1], "one model is too few; without keys of the class, its own bin counts"
+    assert errors.error("conv.winograd", 0.0) == 0.5
+    assert LeftOut((), {}).error("conv", 0.0) == WIDE
+
+
+def test_the_shipped_errors_are_of_enough_models():
+    errors = shipped_left_out()
+    assert len(errors.models) >= LEAST_MODELS
+    assert SHIPPED.name == "left_out.json"
+    assert all(len(row) == len(LIMITS) + 1 and all(each.rms >= 0 for each in row) for row in errors.bins.values())
+    assert errors.bins[EVERY][0].models >= LEAST_MODELS

@@ -1,0 +1,254 @@
+"""Costs: measured if the profile has the key, else fitted on the profile, else from the committed table."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine.costs import efficiencies
+from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED
+from simulator.engine.costs.model import CostModel
+from simulator.machine.machine import Device, Machine, Memory
+from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.update import Update
+from simulator.plan.keys import cost_key
+from simulator.plan.task import ACTIVATION, Segment, Task
+from tests.support.small_plans import G1, W1, H, X, Y, copied, forward_fused, machine, mm, plan_of, sgd, value
+from traces.documents.profile import Identity, KeyCost, Profile, Stats
+
+GPU = Identity(kind="gpu", gpu="toy", sms=10)
+CPU = Identity(kind="cpu", cpu="toy", cores=2)
+
+
+def measured(seconds: float, op_class="", flops=0.0, moved=0.0, cold: float | None = None, **more) -> KeyCost:
+    """A key measured without noise."""
+    stats = [Stats(s, s, s, s, 9) if s is not None else None for s in (seconds, cold)]
+    return KeyCost(stats[0], stats[1], op_class, flops, moved, **more)
+
+
+def multiply(rows: int, columns: int, inner: int = 64) -> Task:
+    """A matrix product of the given size."""
+    return mm("mm", value("a", (rows, inner), "input"), value("b", (inner, columns), "parameter"), value("c", (rows, columns), ACTIVATION))
+
+
+def test_a_measured_key_costs_what_was_measured():
+    task = mm("forward", X, W1, H)
+    key = cost_key(task, machine())
+    measured = KeyCost(Stats(2e-5, 9e-5, 1.5e-5, 2.5e-5, 9), Stats(4e-5, 9e-5, 3.9e-5, 4.1e-5, 9), grid=12, blocks_per_sm=3)
+    cost = CostModel(machine(), Profile(identity=GPU, costs={key: measured})).cost(task)
+    assert (cost.warm_s, cost.cold_s, cost.source) == (2e-5, 4e-5, MEASURED)
+    assert (cost.grid, cost.blocks_per_sm, cost.error) == (12, 3, 0.0)
+    assert cost.spread == pytest.approx(0.25)
+    flops, moved = 2 * 32 * 64 * 128, 4 * (32 * 64 + 64 * 128 + 32 * 128)
+    assert cost.compute_share == pytest.approx(flops / (1e12 * 2e-5))
+    assert cost.memory_share == pytest.approx(moved / (1e11 * 4e-5))
+
+
+def test_a_cpu_costs_its_median_and_is_one_wave_on_one_core():
+    cpu = Machine("cpu", (Device("cuda:0", "cpu", 2, {"fp32": 1e11}, "m"),), (Memory("m", 2**34, 2e10, 2**25),))
+    task = mm("forward", X, W1, H)
+    profile = Profile(identity=CPU, costs={cost_key(task, cpu): KeyCost(Stats(2e-5, 3e-5, 2e-5, 2e-5, 9), grid=7, blocks_per_sm=7)})
+    cost = CostModel(cpu, profile).cost(task)
+    assert (cost.warm_s, cost.cold_s, cost.grid, cost.blocks_per_sm) == (2e-5, 2e-5, 1, 1)
+
+
+def test_slower_warm_samples_count_as_samples_of_the_same_time():
+    task = mm("forward", X, W1, H)
+    cost = CostModel(machine(), Profile(identity=GPU, costs={cost_key(task, machine()): measured(5e-5, cold=3e-5)})).cost(task)
+    assert (cost.warm_s, cost.cold_s) == (4e-5, 4e-5)
+
+
+def test_without_a_profile_the_table_guesses():
+    plan = forward_fused()
+    model = CostModel(machine())
+    costs = model.resolve(plan)
+    assert [c.source for c in costs] == [GUESSED] * 6
+    assert all(0 < c.warm_s <= c.cold_s < 1e-3 and c.error > 0 for c in costs)
+    assert model.shares(plan, costs) == {"measured": 0.0, "fitted": 0.0, "guessed": 1.0}
+
+
+def test_a_large_product_is_guessed_at_a_share_of_the_peak_its_precision_has():
+    fast = Device("cuda:0", "gpu", 10, {"fp32": 1e12, "tf32": 8e12, "fp64": 5e11, "bf16": 1.6e13}, "memory:0")
+    box = replace(machine(), devices=(fast,))
+    task = multiply(8192, 8192, 8192)
+    table = efficiencies.table()["gpu"].row("matmul").compute
+    fp32, tf32 = (CostModel(box, precision=p).cost(task).cold_s for p in ("fp32", "tf32"))
+    assert fp32 == pytest.approx(2 * 8192**3 / (1e12 * table["fp32"].value), rel=0.02)
+    assert tf32 < fp32 / 3
+    double = replace(task, reads=tuple(replace(o, dtype="float64") for o in task.reads))
+    assert CostModel(box, precision="tf32").cost(double).cold_s > fp32
+
+
+def test_the_profile_says_whether_products_run_in_tf32():
+    assert CostModel(machine(), Profile(identity=Identity(kind="gpu", tf32=True))).precision == "tf32"
+    assert CostModel(machine(), Profile(identity=GPU)).precision == "fp32"
+
+
+def test_half_a_gpu_takes_twice_as_long():
+    def halves(sms: int) -> Machine:
+        device = machine().devices[0]
+        parts = tuple(replace(device, name=f"cuda:{i}", sms=sms, peak_flops={"fp32": 1e11 * sms}) for i in range(10 // sms))
+        return replace(machine(), devices=parts)
+
+    whole, half = (CostModel(halves(sms)).cost(multiply(8192, 8192, 8192)).cold_s for sms in (10, 5))
+    assert half == pytest.approx(2 * whole, rel=0.02)
+
+
+def test_an_unmeasured_key_is_fitted_on_its_class():
+    costs = {}
+    for rows in (64, 128, 256, 512, 1024):
+        task = multiply(rows, 512)
+        work = task.body.work(task)
+        costs[cost_key(task, machine())] = measured(work.flops / 1e11, "matmul", work.flops, work.bytes, cold=work.flops / 5e10)
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(768, 512))
+    flops = 2 * 768 * 64 * 512
+    assert cost.source == FITTED
+    assert cost.warm_s == pytest.approx(flops / 1e11, rel=0.1)
+    assert cost.cold_s == pytest.approx(flops / 5e10, rel=0.1)
+    assert cost.error < 0.15
+
+
+def test_a_class_with_too_few_keys_scales_the_table_by_what_the_others_show():
+    model = CostModel(machine())
+    costs = {}
+    for rows in (64, 128, 256, 512):
+        task = multiply(rows, 512)
+        work = task.body.work(task)
+        guess = model.cost(task)
+        costs[cost_key(task, machine())] = measured(3 * guess.warm_s, "matmul", work.flops, work.bytes, cold=3 * guess.cold_s)
+    relu = Task("relu", OpCall("aten.relu.default"), "cuda:0", reads=(H.operand(),), writes=(H.operand(),))
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(relu)
+    assert cost.source == FITTED
+    assert cost.cold_s == pytest.approx(3 * model.cost(relu).cold_s)
+
+
+def test_a_partition_is_fitted_on_its_own_keys_first():
+    costs = {}
+    for sms, slow in ((10, 1.0), (5, 4.0)):
+        for rows in (64, 128, 256, 512):
+            task = multiply(rows, 512)
+            work = task.body.work(task)
+            costs[f"{task.body.key(task)}@{sms}"] = measured(slow * work.flops / 1e11, "matmul", work.flops, work.bytes)
+    cost = CostModel(machine(), Profile(identity=GPU, costs=costs)).cost(multiply(300, 512))
+    assert cost.cold_s == pytest.approx(2 * 300 * 64 * 512 / 1e11, rel=0.1)
+
+
+def test_copies_are_left_to_the_links_and_host_tasks_cost_their_duration():
+    model = CostModel(machine(devices=2))
+    assert [c.cold_s > 0 for c in model.resolve(copied())] == [True, False, True]
+    wait = model.cost(Task("wait", Host(0.5), "cuda:0"))
+    assert (wait.warm_s, wait.cold_s, wait.source) == (0.5, 0.5, MEASURED)
+
+
+def test_missing_keys_are_those_calibration_has_not_tried():
+    plan = copied()
+    box = machine(devices=2)
+    first, _, third = (cost_key(t, box) for t in plan.tasks)
+    assert list(CostModel(box).missing(plan)) == [first, third]
+    profile = Profile(identity=GPU, costs={first: measured(1e-5)}, failures={third: "out of memory"})
+    assert CostModel(box, profile).missing(plan) == {}
+
+
+def test_shares_are_of_seconds():
+    plan = plan_of([mm("a", X, W1, H), sgd("b", W1, G1)], [X, W1, H, G1])
+    model = CostModel(machine())
+    guess = model.cost(plan.tasks[1]).cold_s
+    costs = {cost_key(plan.tasks[0], machine()): measured(3 * guess)}
+    model = CostModel(machine(), Profile(identity=GPU, costs=costs))
+    assert model.shares(plan, model.resolve(plan)) == {"measured": pytest.approx(0.75), "fitted": 0.0, "guessed": pytest.approx(0.25)}
+
+
+def test_forms_of_an_update_differ_in_passes_and_launches():
+    parameters = [value(f"p{i}", (512, 512), "parameter") for i in range(4)]
+
+    def update(form: str) -> float:
+        body = Update("momentum", form, tuple(p.name for p in parameters))
+        operands = tuple(p.operand() for p in parameters)
+        task = Task("u", body, "cuda:0", reads=operands, mutates=tuple(o for o in operands for _ in range(2)))
+        return CostModel(machine()).cost(task).cold_s
+
+    assert update("fused") < update("foreach") < update("for")
+
+
+def test_an_unmeasured_op_list_costs_the_sum_of_its_ops():
+    box = machine()
+    ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
+    steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
+    stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
+    costs = {cost_key(t, box): measured(s) for t, s in zip(ops, (1e-5, 2e-5), strict=True)}
+    cost = CostModel(box, Profile(identity=GPU, costs=costs)).cost(stage)
+    assert (cost.warm_s, cost.source, cost.launches) == (pytest.approx(3e-5), FITTED, 2)
+    half = CostModel(box, Profile(identity=GPU, costs=dict(list(costs.items())[:1]))).cost(stage)
+    assert half.source == GUESSED
+    exact = Profile(identity=GPU, costs={**costs, cost_key(stage, box): measured(2.5e-5)})
+    assert CostModel(box, exact).cost(stage).warm_s == 2.5e-5
+
+
+def test_tasks_of_one_key_share_one_cost():
+    task = mm("a", X, W1, H)
+    plan = replace(plan_of([task], [X, W1, H]), segments=(Segment((task, replace(task, name="b", priority=-1))),))
+    first, second = CostModel(machine()).resolve(plan)
+    assert first is second
+
+
+def issuing(costs: dict[str, KeyCost], *tasks: Task) -> list[float | None]:
+    """The issue time of each task under a GPU profile with `costs`."""
+    return [cost.issue_s for cost in CostModel(machine(), Profile(identity=GPU, costs=costs)).resolve(plan_of(list(tasks), [X, W1, H, G1]))]
+
+
+def test_issuing_a_measured_key_takes_what_was_measured():
+    task = mm("a", X, W1, H)
+    costs = {
+        cost_key(task, machine()): measured(1e-5, "matmul", issue_s=7e-6),
+        "aten.mm.default|f32[1]|[]@10": measured(1e-5, "matmul", issue_s=1e-6),
+    }
+    assert issuing(costs, task) == [7e-6]
+
+
+def test_issuing_an_unmeasured_key_takes_the_median_of_related_keys():
+    product, update = mm("a", X, W1, H), sgd("b", W1, G1)
+    other = f"{product.body.key(multiply(8, 8))}@10"
+    costs = {
+        "aten.bmm.default|[]@10": measured(1e-5, "matmul", issue_s=3e-6),
+        "update.adam:fused|f|lr@10": measured(1e-5, "update.adam:fused", issue_s=9e-6),
+    }
+    assert issuing(costs, product, update) == [3e-6, 6e-6], "by its class; a class without measured keys, by all keys"
+    costs |= {other: measured(1e-5, "matmul", issue_s=5e-6)}
+    assert issuing(costs, product, update) == [5e-6, 5e-6], "its family comes first"
+    costs |= {cost_key(product, machine()): measured(1e-5, "matmul")}
+    assert issuing(costs, product) == [5e-6], "also for a key that was measured without an issue time"
+    assert issuing({key: cost._replace(issue_s=None) for key, cost in costs.items()}, product) == [None]
+    assert CostModel(machine()).cost(product).issue_s is None
+
+
+def test_issuing_a_copy_takes_as_long_as_a_typical_op():
+    box, plan = machine(devices=2), copied()
+    costs = {cost_key(plan.tasks[0], box): measured(1e-5, "matmul", issue_s=4e-6)}
+    assert [cost.issue_s for cost in CostModel(box, Profile(identity=GPU, costs=costs)).resolve(plan)] == [4e-6] * 3
+
+
+def test_issuing_an_op_list_takes_the_sum_of_its_ops():
+    box = machine()
+    ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
+    steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
+    stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
+    costs = {cost_key(t, box): measured(1e-5, "matmul", issue_s=s) for t, s in zip(ops, (2e-6, 3e-6), strict=True)}
+    assert issuing(costs, stage) == [pytest.approx(5e-6)]
+    costs[cost_key(stage, box)] = measured(1e-5, "matmul", issue_s=4.5e-6)
+    assert issuing(costs, stage) == [4.5e-6]
+
+
+def test_fp16_has_the_peak_of_bf16_unless_it_has_one_of_its_own():
+    """A V100 has tensor cores for fp16 alone; those of an A100 are as fast in both."""
+    task = multiply(8192, 8192, 8192)
+    halves = {t: replace(task, reads=tuple(replace(o, dtype=t) for o in task.reads)) for t in ("float16", "bfloat16")}
+
+    def seconds(peaks):
+        model = CostModel(replace(machine(), devices=(Device("cuda:0", "gpu", 10, peaks, "memory:0"),)))
+        return tuple(model.cost(each).cold_s for each in halves.values())
+
+    fp16_s, bf16_s = seconds({"fp32": 1e12, "fp16": 8e12})
+    assert fp16_s < bf16_s / 4
+    fp16_s, bf16_s = seconds({"fp32": 1e12, "bf16": 8e12})
+    assert fp16_s == bf16_s

@@ -1,0 +1,82 @@
+"""Blocks from fork to merge, and layer paths ranked by their seconds: by hand, and against brute force."""
+
+import random
+from itertools import pairwise
+
+import networkx
+import pytest
+
+from simulator.model.layers.paths import blocks, ranked_paths
+
+CHAIN = [(0, 1), (1, 2), (2, 3)]
+RESIDUAL = [(0, 1), (1, 2), (2, 3), (0, 3)]
+INCEPTION = [(0, 1), (0, 2), (2, 3), (0, 4), (4, 5), (1, 6), (3, 6), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("count", "edges", "expected"),
+    [
+        (4, CHAIN, [[0, 1, 2, 3]]),
+        (4, RESIDUAL, [[0, 1, 2, 3]]),
+        (7, INCEPTION, [[0, 1, 2, 3, 4, 5, 6]]),
+        (6, [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)], [[0], [1, 2, 3, 4], [5]]),
+        # two blocks in a row: the merge of the first is the fork of the second
+        (7, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)], [[0, 1, 2, 3], [4, 5, 6]]),
+        # nested: the inner fork and merge are no separators
+        (6, [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (0, 5), (4, 5)], [[0, 1, 2, 3, 4, 5]]),
+        (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], [[0, 1, 2, 3]]),  # dense
+        (3, [(0, 2), (1, 2)], [[0, 1, 2]]),  # two inputs
+        (3, [(0, 1), (0, 2)], [[0, 1, 2]]),  # two ends
+        (1, [], [[0]]),
+        (0, [], []),
+    ],
+)
+def test_blocks(count, edges, expected):
+    assert blocks(count, edges) == expected
+
+
+def test_paths_of_a_chain_a_residual_and_an_inception_block():
+    assert ranked_paths(range(4), CHAIN, [1.0] * 4) == [[0, 1, 2, 3]]
+    assert ranked_paths(range(4), RESIDUAL, [1.0] * 4) == [[0, 1, 2, 3]]  # the shortcut has no layer
+    assert ranked_paths(range(7), INCEPTION, [1.0, 9.0, 1.0, 1.0, 2.0, 2.0, 1.0]) == [[0, 1, 6], [4, 5], [2, 3]]
+
+
+def test_a_dense_block_is_one_path():
+    """Every layer reads all layers before it: there are 2^10 paths, and the longest contains every layer."""
+    edges = [(a, b) for a in range(12) for b in range(a + 1, 12)]
+    assert ranked_paths(range(12), edges, [1.0] * 12) == [list(range(12))]
+
+
+def test_of_two_paths_without_any_time_the_one_with_more_layers_is_longer():
+    assert ranked_paths(range(4), [(0, 1), (1, 3), (0, 2), (2, 3), (1, 2)], [0.0] * 4) == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_paths_equal_brute_force(seed):
+    draw = random.Random(seed)
+    count = draw.randint(2, 12)
+    edges = [(a, b) for a in range(count) for b in range(a + 1, count) if draw.random() < 0.3]
+    seconds = [float(draw.randint(0, 50)) for _ in range(count)]
+    left = set(range(count))
+    for path in ranked_paths(range(count), edges, seconds):
+        graph = networkx.DiGraph([(a, b) for a, b in edges if a in left and b in left])
+        graph.add_nodes_from(left)
+        every = [
+            candidate for a in left for b in left for candidate in ([[a]] if a == b else networkx.all_simple_paths(graph, a, b))
+        ]  # paths are disjoint, so nodes of earlier paths are removed
+        assert sum(seconds[n] for n in path) == max(sum(seconds[n] for n in candidate) for candidate in every)
+        assert all(pair in edges for pair in pairwise(path))
+        left -= set(path)
+    assert not left
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_path_bypasses_a_block(seed):
+    """Every edge stays in its block or leads to the next one."""
+    draw = random.Random(seed)
+    count = draw.randint(2, 20)
+    edges = [(a, b) for a in range(count) for b in range(a + 1, min(count, a + 4)) if draw.random() < 0.5]
+    result = blocks(count, edges)
+    assert [node for block in result for node in block] == list(range(count))
+    number = {node: i for i, block in enumerate(result) for node in block}
+    assert all(number[b] - number[a] <= 1 for a, b in edges)

@@ -1,0 +1,278 @@
+"""`schedcast reproduce bppsa`: the recurrent workloads of the BPPSA paper, from constants fitted on its table 4."""
+
+import json
+from dataclasses import astuple, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from simulator.engine.simulation import simulate
+from simulator.machine.presets import load_machine
+from simulator.papers import bppsa, bppsa_sparse
+from simulator.papers import registry as reproduce
+from simulator.papers.bppsa import BATCH, PAPER
+from simulator.papers.bppsa_model import GRU, NAMES, RNN, Case, Constants, Epochs, FittedCosts, Workloads, counts, fit
+from simulator.papers.predicting import Steps
+from simulator.plan.bodies.csr.mask import Mask
+from simulator.plan.bodies.csr.product import ProductPattern
+from simulator.plan.bodies.csr.rules import ConvolutionRule, LinearRule
+from simulator.plan.task import FORWARD
+from traces.documents.reproduction import BppsaReproduction, Figure, Reproduction, Row, Table
+from ui.commands import reproducing
+from ui.present.text import reproductions as reproduction_tables
+
+SEEN = 300
+TABLE_4 = {case.length: epoch for case, epoch in bppsa.published().items()}
+#: The length at which the paper's own backward of BPPSA takes as long as at three times this length.
+OUTLIER = 10000
+SMALL = bppsa.SCOPE.model_copy(
+    update={"lengths": (10, 1000, 3000), "batches": (64, 16), "sets": (("S", 12), ("L", 40)), "set_batches": (4,)}
+)
+
+
+@pytest.fixture(scope="module")
+def v100():
+    return load_machine("v100")
+
+
+@pytest.fixture(scope="module")
+def workloads(v100):
+    return Workloads(v100)
+
+
+@pytest.fixture(scope="module")
+def constants(v100, workloads):
+    """The constants fitted on lengths up to 300."""
+    return bppsa.fitted(v100, workloads, SEEN)
+
+
+@pytest.fixture(scope="module")
+def unseen(v100, workloads, constants):
+    """Predicted epochs by length, for the lengths that the fit does not use."""
+    epochs = Epochs(v100, constants, workloads)
+    return {length: epochs.of(Case(RNN, length, BATCH)) for length in TABLE_4 if length > SEEN}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A small scope, with two small layers instead of the pruned network."""
+    monkeypatch.setattr(bppsa, "SCOPE", SMALL)
+    monkeypatch.setattr(bppsa_sparse, "operators", lambda: [operator("2", 4, 3), operator("1", 5, 4)])
+
+
+# ---- the fit, and lengths that it does not use
+
+
+def test_the_fit_meets_what_it_has_seen(v100, workloads, constants):
+    epochs = Epochs(v100, constants, workloads)
+    for length, published in TABLE_4.items():
+        if length <= SEEN:
+            assert epochs.of(Case(RNN, length, BATCH)).totals == pytest.approx(published.totals, rel=0.03)
+
+
+@pytest.mark.parametrize("length", [1000, 3000, 10000, 30000])
+def test_totals_of_unseen_lengths_are_within_10_percent(unseen, length):
+    assert unseen[length].totals == pytest.approx(TABLE_4[length].totals, rel=0.1)
+
+
+@pytest.mark.parametrize("length", [1000, 3000, 30000])
+def test_the_backward_alone_of_unseen_lengths_is_within_30_percent(unseen, length):
+    assert length != OUTLIER
+    assert unseen[length].backwards == pytest.approx(TABLE_4[length].backwards, rel=0.3)
+
+
+def test_the_fit_recovers_the_constants_that_made_the_epochs(v100, workloads):
+    true = Constants(5e-4, 1e-5, 1.2e-5, 1.1e-5, 8e-5, 9e-6)
+    epochs = Epochs(v100, true, workloads)
+    cases = [Case(RNN, length, BATCH) for length in (10, 30, 100, 300)]
+    constants = fit({case: epochs.of(case) for case in cases}, v100, workloads)
+    assert astuple(constants) == pytest.approx(astuple(true), rel=1e-6)
+
+
+def test_no_constant_is_negative(constants):
+    assert all(0 <= getattr(constants, name) < 0.01 for name in NAMES)
+
+
+# ---- the model
+
+
+def test_an_epoch_is_what_its_tasks_add_up_to(v100, workloads, constants):
+    case = Case(RNN, 10, BATCH)
+    plan = workloads.plans(case).bppsa
+    alone = replace(v100, hosts=())
+    costs = FittedCosts(alone, constants).resolve(plan)
+    cold = simulate(plan, alone, costs, use_cache=False).step_s
+    assert cold == pytest.approx(sum(cost.cold_s for cost in costs))
+    per_iteration = Epochs(v100, constants, workloads).of(case).bppsa_s / case.iterations
+    assert sum(cost.warm_s for cost in costs) <= per_iteration - constants.iteration_s <= cold * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("length", "levels"), [(10, 3), (30, 4), (100, 6), (300, 8)])
+def test_every_level_is_launched_once_up_and_once_down(workloads, length, levels):
+    tasks = workloads.plans(Case(RNN, length, BATCH)).bppsa.tasks
+    scans = [task for task in tasks if task.body.kind == "scan-level"]
+    assert sum(counts(task)["launch_s"] for task in scans) == len(scans) == 2 * levels
+
+
+def test_steps_are_counted_by_direction(workloads):
+    plans = workloads.plans(Case(RNN, 30, BATCH))
+    total = [{name: sum(counts(task).get(name, 0) for task in plan.tasks) for name in NAMES} for plan in (plans.baseline, plans.bppsa)]
+    assert [(each["forward_step_s"], each["backward_step_s"], each["backward_call_s"]) for each in total] == [(30, 30, 1), (30, 0, 0)]
+
+
+def test_only_a_gru_has_an_overhead_in_its_forward(v100, workloads, constants):
+    epochs = Epochs(v100, constants, workloads)
+    rnn, gru = epochs.of(Case(RNN, 10, BATCH)), epochs.of(Case(GRU, 12, 4))
+    assert rnn.forward_overhead_s == rnn.forward_s
+    assert gru.forward_s < gru.forward_overhead_s < gru.bppsa_s
+    added = [task for task in workloads.plans(Case(GRU, 12, 4)).forward_overhead.tasks if task.phase == FORWARD][3:5]
+    assert [task.body.kind for task in added] == ["ops", "op"]
+    assert [step.body.target.split(".")[1] for step in added[0].body.steps] == ["addmm", "addmm", "add", "sigmoid", "mul", "add", "tanh"]
+
+
+def test_an_epoch_has_whole_iterations():
+    assert [Case(RNN, 10, batch).iterations for batch in (2, 16, 256)] == [16000, 2000, 125]
+    assert [Case(GRU, 259, batch).iterations for batch in (16, 32, 64)] == [420, 210, 105]
+
+
+def test_a_longer_sequence_and_a_smaller_mini_batch_take_longer(unseen, v100, workloads, constants):
+    for earlier, later in pairwise(unseen.values()):
+        assert all(a < b for a, b in zip(earlier, later, strict=True))
+    epochs = Epochs(v100, constants, workloads)
+    halves = [epochs.of(Case(RNN, 30, batch)) for batch in (64, 32, 16)]
+    for fewer, more in pairwise(halves):
+        assert all(a < b <= 2 * a for a, b in zip(fewer, more, strict=True))
+
+
+def test_a_smaller_gpu_is_no_faster(v100, workloads, constants):
+    case = Case(RNN, 300, BATCH)
+    here, there = (Epochs(machine, constants, workloads).of(case) for machine in (v100, load_machine("p100")))
+    assert all(a < b for a, b in zip(here, there, strict=True))
+
+
+# ---- claims: each can hold and can fail
+
+
+def test_claims():
+    rising, falling = [(1, 1.1), (2, 1.2), (3, 1.3)], [(1, 1.3), (2, 1.2), (3, 1.1)]
+    assert [PAPER.claim("length").trend(points).holds for points in (rising, falling, rising[:2])] == [True, False, None]
+    assert [PAPER.claim("batch").trend(points).holds for points in (rising, falling, rising[:2])] == [False, True, None]
+    flat, steep = [(10, 1.0), (100, 1.1), (1000, 9.0)], [(10, 1.0), (100, 9.0), (1000, 90.0)]
+    assert [bppsa.bound_by_workers(points).holds for points in (flat, steep, flat[:2])] == [True, False, None]
+    assert [PAPER.claim("sets").each(gains).holds for gains in ({"a": (2.0, 3.0)}, {"a": (2.0, 2.0)}, {})] == [True, False, None]
+    peaks = {"a": 2.0, "b": 1.0}
+    assert [bppsa.greatest_differ(peaks, other).holds for other in ({"a": 9.0, "b": 8.0}, {"a": 8.0, "b": 9.0})] == [False, True]
+    early, late = [(1, 2.0), (2, 1.0), (3, 1.0)], [(1, 1.0), (2, 2.0), (3, 1.0)]
+    assert [bppsa.larger_card_peaks_later(*both).holds for both in ((late, early), (early, late), (rising, rising))] == [
+        True, False, None,
+    ]  # fmt: skip
+    slow, fast = [(256, 4.0), (2, 8.0)], [(2, 8.0), (256, 2.0)]
+    assert [bppsa.larger_card_falls_slower(*both).holds for both in ((slow, fast), (fast, slow), (slow[:1], fast))] == [
+        True, False, None,
+    ]  # fmt: skip
+
+
+# ---- the paper, its document and the command
+
+
+def test_published_figures():
+    assert len(TABLE_4) == 8
+    assert TABLE_4[1000].speedups[0] == pytest.approx(1.82, abs=0.005)
+    assert TABLE_4[30000].speedups[1] == pytest.approx(52.8, abs=0.05)
+    scope = bppsa.SCOPE
+    assert len(scope.by_length) == len(scope.by_batch) == 8
+    assert list(scope.gru.values()) == ["S"] * 3 + ["M"] * 3 + ["L"] * 3
+    assert bppsa.predictions() == 25
+
+
+def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
+    reproducing.reproduction("bppsa", False, tmp_path / "out", True)
+    document = json.loads(capfd.readouterr().out)
+    assert (document["schema"], document["paper"]) == ("schedcast.reproduction/1", "bppsa")
+    assert "table 4" in document["fitted_on"]
+    assert [(row["T"], row["B"]) for row in document["rnn"]] == [(10, 16), (1000, 16), (3000, 16), (1000, 64)]
+    assert all(set(row) == {"T", "B", "forward_s", "baseline_s", "bppsa_s"} for row in document["rnn"])
+    assert [(row["set"], row["B"]) for row in document["gru"]] == [("S", 4), ("L", 4)]
+    assert all(row["forward_s"] < row["forward_overhead_s"] < row["bppsa_s"] for row in document["gru"])
+    assert [paper["name"] for paper in document["papers"]] == ["bppsa"]
+    kept = tmp_path / "out" / "reproduction.json"
+    assert BppsaReproduction.load(kept).document() == document
+    assert Reproduction.load(kept).papers[0].table("held-out").rows[0].labels == {"T": "1000", "B": "16"}
+    pictures = {path.name for path in kept.parent.glob("*.png")}
+    assert pictures == {f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "flops")}
+
+
+def test_with_other_papers_the_document_is_that_of_all(small):
+    told = []
+    paper = bppsa.reproduce(Steps("v100", told.append))
+    assert len(told) == len({*SMALL.by_length, *SMALL.by_batch, *SMALL.gru, *bppsa.published()}) + 1 == bppsa.predictions()
+    assert set(Reproduction(papers=(paper,)).document()) == {"schema", "papers"}
+    assert type(reproduce.get("fusion").document(paper)) is Reproduction
+
+
+def test_a_table_with_long_times_is_in_seconds():
+    rows = [Row(labels={"T": "1"}, figures=(Figure(name="epoch", unit="s", predicted=seconds),)) for seconds in (0.5, 25.0)]
+    long = reproduction_tables.cells(Table(name="t", title="T", about="", rows=tuple(rows)))
+    assert [row["epoch s"] for row in long] == ["0.500", "25.0"]
+    short = reproduction_tables.cells(Table(name="t", title="T", about="", rows=(rows[0],)))
+    assert short[0]["epoch ms"] == "500.0"
+
+
+# ---- sparse Jacobians
+
+
+def test_sparsity_and_memory_are_exact():
+    sparsity, memory, *_ = bppsa_sparse.tables([], [])
+    rows = {row.labels["first"]: row for row in sparsity.rows}
+    assert {name: row.figures[0].published for name, row in rows.items()} == PAPER.values("sparsity")
+    for row in rows.values():
+        assert row.figures[0].predicted == pytest.approx(row.figures[0].published, abs=1e-5)
+    memory = {row.labels["first"]: row for row in memory.rows}["convolution"]
+    assert memory.predicted("dense") == 768 * 2**20
+    assert memory.predicted("CSR values") / 2**20 == pytest.approx(6.47, abs=0.01)
+    assert memory.predicted("CSR whole") / 2**20 == pytest.approx(12.96, abs=0.01)
+
+
+def operator(layer: str, rows: int, cols: int) -> bppsa_sparse.Operator:
+    return bppsa_sparse.Operator(layer, LinearRule(rows, cols, Mask(0.5, seed=rows)), 2.0 * rows * cols)
+
+
+def test_steps_of_a_scan_count_the_pairs_that_meet():
+    extents = [3, 4, 6, 5, 2]
+    chain = [operator(str(number), extents[number - 1], extents[number]) for number in (4, 3, 2, 1)]
+    full = {each.layer: dense(each.rule) for each in chain}
+    scan = bppsa_sparse.steps(chain, 1)
+    assert [(step.span, step.kind) for step in scan] == [
+        ("4", "mv"), ("2 to 3", "mm"), ("2 to 3", "mv"), ("3", "mv"), ("1", "mv"),
+    ]  # fmt: skip
+    product = full["2"] @ full["3"]
+    expected = [full["4"].sum(), product.sum(), (product > 0).sum(), full["3"].sum(), full["1"].sum()]
+    assert [step.flops for step in scan] == [2.0 * count for count in expected]
+    assert [step.dense_flops for step in scan] == [2 * 5 * 2, 2 * 4 * 6 * 5, 2 * 4 * 5, 2 * 6 * 5, 2 * 3 * 4]
+
+
+def dense(rule) -> np.ndarray:
+    pattern = rule.pattern()
+    matrix = np.zeros((rule.rows, rule.cols), int)
+    matrix[pattern.entry_rows, pattern.indices] = 1
+    return matrix
+
+
+def test_every_step_of_a_linear_scan_is_critical():
+    chain = [operator("2", 4, 3), operator("1", 5, 4)]
+    scan = bppsa_sparse.steps(chain, 0)
+    assert [(step.kind, step.critical) for step in scan] == [("mv", True)] * 2
+    assert bppsa_sparse.critical_flops(scan) == sum(each.sparse_flops for each in chain)
+    assert list(bppsa_sparse.by_kind(scan)) == ["mv, critical"]
+
+
+def test_entries_of_a_product_are_those_of_its_pattern(monkeypatch):
+    monkeypatch.setattr(bppsa_sparse, "_ROWS", 7)
+    product = ProductPattern(ConvolutionRule(2, 5, 5, 3, (3, 3), padding=(1, 1)), ConvolutionRule(3, 5, 5, 2, (3, 3)))
+    assert bppsa_sparse.entries(product) == product.nnz
+    assert bppsa_sparse.entries(product.left) == product.left.nnz
+
+
+def test_table_1_has_the_first_layers_on_32x32_images():
+    assert [rule.cols for rule in bppsa_sparse.FIRST.values()] == [65_536, 65_536, 16_384]

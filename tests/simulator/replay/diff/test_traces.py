@@ -1,0 +1,130 @@
+"""Two traces with known edits: every term has its part of the difference, and the terms add up."""
+
+from dataclasses import replace
+from math import fsum
+
+import pytest
+
+from simulator.predict.parts import LAUNCHES
+from simulator.replay.diff.diff import NOT_REPLAYED
+from simulator.replay.diff.run import KERNELS, ORDER, PYTHON, SYNCHRONIZATION
+from simulator.replay.diff.traces import compare_traces
+from tests.support.kineto_traces import Trace
+from tests.support.training_traces import MAIN, TrainingJob
+from traces.errors import SchedcastError
+
+JOB = TrainingJob()
+SLOW_KERNEL = {"backward": (("wgrad_a", 100.0), ("wgrad_b", 190.0), ("wgrad_c", 300.0))}
+OTHER_ORDER = {"backward": (("wgrad_a", 100.0), ("wgrad_c", 300.0), ("wgrad_b", 150.0))}
+
+
+def compared(tmp_path, job, other):
+    return compare_traces(job.save(tmp_path / "before.json"), other.save(tmp_path / "after.json"))
+
+
+def terms(diff):
+    """The terms in microseconds, and whether they add up to the difference."""
+    assert fsum(term.seconds for term in diff.terms) == pytest.approx(diff.difference_s, abs=1e-15)
+    assert diff.difference_s == diff.b_step_s - diff.a_step_s
+    return {term.part: term.seconds * 1e6 for term in diff.terms}
+
+
+@pytest.mark.parametrize(
+    ("change", "term"),
+    [
+        (SLOW_KERNEL, KERNELS),
+        ({"extra": 90.0}, KERNELS),
+        ({"loader": 260.0}, PYTHON),
+        ({"launch": 45.0, "forward": 30.0}, None),
+        (OTHER_ORDER, ORDER),
+        ({"side_stream": MAIN}, ORDER),
+        ({"item_sync": True}, SYNCHRONIZATION),
+    ],
+    ids=["a slower kernel", "one more kernel", "slower data loading", "two changes", "other order", "other stream", "one more sync"],
+)
+def test_an_edit_is_attributed_to_its_term(tmp_path, change, term):
+    diff = compared(tmp_path, JOB, replace(JOB, **change)).diff
+    parts = terms(diff)
+    assert abs(diff.difference_s) > 5e-6
+    assert abs(parts.get(NOT_REPLAYED, 0.0)) <= 0.05 * abs(diff.difference_s * 1e6)
+    if term is not None:
+        assert parts[term] == pytest.approx(diff.difference_s * 1e6, rel=0.05)
+    back = terms(compared(tmp_path, replace(JOB, **change), JOB).diff)
+    assert {part: -seconds for part, seconds in back.items()} == pytest.approx(parts, abs=1e-6)
+
+
+def test_two_edits_have_a_term_each(tmp_path):
+    slow_kernel = compared(tmp_path, JOB, replace(JOB, **SLOW_KERNEL)).diff.difference_s * 1e6
+    slow_loader = compared(tmp_path, JOB, replace(JOB, loader=260.0)).diff.difference_s * 1e6
+    parts = terms(compared(tmp_path, JOB, replace(JOB, loader=260.0, **SLOW_KERNEL)).diff)
+    assert parts[KERNELS] == pytest.approx(slow_kernel, rel=0.05)
+    assert parts[PYTHON] == pytest.approx(slow_loader, rel=0.05)
+    assert (slow_kernel, slow_loader) == pytest.approx((40.0, 160.0), abs=1e-6)
+
+
+def test_slow_launches_are_told_from_slow_python(tmp_path):
+    """With kernels of 10 us, the device waits for every launch."""
+    short = replace(JOB, forward=10.0, backward=(("wgrad_a", 10.0), ("wgrad_b", 10.0), ("wgrad_c", 10.0)), side=10.0, update=10.0)
+    launches = compared(tmp_path, short, replace(short, launch=9.0)).diff
+    python = compared(tmp_path, short, replace(short, python=24.0)).diff
+    assert terms(launches)[LAUNCHES] == pytest.approx(launches.difference_s * 1e6, rel=0.05)
+    assert terms(python)[PYTHON] == pytest.approx(python.difference_s * 1e6, rel=0.05)
+
+
+def test_the_kernels_that_contribute_are_named(tmp_path):
+    diff = compared(tmp_path, JOB, replace(JOB, **SLOW_KERNEL, extra=30.0)).diff
+    kernels = next(term for term in diff.terms if term.part == KERNELS)
+    assert {row.label: round(row.seconds * 1e6, 3) for row in kernels.contributions} == {
+        "wgrad_b": 40.0,
+        "check_finite (only in B)": 30.0,
+    }
+    assert [(round(row.a_s * 1e6), round(row.b_s * 1e6)) for row in kernels.contributions] == [(150, 190), (0, 30)]
+
+
+def test_a_kernel_in_place_of_another_is_compared_with_it(tmp_path):
+    other = replace(JOB, backward=(("wgrad_a", 100.0), ("wgrad_b", 150.0), ("dgrad_fast", 250.0)))
+    diff = compared(tmp_path, JOB, other).diff
+    (kernels,) = (term for term in diff.terms if term.part == KERNELS)
+    assert [row.label for row in kernels.contributions] == ["wgrad_c as dgrad_fast"]
+    assert kernels.seconds == pytest.approx(diff.difference_s, rel=0.05)
+    assert diff.notes == ("4 kernels of A were compared with kernels of another name, but of one kind, in their place in B",)
+
+
+def test_a_trace_does_not_differ_from_itself(tmp_path):
+    diff = compared(tmp_path, JOB, JOB).diff
+    assert (diff.difference_s, diff.aligned_share, diff.terms) == (0.0, pytest.approx(1.0), ())
+
+
+def test_traces_of_different_lengths_are_compared_over_the_steps_that_both_have(tmp_path):
+    diff = compare_traces(JOB.save(tmp_path / "a.json", steps=6), replace(JOB, **SLOW_KERNEL).save(tmp_path / "b.json", steps=3)).diff
+    assert diff.steps == 3
+    assert terms(diff)[KERNELS] == pytest.approx(40.0, rel=0.05)
+
+
+def test_traces_of_different_models_are_refused(tmp_path):
+    with pytest.raises(
+        SchedcastError, match=r"before.json and after.json have only \d+\.\d % of their device time in common; expected two"
+    ):
+        compared(tmp_path, JOB, replace(JOB, names="_of_another_model"))
+
+
+def test_a_trace_without_steps_is_refused(tmp_path):
+    trace = Trace()
+    for number, name in enumerate(("f", "g", "h")):
+        trace.kernel(name, 100.0 * number, 100.0 * number + 10, 50.0)
+    with pytest.raises(SchedcastError, match="has no steps: nothing in it repeats"):
+        compare_traces(JOB.save(tmp_path / "a.json"), trace.save(tmp_path / "b.json"))
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders_alone(tmp_path):
+    places = [tmp_path / name / "trace.json" for name in ("before", "after")]
+    for place in places:
+        place.parent.mkdir()
+    diff = compare_traces(*(JOB.save(place) for place in places)).diff
+    assert (diff.a, diff.b) == ("before/trace.json", "after/trace.json")
+
+
+def test_a_comparison_says_what_it_is_doing(tmp_path):
+    heard = []
+    compare_traces(JOB.save(tmp_path / "a.json"), JOB.save(tmp_path / "b.json"), heard.append)
+    assert heard == ["reading a.json", "replaying", "reading b.json", "replaying", "comparing"]

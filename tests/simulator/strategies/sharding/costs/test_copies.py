@@ -1,0 +1,51 @@
+"""The part of a machine that is busy longest, for many sets of copies at once."""
+
+import numpy as np
+import pytest
+
+from simulator.strategies.sharding.costs.copies import Busiest
+
+
+def dense(parts, moved):
+    """Seconds of bytes [..., source, ..., target] by every part in turn."""
+    return np.max(
+        [np.einsum("sitj,ij->st", moved, byte_s) + np.einsum("sitj,ij->st", moved > 0, copy_s) for byte_s, copy_s in parts], axis=0
+    )
+
+
+def drawn_part(draw, size):
+    """Copies from some devices to some others; of a third of the parts, each takes a time of its own."""
+    used = np.outer(draw.random(size) < 0.5, draw.random(size) < 0.7)
+    kinds = draw.integers(1, 4, (size, size)) if draw.random() < 0.3 else draw.integers(1, 4)
+    return used * kinds * np.array([1e-9, (draw.random() < 0.5) * 1e-6])[:, None, None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_largest_time_of_any_part(seed):
+    draw = np.random.default_rng(seed)
+    size = int(draw.integers(2, 7))
+    parts = np.array([drawn_part(draw, size) for _ in range(draw.integers(1, 9))])
+    busiest = Busiest(parts)
+    moved = draw.integers(0, 3, (4, size, 3, size)) * 1e3
+    moved[:, np.arange(size), :, np.arange(size)] = 0
+    there, back = dense(parts, moved), dense(parts, moved.transpose(2, 3, 0, 1)).T
+    assert busiest.seconds(moved) == pytest.approx(there, rel=1e-12)
+    assert busiest.seconds(moved, back=True) == pytest.approx(there + back, rel=1e-12)
+
+
+def test_links_alike_in_both_directions_take_as_long_on_the_way_back():
+    there = np.zeros((1, 2, 3, 3))
+    there[0, 0, 0, 1:] = 1e-9
+    assert not Busiest(there).both_ways
+    assert Busiest(np.concatenate([there, there.swapaxes(2, 3)])).both_ways
+
+
+def test_a_part_that_another_one_covers_changes_nothing():
+    parts = np.zeros((3, 2, 2, 2))
+    parts[:, 0] = np.array([1e-9, 2e-9, 1e-9])[:, None, None]
+    moved = np.array([[0, 5.0], [3.0, 0]]).reshape(1, 2, 1, 2)
+    assert Busiest(parts).seconds(moved).item() == pytest.approx(16e-9)
+
+
+def test_without_links_nothing_takes_time():
+    assert Busiest(np.zeros((0, 2, 2, 2))).seconds(np.ones((1, 2, 1, 2))).item() == 0

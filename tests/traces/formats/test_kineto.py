@@ -1,0 +1,395 @@
+"""Reading profiler traces, and recovering launches, waits and iterations from them. Times are microseconds."""
+
+import gzip
+import json
+import tracemalloc
+
+import pytest
+
+from tests.support.kineto_traces import Trace
+from traces.errors import UnusableFileError
+from traces.formats import iterations, json_stream
+from traces.formats.kineto import load_trace
+from traces.formats.recording import CallKind, is_communication
+from traces.formats.synchronisation import recover
+from traces.formats.threads import hand_overs
+
+
+def load(trace: Trace, tmp_path, name: str = "trace.json"):
+    return load_trace(trace.save(tmp_path / name))
+
+
+def us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def simple() -> Trace:
+    trace = Trace()
+    trace.kernel("void a<float>(int)", 0, 8, 10)
+    trace.kernel("ncclDevKernel_AllReduce_Sum_f32", 10, 20, 30, stream=20)
+    trace.work("Memcpy HtoD (Pinned -> Device)", 60, 4, trace.call("cudaMemcpyAsync", 50, 5), cat="gpu_memcpy", bytes=4096)
+    return trace
+
+
+def test_reads_work_calls_and_their_joins(tmp_path):
+    recording = load(simple(), tmp_path)
+    assert [(w.category, us(w.start_s), us(w.end_s), w.stream, w.call) for w in recording.works] == [
+        ("kernel", 8, 18, 7, 0), ("collective", 20, 50, 20, 1), ("memcpy", 60, 64, 7, 2),
+    ]  # fmt: skip
+    assert recording.works[0].grid == 6
+    assert recording.works[2].bytes == 4096
+    assert [(c.name, c.kind, c.thread) for c in recording.calls] == [("cudaLaunchKernel", CallKind.LAUNCH, 0)] * 2 + [
+        ("cudaMemcpyAsync", CallKind.LAUNCH, 0)
+    ]
+    assert recording.unmatched == 0
+    assert recording.streams == 2
+    assert recording.notes == ()
+
+
+def test_gzip_and_a_bare_list_of_events_are_the_same_trace(tmp_path):
+    plain = load(simple(), tmp_path)
+    packed = load(simple(), tmp_path, "trace.json.gz")
+    (tmp_path / "list.json").write_text(json.dumps(simple().events))
+    bare = load_trace(tmp_path / "list.json")
+    assert plain.works == packed.works == bare.works
+    assert plain.calls == packed.calls == bare.calls
+
+
+def test_schema_of_pytorch_1_8(tmp_path):
+    """Other category names, streams as text, no deviceProperties, no deviceInfo, and other args next to the correlation id."""
+    trace = Trace()
+    trace.events = [
+        {"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": "99", "ts": 10, "dur": 5,
+         "args": {"cbid": 211, "correlation": 160663, "external id": 24213, "external ts": 9}},
+        {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": "stream 7", "ts": 20, "dur": 2,
+         "args": {"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 160663, "grid": [13, 1, 1]}},
+        {"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7", "ts": 30, "dur": 1, "args": {}},
+        {"ph": "X", "cat": "Operator", "name": "ProfilerStep#16", "pid": 1, "tid": "99", "ts": 0, "dur": 50, "args": {}},
+        {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 99, "ts": 1},
+        {"ph": "s", "id": 160663, "pid": 1, "tid": 99, "ts": 10, "cat": "async", "name": "launch"},
+    ]  # fmt: skip
+    recording = load(trace, tmp_path)
+    assert [(w.name, w.stream, w.call) for w in recording.works] == [("k", 7, 0), ("Memset (Device)", 7, -1)]
+    assert recording.annotations[0].name == "ProfilerStep#16"
+    assert "1 memset" in recording.notes[0]
+
+
+def test_nanoseconds_survive_and_base_time_counts(tmp_path):
+    path = tmp_path / "t.json"
+    event = '{"ph":"X","cat":"%s","name":"k","pid":0,"tid":7,"ts":%s,"dur":1.250,"args":{"device":0,"stream":7,"correlation":3}}'
+    events = event % ("cuda_runtime", "1712195495533685.110") + "," + event % ("kernel", "1712195495533687.385")
+    path.write_text('{"baseTimeNanoseconds": 5000, "traceEvents": [' + events + "]}")
+    recording = load_trace(path)
+    assert recording.works[0].start_s == 2.275e-6
+    assert recording.works[0].end_s == 3.525e-6
+    assert recording.origin_ns == 1712195495533685110 + 5000
+
+
+def test_kernels_of_a_cuda_graph_share_a_launch_and_its_branches_get_lanes(tmp_path):
+    trace = Trace()
+    graph = trace.call("cudaGraphLaunch", 0, 10)
+    trace.work("a", 12, 10, graph)
+    trace.work("b", 24, 10, graph)
+    trace.work("c", 24, 20, graph)
+    trace.work("d", 46, 5, graph)
+    recording = load(trace, tmp_path)
+    assert [w.call for w in recording.works] == [0, 0, 0, 0]
+    assert recording.notes == ()
+    order = recover(recording)
+    assert order.lanes == {(0, 7): [0, 1, 3], (0, 8): [2]}
+    assert order.work_after == {2: [0], 3: [2]}
+
+
+def test_duplicate_correlation_ids_are_joined_in_order_with_a_note(tmp_path):
+    trace = Trace()
+    for start in (0, 10):
+        trace.call("cudaLaunchKernel", start, 5, correlation=77)
+    trace.work("a", 20, 5, 77)
+    trace.work("b", 26, 5, 77)
+    recording = load(trace, tmp_path)
+    assert [w.call for w in recording.works] == [0, 1]
+    assert "used more than once" in recording.notes[0]
+
+
+def test_events_without_usable_times_are_left_out_with_a_note(tmp_path):
+    trace = simple()
+    for times in ({"ts": 5, "dur": -3}, {"ts": None, "dur": 1}, {"ts": "x", "dur": 1}, {"ts": True}, {"ts": float("nan")}, {}):
+        trace.events.append({"ph": "X", "cat": "kernel", "name": "bad", "pid": 0, "tid": 7, "args": {}, **times})
+    recording = load(trace, tmp_path)
+    assert len(recording.works) == 3
+    assert recording.notes == ("6 events without usable times were left out",)
+
+
+def test_a_clock_that_goes_backwards_is_noted(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 100, 40, 10)
+    trace.kernel("b", 90, 95, 10)
+    recording = load(trace, tmp_path)
+    assert [w.name for w in recording.works] == ["a", "b"]
+    assert recording.notes == ("1 kernels start before their own launch: the clocks of host and device disagree",)
+
+
+def test_hip_and_driver_calls_are_known(tmp_path):
+    trace = Trace()
+    trace.work("k", 10, 10, trace.call("cuLaunchKernelEx", 0, 5, cat="cuda_driver"))
+    trace.call("hipDeviceSynchronize", 6, 20)
+    trace.call("cudaStreamSynchronize_ptsz", 30, 1)
+    trace.call("cudaFuncGetAttributes", 31, 1)
+    assert [c.kind for c in load(trace, tmp_path).calls] == [CallKind.LAUNCH, CallKind.DEVICE_SYNC, CallKind.STREAM_SYNC]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 1 << 20])
+def test_streaming_reads_what_json_reads(tmp_path, monkeypatch, size):
+    document = {"a": 1, "b": [1, {"c": None}], "traceEvents": [{"x": 'ü\\"]}'}, 12345, True, [], {}], "z": 67, "é": {}}
+    path = tmp_path / "d.json"
+    path.write_text("\ufeff \n" + json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", size)
+    pairs = list(json_stream.items(path, "traceEvents", "trace"))
+    assert [item for key, item in pairs if key == "traceEvents"] == document["traceEvents"]
+    assert {key: item for key, item in pairs if key != "traceEvents"} == {k: v for k, v in document.items() if k != "traceEvents"}
+
+
+NO_GPU = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1}]}
+BAD = {
+    "empty": (b"", "it is empty"),
+    "not JSON": (b"hello", "not valid JSON"),
+    "a number": (b"5", "not valid JSON"),
+    "another document": (b'{"schema": "schedcast.plan/1"}', "not a profiler trace"),
+    "no events": (b'{"traceEvents": []}', "not a profiler trace"),
+    "events of another kind": (b'{"traceEvents": 7}', "not a profiler trace"),
+    "no GPU work": (json.dumps(NO_GPU).encode(), "no GPU work"),
+    "truncated": (json.dumps(simple().document()).encode()[:-30], "may be truncated"),
+    "truncated in an event": (json.dumps(simple().document()).encode()[:300], "may be truncated"),
+    "two documents": (json.dumps(simple().document()).encode() * 2, "more after its end"),
+    "truncated gzip": (gzip.compress(json.dumps(simple().document()).encode())[:-20], "damaged gzip"),
+    "bad gzip": (b"\x1f\x8b" + b"x" * 100, "damaged gzip"),
+    "deep nesting": (b'{"traceEvents": [' + b"[" * 200_000, "nested too deeply"),
+    "deep nesting beside events": (b'{"a": ' + b'{"a":' * 200_000, "nested too deeply"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gives_one_line(tmp_path, name):
+    content, expected = BAD[name]
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(UnusableFileError, match=expected) as caught:
+        load_trace(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(UnusableFileError, match="no trace at"):
+        load_trace(tmp_path / "none.json")
+    with pytest.raises(UnusableFileError, match="cannot read"):
+        load_trace(tmp_path)
+
+
+def test_memory_does_not_grow_with_what_is_passed_over(tmp_path):
+    trace = simple()
+    filler = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "args": {"Call stack": "x" * 1000}}
+    trace.events += [filler] * 20_000
+    path = trace.save(tmp_path / "trace.json.gz")
+    tracemalloc.start()
+    recording = load_trace(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(recording.works) == 3
+    assert peak < 12e6  # the text is 21 MB
+
+
+def test_an_endless_value_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_stream, "LARGEST_ITEM", 1 << 16)
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1 << 12)
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": ["' + "x" * (1 << 20))
+    with pytest.raises(UnusableFileError, match="no end of a value"):
+        load_trace(path)
+
+
+def test_explicit_ids_say_who_waits_for_whom(tmp_path):
+    """The event was recorded before the second kernel of its stream, so only the first kernel is waited for."""
+    trace = Trace()
+    trace.kernel("a", 0, 10, 20, stream=7)
+    record = trace.call("cudaEventRecord", 6, 1)
+    trace.kernel("b", 8, 30, 200, stream=7)
+    wait = trace.call("cudaStreamWaitEvent", 15, 1)
+    trace.sync("Stream Wait Event", 15, 1, wait, stream=20, wait_on_stream=7, wait_on_cuda_event_record_corr_id=record)
+    trace.kernel("other", 17, 24, 5, stream=9)
+    trace.kernel("c", 25, 32, 10, stream=20)
+    recording = load(trace, tmp_path)
+    names = [w.name for w in recording.works]
+    assert {names[i]: [names[j] for j in others] for i, others in recover(recording).work_after.items()} == {"c": ["a"]}
+
+
+def test_a_wait_without_ids_after_a_launch_to_another_stream_is_for_that_stream(tmp_path):
+    trace = Trace()
+    trace.kernel("unrelated", 0, 7, 10, stream=3)
+    trace.kernel("a", 8, 15, 50, stream=7)
+    trace.call("cudaStreamWaitEvent", 14, 1)
+    trace.kernel("nccl_all_reduce", 16, 66, 20, stream=20)
+    recording = load(trace, tmp_path)
+    assert recover(recording).work_after == {2: [1]}
+
+
+def test_a_wait_without_ids_takes_the_latest_work_that_had_ended(tmp_path):
+    """Compute waits for the first collective while the second is running: the recorded times rule out an edge from the second."""
+    trace = Trace()
+    trace.kernel("a", 0, 7, 10, stream=7)
+    trace.kernel("nccl_1", 10, 17, 50, stream=20)
+    trace.kernel("nccl_2", 20, 67, 100, stream=20)
+    trace.kernel("b", 30, 37, 10, stream=7)
+    trace.call("cudaStreamWaitEvent", 38, 1)
+    trace.kernel("c", 40, 68, 10, stream=7)
+    recording = load(trace, tmp_path)
+    names = [w.name for w in recording.works]
+    assert {names[i]: [names[j] for j in others] for i, others in recover(recording).work_after.items()} == {"c": ["nccl_1"]}
+
+
+def test_a_late_start_without_a_call_waits_for_what_ended_just_before(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 100, stream=7)
+    trace.kernel("b", 10, 108, 10, stream=20)
+    order = recover(load(trace, tmp_path))
+    assert order.work_after == {1: [0]}
+    assert order.delayed == {}
+
+
+def test_a_late_start_in_the_last_wave_of_a_large_kernel_waits_for_it(tmp_path):
+    trace = Trace()
+    trace.kernel("large", 0, 7, 1000, stream=7)
+    trace.kernel("b", 10, 950, 10, stream=20)
+    assert recover(load(trace, tmp_path)).work_after == {1: [0]}
+
+
+def test_what_nothing_explains_is_reported(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 10, stream=7)
+    trace.kernel("b", 20, 27, 10, stream=7)
+    trace.kernel("c", 40, 247, 10, stream=7)
+    order = recover(load(trace, tmp_path))
+    assert {i: us(s) for i, s in order.delayed.items()} == {2: 200.0}
+
+
+def test_work_without_a_launch_waits_for_every_stream_that_had_ended(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 100, stream=7)
+    trace.work("b", 150, 10, 999, stream=20)
+    assert recover(load(trace, tmp_path)).work_after == {1: [0]}
+
+
+def test_host_waits(tmp_path):
+    trace = Trace()
+    trace.kernel("a", 0, 7, 100, stream=7)
+    trace.kernel("b", 10, 17, 30, stream=20)
+    trace.call("cudaStreamSynchronize", 16, 33)  # of the stream used last
+    trace.call("cudaDeviceSynchronize", 50, 60)
+    trace.work("Memcpy DtoH (Device -> Pageable)", 120, 10, trace.call("cudaMemcpyAsync", 112, 20), cat="gpu_memcpy")
+    trace.work("Memcpy DtoH (Device -> Pinned)", 145, 10, trace.call("cudaMemcpyAsync", 140, 4), cat="gpu_memcpy")
+    trace.call("cudaEventSynchronize", 146, 12)
+    recording = load(trace, tmp_path)
+    names = {number: call.name for number, call in enumerate(recording.calls)}
+    waits = [(names[number], sorted(works)) for number, works in sorted(recover(recording).call_after.items())]
+    assert waits == [
+        ("cudaStreamSynchronize", [1]), ("cudaDeviceSynchronize", [0, 1]), ("cudaMemcpyAsync", [2]), ("cudaEventSynchronize", [3]),
+    ]  # fmt: skip
+
+
+def test_a_launch_into_a_full_queue_waits_for_work_that_ended(tmp_path):
+    trace = Trace()
+    for i in range(400):
+        trace.kernel("k", i * 2, 10 + i * 100, 100, call=1)
+    trace.kernel("k", 900, 40_010, 100, call=9_200)  # until 10,100
+    assert recover(load(trace, tmp_path)).call_after == {400: [99]}
+
+
+def test_iterations_by_profiler_steps_follow_the_launch(tmp_path):
+    trace = Trace()
+    for step in range(3):
+        trace.annotate(f"ProfilerStep#{step + 5}", step * 100, 100)
+        trace.annotate(f"ProfilerStep#{step + 5}", step * 300, 300, cat="gpu_user_annotation")
+        trace.kernel("k", step * 100 + 10, 50 + step * 300, 250)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7")
+    assert divided.of_work == (0, 1, 2)
+
+
+def test_iterations_by_optimizer_steps_end_with_them(tmp_path):
+    trace = Trace()
+    for step in range(2):
+        trace.kernel("k", step * 100, step * 100 + 20, 30)
+        trace.annotate("Optimizer.step#Adam.step", step * 100 + 60, 30)
+        trace.annotate("Optimizer.step#Wrapped.step", step * 100 + 61, 20)
+        trace.kernel("u", step * 100 + 65, step * 100 + 75, 10)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("optimizer step 1", "optimizer step 2")
+    assert divided.of_work == (0, 0, 1, 1)
+
+
+def test_iterations_by_the_repeating_pattern_of_kernels(tmp_path):
+    """Layers repeat within the pattern; the loss separates the iterations. It begins with two kernels of an earlier iteration."""
+    trace = Trace()
+    names = ["bwd", "bwd"] + ["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9
+    names += (["fwd", "relu"] * 5 + ["loss"] + ["bwd"] * 9) * 2
+    for i, name in enumerate(names):
+        trace.kernel(name, i * 20, i * 20 + 8, 10)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.source == "the repeating pattern of kernels"
+    assert [divided.of_work.count(step) for step in (-1, 0, 1, 2)] == [2, 20, 20, 20]
+
+
+def test_one_kernel_is_one_iteration(tmp_path):
+    trace = Trace()
+    trace.kernel("k", 0, 8, 10)
+    divided = iterations.find(load(trace, tmp_path))
+    assert divided.names == ("recording",)
+    assert divided.of_work == (0,)
+
+
+def test_the_forward_thread_hands_over_to_autograd(tmp_path):
+    trace = Trace()
+    trace.kernel("f", 0, 10, 5, thread=1)
+    for i in range(10):
+        trace.kernel("b", 30 + i * 20, 40 + i * 20, 5, thread=2)
+    trace.kernel("u", 230, 240, 5, thread=1)
+    assert hand_overs(load(trace, tmp_path).calls) == {1: 0, 11: 10}
+
+
+def test_threads_that_work_side_by_side_hand_over_nothing(tmp_path):
+    trace = Trace()
+    for i in range(50):
+        trace.kernel("f", i * 20, i * 20 + 8, 5, thread=1)
+        trace.kernel("g", i * 20 + 10, i * 20 + 18, 5, thread=2, stream=20)
+    assert hand_overs(load(trace, tmp_path).calls) == {}
+
+
+def test_thousands_of_streams_do_not_multiply_the_edges(tmp_path):
+    trace = Trace()
+    for i in range(6000):
+        trace.call("cudaStreamWaitEvent", i * 10, 1)
+        trace.kernel("k", i * 10 + 2, i * 10 + 9, 30, stream=i % 3000)
+        if i % 4 == 0:
+            trace.call("cudaDeviceSynchronize", i * 10 + 8, 1)
+    recording = load(trace, tmp_path)
+    order = recover(recording)
+    assert recording.streams == 3000
+    assert sum(map(len, order.work_after.values())) < 64 * len(recording.works)
+    assert sum(map(len, order.call_after.values())) < 2 * len(recording.works)  # a device sync waits only for what came since the last
+
+
+@pytest.mark.parametrize(
+    ("kernel", "moves"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True),
+        ("void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*)", True),
+        ("void deep_ep::internode_ll::combine<true, 7168, 9>(void*)", True),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*)", True),
+        ("void barrier_on_stream_kernel_threadgroup<(threadgroup_t)2>(int, int)", True),
+        ("nvshmemi_signal_op_kernel(unsigned long*)", True),
+        ("void cdpsk::ep::CUB_200302::DeviceScanKernel<int>(int*)", False),
+        ("void flash_fwd_mla_combine_kernel<float>(Params)", False),
+        ("volta_sgemm_64x64_nt", False),
+    ],
+)
+def test_kernels_that_move_data_between_devices_are_communication(kernel, moves):
+    assert is_communication(kernel) is moves

@@ -1,0 +1,148 @@
+"""The document of `schedcast replay`: a recording compared with its simulation."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from traces.documents.base import Data, Document
+
+
+class StepPart(Data):
+    """Time per step that a device spends on one thing, or idle for one reason, and its share of the step time."""
+
+    part: str
+    seconds: float
+    share: float
+
+
+class HostWait(Data):
+    """Time of a step in which devices waited for the host, by what the host did: the op or annotation that was open, or the call."""
+
+    label: str
+    seconds: float
+
+
+class ReplayStep(Data):
+    """One recorded iteration. `parts` sum to its recorded time. `waits`: the longest first."""
+
+    name: str
+    measured_s: float
+    simulated_s: float
+    parts: tuple[StepPart, ...] = ()
+    waits: tuple[HostWait, ...] = ()
+
+
+class ChangedStep(Data):
+    """One iteration after what-if rules. `parts` sum to its simulated time."""
+
+    name: str
+    seconds: float
+    parts: tuple[StepPart, ...]
+
+
+class StreamBusy(Data):
+    """Busy seconds of one stream, per iteration."""
+
+    device: str
+    stream: str
+    measured_s: float
+    simulated_s: float
+
+
+class MisplacedKernel(Data):
+    """A kernel whose simulated start is far from its recorded start, and the reason for the simulated start."""
+
+    task: str
+    device: str
+    stream: str
+    measured_start_s: float
+    simulated_start_s: float
+    reason: str
+
+
+class RuleAnswer(Data):
+    """The simulated step time under one what-if rule, alone.
+
+    Without an answer, `step_s`, `gain_s` and `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
+    the text is not a rule. `label` is a short name for a rule with a long regular expression.
+    """
+
+    rule: str
+    label: str = ""
+    about: str = ""
+    step_s: float | None
+    gain_s: float | None
+    speedup: float | None
+    reason: str | None = None
+    readable: bool = True
+    assumptions: tuple[str, ...] = ()
+
+
+class WhatIf(Data):
+    """The effect of what-if rules on the mean step time. `speedup` is before/after; both are simulated.
+
+    `rules` are those that were applied, one after another; `answers` has every rule that was asked, alone. `diagnosis` sums to the step
+    time after the rules.
+    """
+
+    rules: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    gpu_period_before_s: float
+    gpu_period_after_s: float
+    speedup: float | None
+    answers: tuple[RuleAnswer, ...] = ()
+    diagnosis: tuple[StepPart, ...] = ()
+    steps: tuple[ChangedStep, ...] = ()
+
+
+class StragglerCost(Data):
+    """By how many seconds the step is longer because a rank's time of one kind is not the median rank's.
+
+    `rank`: None for all ranks together. `kind`: None for all kinds together. Kinds are terms of `schedcast diff`, such as kernels.
+    """
+
+    rank: int | None
+    kind: str | None
+    seconds: float
+
+
+class ReplayResult(Document):
+    """A replayed recording. Document `schedcast.replay/1`.
+
+    The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
+    the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
+    `error` = simulated / measured − 1. `streams` is the number of streams, `unmatched_kernels` the number of device operations whose launch
+    was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis` sums to the recorded period.
+    `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was recorded; `ladder_left_out` are rules
+    that there was no time for. `stragglers`, if there are several ranks, says what each rank, and each kind of work, costs the job.
+    """
+
+    schema_name = "schedcast.replay/1"
+    kind = "replay"
+
+    gpu_period_measured_s: float
+    gpu_period_simulated_s: float
+    error: float | None
+    steps: Annotated[tuple[ReplayStep, ...], Field(min_length=1)]
+    kernels: int = Field(ge=0)
+    streams: int = Field(ge=0)
+    unmatched_kernels: int = Field(ge=0)
+    exposed_communication_measured_s: float
+    exposed_communication_simulated_s: float
+    busy: tuple[StreamBusy, ...] = ()
+    misplaced: tuple[MisplacedKernel, ...] = ()
+    median_step: Annotated[int, Field(ge=0)] = 0
+    slow_steps: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    notes: tuple[str, ...] = ()
+    diagnosis: tuple[StepPart, ...] = ()
+    ladder: tuple[RuleAnswer, ...] = ()
+    bounds: tuple[RuleAnswer, ...] = ()
+    ladder_left_out: tuple[str, ...] = ()
+    what_if: WhatIf | None = None
+    stragglers: tuple[StragglerCost, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_its_steps(self) -> Self:
+        if max(self.median_step, *self.slow_steps, 0) >= len(self.steps):
+            raise ValueError(f"there are {len(self.steps)} steps; the median or a slow one is none of them")
+        return self

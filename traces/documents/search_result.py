@@ -1,0 +1,182 @@
+"""The document of `schedcast search`: plans ranked by predicted step time, and how the ranking held where they ran."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from traces.documents.base import Bytes, Data, Document, Duration
+from traces.documents.comparison import Change
+from traces.documents.measured_step import MeasuredStep
+from traces.documents.verdict import Verdict, verdict
+
+
+class RankedPlan(Data):
+    """One plan that was simulated. `plan` is its `NAME[:option=value,...]`, as `--strategy` takes it.
+
+    `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
+    of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
+    bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
+    `measured`: what an earlier validation measured of it on this machine.
+    """
+
+    plan: str
+    strategy: str
+    options: dict[str, Any]
+    step_s: Duration
+    interval_s: tuple[float, float]
+    peak_bytes: Bytes
+    peak_bytes_by_device: dict[str, Bytes]
+    fits: bool
+    speedup: float | None
+    against_pytorch: float | None = None
+    behind: float | None = None
+    behind_interval: tuple[float, float] | None = None
+    probability: float = Field(0.0, ge=0, le=1)
+    bound_s: float
+    bound_by: str
+    why_not: str = ""
+    measured: MeasuredStep | None = None
+    semantics: dict[str, Any] = {}
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the best plan is faster than this one; None if it does not fit, or for the best plan itself."""
+        return verdict(self.behind_interval) if self.behind_interval is not None else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether nobody can tell that the best plan is faster than this one, or it is the same for all practical purposes."""
+        return self.verdict in ("same", "cannot tell")
+
+
+class PlainStep(Data):
+    """Plain PyTorch's predicted step with its 90 % interval, and what was measured of it here before."""
+
+    step_s: Duration
+    interval_s: tuple[float, float]
+    peak_bytes: Bytes
+    measured: MeasuredStep | None = None
+
+
+class PrunedPlan(Data):
+    """A plan that was not simulated, because its step takes at least `bound_s` seconds (because of `bound_by`).
+
+    `beaten_by` is a plan that fits and was simulated: its step is so much shorter, by the factor `over`, that this one cannot win.
+    """
+
+    plan: str
+    bound_s: float
+    bound_by: str
+    beaten_by: str = ""
+    over: float | None = None
+
+
+class RefusedPlan(Data):
+    """A candidate that has no plan for this job and machine, and why."""
+
+    plan: str
+    why: str
+
+
+class VerifiedPlan(Data):
+    """A plan that ran. `predicted_step_s` is what the search said, `recalibrated_step_s` what measured costs say.
+
+    `behind` is its measured step over that of the plan measured fastest, with the 90 % interval `behind_interval` (null for that plan).
+    `status` is that of `ValidationResult`; the other figures are null if the plan was skipped.
+    """
+
+    plan: str
+    status: str
+    predicted_step_s: Duration
+    recalibrated_step_s: Duration | None
+    measured_step_s: Duration | None
+    max_grad_error: float | None
+    behind: float | None = None
+    behind_interval: tuple[float, float] | None = None
+
+    @property
+    def tied(self) -> bool:
+        """Whether the measurements cannot tell that the plan measured fastest is faster than this one by more than nothing."""
+        return self.behind_interval is not None and verdict(self.behind_interval) in ("same", "cannot tell")
+
+
+class Verification(Data):
+    """How the ranking held. `tau` is Kendall's rank correlation of the search's step times with the measured ones, None for fewer than two.
+
+    `recalibrated_tau` is that of the predictions from measured costs. `predicted` is the plan that ran which the search put first, `chosen`
+    the one that measured costs put first, `fastest` the one with the shortest measured step; `regret` is the measured step of `chosen` over
+    that of `fastest`, minus 1. `held_out_regret` is the same of the plan measured fastest in half of the rounds, judged by the other half:
+    what is left of the noise in this choice. `aa_spread` is by how much the baseline differs from itself. `busy_share`: that of the
+    validation (`traces.documents.comparison.Validation`).
+    """
+
+    plans: tuple[VerifiedPlan, ...]
+    tau: float | None
+    recalibrated_tau: float | None
+    chosen: str | None
+    fastest: str | None
+    regret: float | None
+    aa_spread: float | None
+    predicted: str | None = None
+    held_out_regret: float | None = None
+    busy_share: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _names_plans_that_ran(self) -> Self:
+        ran = {plan.plan for plan in self.plans if plan.measured_step_s is not None}
+        named = {"predicted": self.predicted, "chosen": self.chosen, "fastest": self.fastest}
+        for field, plan in named.items():
+            if plan not in ran and (plan is not None or (field == "fastest" and ran)):
+                raise ValueError(f"{field} is not one of the plans that ran")
+        return self
+
+
+class SearchResult(Document):
+    """Document `schedcast.search/1`. `plans` are ranked: those that fit in memory first, the fastest first.
+
+    `best` is the `plan` of the first one or, once plans ran, of the one measured fastest; None if none fits. `bound_s` is the smallest
+    lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
+    `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies. `measured_share`: that of the first
+    plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`.
+    """
+
+    schema_name = "schedcast.search/1"
+    kind = "search"
+
+    model: str
+    batch_size: int = Field(gt=0)
+    image_size: int | None = None
+    optimizer: str
+    precision: str
+    mode: str
+    machine: str
+    devices: int
+    candidates: int
+    plans: tuple[RankedPlan, ...]
+    best: str | None
+    pruned: tuple[PrunedPlan, ...] = ()
+    refused: tuple[RefusedPlan, ...] = ()
+    bound_s: float | None = None
+    baseline_step_s: Duration | None = None
+    pytorch_step_s: Duration | None = None
+    pytorch: PlainStep | None = None
+    measured_share: float | None = Field(default=None, ge=0, le=1)
+    waterfall: tuple[Change, ...] = ()
+    rival: str | None = None
+    rival_waterfall: tuple[Change, ...] = ()
+    verification: Verification | None = None
+
+    @property
+    def winner(self) -> RankedPlan | None:
+        """The plan that is predicted fastest."""
+        return next(iter(self.fitting), None)
+
+    @property
+    def fitting(self) -> tuple[RankedPlan, ...]:
+        """The plans that fit in memory, the fastest first."""
+        return tuple(plan for plan in self.plans if plan.fits)
+
+    @property
+    def gap(self) -> float | None:
+        """By what share the best plan's step is longer than the bound of all candidates."""
+        return self.winner.step_s / self.bound_s - 1 if self.winner is not None and self.bound_s else None

@@ -1,0 +1,157 @@
+"""Divides a recording into iterations: by profiler steps, else by optimizer steps, else by the repeating pattern of kernels.
+
+Device work belongs to the iteration in which it was launched, since the host may be more than one iteration ahead of the device.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.formats.recording import Recording, Work, by_lane
+
+_PROFILER = re.compile(r"^ProfilerStep#\d+$")
+#: The number of pattern lengths to try, and the share of kernels that must repeat.
+MOST_CANDIDATES, SAME_SHARE = 64, 0.95
+#: The iteration of what was launched before the first iteration.
+BEFORE = -1
+#: The name of the only iteration of a recording in which nothing repeats.
+WHOLE = "recording"
+
+
+class Iterations(NamedTuple):
+    """The names of the iterations, and the iteration of every work and of every call, by index.
+
+    `BEFORE` stands for work launched before the first iteration, `len(names)` for work launched after the last. `source` says how the
+    iterations were recognized.
+    """
+
+    names: tuple[str, ...]
+    of_work: tuple[int, ...]
+    of_call: tuple[int, ...]
+    source: str
+
+
+def find(recording: Recording) -> Iterations:
+    """The iterations of a recording. If nothing repeats, all of it is one iteration.
+
+    Annotated steps count only if device work was launched in one of them: a recording may have annotated other steps than it recorded.
+    """
+    launch_times = _launch_times(recording)
+    empty: list[str] = []
+    for windows_of, source in (
+        (_annotated, "profiler steps"),
+        (_optimizer, "optimizer steps"),
+        (_pattern, "the repeating pattern of kernels"),
+        (_whole, "the whole recording: nothing in it repeats"),
+    ):
+        windows = windows_of(recording)
+        at = _Lookup(windows)
+        of_work = tuple(map(at, launch_times))
+        if any(0 <= number < len(windows) for number in of_work):
+            break
+        empty += [source] if windows else []
+    lacking = f" (no device work was launched in the {' and '.join(empty)})" if empty else ""
+    return Iterations(tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking)
+
+
+class _Lookup:
+    """The number of the window that a time belongs to: -1 before the first, `len(windows)` after the last."""
+
+    def __init__(self, windows: Sequence[tuple[str, float, float]]):
+        self._starts = [start for _, start, _ in windows]
+        self._end_s = windows[-1][2] if windows else float("inf")
+
+    def __call__(self, time_s: float) -> int:
+        index = bisect_right(self._starts, time_s) - 1
+        return index + 1 if index == len(self._starts) - 1 and time_s >= self._end_s else index
+
+
+def _whole(recording: Recording) -> list[tuple[str, float, float]]:
+    return [(WHOLE, float("-inf"), float("inf"))]
+
+
+def _launch_times(recording: Recording) -> list[float]:
+    """When each work was launched. Work without a recorded launch has the launch time of the work before it in its stream.
+
+    If no launch was recorded at all, the start of the work is used instead.
+    """
+    works, calls = recording.works, recording.calls
+    if recording.unmatched == len(works):
+        return [work.start_s for work in works]
+    launch_times = [float("-inf")] * len(works)
+    for members in by_lane(works).values():
+        latest = float("-inf")
+        for index in members:
+            if works[index].call >= 0:
+                latest = max(latest, calls[works[index].call].start_s)
+            launch_times[index] = latest
+    return launch_times
+
+
+def _annotated(recording: Recording) -> list[tuple[str, float, float]]:
+    steps: dict[str, tuple[float, float]] = {}
+    for name, start, end in recording.annotations:
+        if _PROFILER.match(name):
+            steps.setdefault(name, (start, end))
+    windows = [(name, start, end) for name, (start, end) in steps.items()]
+    windows.sort(key=lambda window: window[1])
+    return [(n, s, e) for n, s, e in windows if e > s]
+
+
+def _optimizer(recording: Recording) -> list[tuple[str, float, float]]:
+    """Each iteration ends with its optimizer step. The first begins with the recording."""
+    steps = [a for a in recording.annotations if a.name.startswith("Optimizer.step#")]
+    outer, reached = [], float("-inf")
+    for step in steps:  # an optimizer that wraps another is annotated twice
+        if step.start_s >= reached:
+            outer.append(step)
+            reached = step.end_s
+    begins = [float("-inf"), *(step.end_s for step in outer)]
+    return [(f"optimizer step {number}", begin, step.end_s) for number, (begin, step) in enumerate(zip(begins, outer, strict=False), 1)]
+
+
+def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
+    """Iterations of the stream with the most work. Their length is the period of its kernels; they are counted back from the end."""
+    works = recording.works
+    members = max(by_lane(works).values(), key=len)
+    length = _period([works[index] for index in members])
+    if not length:
+        return []
+    launch_times = _launch_times(recording)
+    first = len(members) % length
+    cuts = [launch_times[members[position]] for position in range(first, len(members), length)] + [float("inf")]
+    if not first:
+        cuts[0] = float("-inf")
+    return [(f"iteration {number}", begin, end) for number, (begin, end) in enumerate(pairwise(cuts), 1) if end > begin]
+
+
+def _period(works: Sequence[Work]) -> int:
+    """The number of works after which names repeat, 0 if they do not.
+
+    The candidates are the distances between occurrences of the rarest names that occur at least twice: the kernels of a layer repeat within
+    an iteration, but some name, often that of the loss, occurs once per iteration.
+    """
+    numbers: dict[str, int] = {}
+    names = np.array([numbers.setdefault(work.name, len(numbers)) for work in works])
+    counts = Counter(names.tolist())
+    candidates: dict[int, None] = {}
+    for number, count in sorted(counts.items(), key=lambda item: (item[1], item[0])):
+        if count < 2:
+            continue
+        positions = np.flatnonzero(names == number)
+        for distance in np.diff(positions).tolist():
+            if 2 * distance <= len(names):
+                candidates.setdefault(distance)
+        if len(candidates) >= MOST_CANDIDATES:
+            break
+    best, best_saturation_share = 0, SAME_SHARE
+    for distance in sorted(candidates)[: 4 * MOST_CANDIDATES]:
+        share = float(np.mean(names[distance:] == names[:-distance]))
+        if share > best_saturation_share + 1e-3 or (not best and share >= SAME_SHARE):
+            best, best_saturation_share = distance, share
+    return best

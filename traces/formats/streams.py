@@ -1,0 +1,131 @@
+"""The streams of a recording as lanes without overlap, and lookups of the last work launched to a lane, or ended on it, by a time."""
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from traces.formats.recording import Recording, Work, by_lane
+
+#: Starts and ends on one device, which are rounded to microseconds, may disagree by this much.
+DEVICE_CLOCK_S = 2e-6
+#: How many recently used streams are candidates if a recording does not identify one, and how many works around a time.
+MOST_STREAMS = 64
+#: How many works of one stream may run at once (branches of a CUDA graph); more are treated as serial.
+MOST_ROWS = 64
+
+#: (device, stream).
+Lane = tuple[int, int]
+
+
+def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, list[int]]]:
+    """Lanes without overlap; and, for works of streams with several lanes, the last work to end on each other lane before it started."""
+    lanes, waits_for = by_lane(works), {}
+    spare = 1 + max((stream for _, stream in lanes), default=0)
+    for (device, stream), members in list(lanes.items()):
+        rows: list[list[int]] = [[]]
+        for index in members:
+            start = works[index].start_s + DEVICE_CLOCK_S
+            row = next((row for row in rows if not row or works[row[-1]].end_s <= start), None)
+            if row is None and len(rows) < MOST_ROWS:
+                row = []
+                rows.append(row)
+            elif row is None:
+                row = min(rows, key=lambda row: works[row[-1]].end_s)
+            others = [ended for other in rows if other is not row and (ended := _ended(works, other, start)) >= 0]
+            if others:
+                waits_for[index] = others
+            row.append(index)
+        lanes[device, stream] = rows[0]
+        for row in rows[1:]:
+            lanes[device, spare] = row
+            spare += 1
+    return lanes, waits_for
+
+
+def _ended(works: Sequence[Work], row: list[int], by_s: float) -> int:
+    """The last work of a row that ended by `by_s`; -1 if none did."""
+    at = bisect_right(row, by_s, key=lambda index: works[index].end_s)
+    return row[at - 1] if at else -1
+
+
+class Streams:
+    """Finds, per lane, the last work that was launched before a time and ended by another."""
+
+    def __init__(self, recording: Recording, lanes: Mapping[Lane, list[int]]):
+        self.works = recording.works
+        calls = recording.calls
+        self.launched_s = [calls[work.call].start_s if work.call >= 0 else float("-inf") for work in self.works]
+        self.lanes = lanes
+        self.lane_of = {index: lane for lane, members in lanes.items() for index in members}
+        self.launches_s: dict[Lane, list[float]] = {}
+        self._ends: dict[Lane, list[float]] = {}
+        for lane, members in lanes.items():
+            latest, reached = float("-inf"), float("-inf")
+            launches, ends = [], []
+            for index in members:
+                latest, reached = max(latest, self.launched_s[index]), max(reached, self.works[index].end_s)
+                launches.append(latest)
+                ends.append(reached)
+            self.launches_s[lane], self._ends[lane] = launches, ends
+        #: Works with a recorded launch, in the order of their launches.
+        self.by_launch = sorted((i for i, work in enumerate(self.works) if work.call >= 0), key=lambda i: (self.launched_s[i], i))
+        self._by_id: dict[int, list[Lane]] = {}
+        for lane in lanes:
+            self._by_id.setdefault(lane[1], []).append(lane)
+
+    def launched(self, lane: Lane, before_s: float) -> int:
+        """The last work of a lane launched before `before_s`; -1 if there is none."""
+        position = bisect_left(self.launches_s[lane], before_s)
+        return self.lanes[lane][position - 1] if position else -1
+
+    def ended(self, lane: Lane, before_s: float, by_s: float) -> int:
+        """The last work of a lane launched before `before_s` that ended by `by_s`; -1 if there is none."""
+        position = min(bisect_left(self.launches_s[lane], before_s), bisect_right(self._ends[lane], by_s))
+        return self.lanes[lane][position - 1] if position else -1
+
+    def of_stream(self, stream: int) -> list[Lane]:
+        """The lanes with this stream id, on all devices."""
+        return self._by_id.get(stream, [])
+
+
+class Recent:
+    """The lanes in order of their latest launch. Times must be queried in ascending order."""
+
+    def __init__(self, streams: Streams):
+        self._streams = streams
+        self._lanes: OrderedDict[Lane, None] = OrderedDict()
+        self._position = 0
+
+    def before(self, time_s: float) -> list[Lane]:
+        """The lanes with a launch before `time_s`, the most recent first, at most MOST_STREAMS."""
+        self._forward(time_s)
+        return list(islice(reversed(self._lanes), MOST_STREAMS))
+
+    def pop(self, time_s: float) -> list[Lane]:
+        """The lanes with a launch before `time_s` since the last call of `pop`."""
+        self._forward(time_s)
+        lanes = list(self._lanes)
+        self._lanes.clear()
+        return lanes
+
+    def _forward(self, time_s: float) -> None:
+        streams = self._streams
+        while self._position < len(streams.by_launch) and streams.launched_s[streams.by_launch[self._position]] < time_s:
+            lane = streams.lane_of[streams.by_launch[self._position]]
+            self._lanes[lane] = None
+            self._lanes.move_to_end(lane)
+            self._position += 1
+
+
+class Ends:
+    """The works of a device in order of their ends."""
+
+    def __init__(self, works: Sequence[Work], device: int):
+        self._members = sorted((i for i, work in enumerate(works) if work.device == device), key=lambda i: works[i].end_s)
+        self._ends = [works[i].end_s for i in self._members]
+
+    def around(self, time_s: float) -> list[int]:
+        """The last works that ended before `time_s` and the next works to end after it."""
+        at = bisect_right(self._ends, time_s + DEVICE_CLOCK_S)
+        return self._members[max(0, at - MOST_STREAMS) : at + MOST_STREAMS]

@@ -1,1 +1,0 @@
-"""Recorded runs. In: traces of torch.profiler. Out: device work, host calls, and the order between them."""

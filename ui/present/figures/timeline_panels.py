@@ -1,0 +1,170 @@
+"""What pictures and charts of timelines have in common: one panel per timeline with its lanes, bars, colors and labels."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from traces import units
+from traces.documents.critical import critical_spans
+from traces.documents.lanes import lanes
+from traces.documents.timeline import Cause, Span, Timeline
+from ui.present.figures import palette
+from ui.present.figures.pipeline_bars import PipelineBars, pipeline_bars
+from ui.present.text.labels import lane_label
+
+IDLE = "idle"
+X_LABEL = "ms from the start of the training step"
+CRITICAL = "critical path"
+#: Characters of a row's label.
+LABEL_CHARACTERS = 40
+#: A panel with more spans than this has no white borders around its bars, because they would hide the bars.
+BORDERED_SPANS = 500
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One span, clipped to one training step. Times are in ms from the start of the step. In a pipeline, all spans of an action are one.
+
+    `offset_ms`: where the span starts when it is not clipped. `cause`: what the span waited for, if it is on the critical path. `labels`:
+    texts for the bar, longest first. `shade`: 0 or 1, for neighbors of one color.
+    """
+
+    span: Span
+    row: int
+    start_ms: float
+    length_ms: float
+    offset_ms: float
+    cause: Cause | None
+    labels: tuple[str, ...]
+    shade: int = 0
+
+    @property
+    def critical(self) -> bool:
+        """Whether the span is on the critical path."""
+        return self.cause is not None
+
+
+@dataclass(frozen=True)
+class TimelinePanel:
+    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
+
+    `step_s`: of the steady state; `drawn_s`: of the step that is drawn, and `drawn`: which one that is, in words.
+    `places`: the device and the lane of every row.
+    `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
+    row, start and length in ms of the time in which a pipeline's device waits.
+    """
+
+    kind: str
+    step_s: float
+    length_ms: float
+    rows: tuple[str, ...]
+    places: tuple[tuple[str, str], ...]
+    bars: dict[str, tuple[Bar, ...]]
+    drawn_s: float
+    drawn: str
+    critical: tuple[Bar, ...] = ()
+    pipeline: bool = False
+    idle: tuple[tuple[int, float, float], ...] = ()
+
+    @property
+    def step_ms(self) -> float:
+        """The step time in ms."""
+        return self.step_s * 1e3
+
+    @property
+    def step_label(self) -> str:
+        """The step time with its unit, and which step is drawn if that one is another's length: 42.0 ms; drawn is step 5 of 12, 43.1 ms."""
+        step, drawn = units.duration(self.step_s), units.duration(self.drawn_s)
+        return step if step == drawn else f"{step}; drawn is {self.drawn}, {drawn}"
+
+    @property
+    def bordered(self) -> bool:
+        """Whether bars have white borders."""
+        return sum(map(len, self.bars.values())) <= BORDERED_SPANS
+
+
+def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[tuple[str, str]] = ()) -> TimelinePanel:
+    """The panel of a timeline's training step in its steady state.
+
+    `by_action`: whether a pipeline has a bar for each action, not for each task. `spare`: (device, lane) of lanes that are drawn empty.
+    """
+    begin, end = timeline.window_s
+    spans = timeline.window()
+    pipeline = pipeline_bars(spans, begin, end) if by_action else None
+    groups = [(span,) for span in spans] if pipeline is None else pipeline.groups
+    used = lanes(timeline, [group[0] for group in groups])
+    devices = list(dict.fromkeys(device for device, _ in (*used, *spare)))
+    places = sorted(dict.fromkeys([*used, *spare]), key=lambda place: devices.index(place[0]))
+    row_of = {place: row for row, place in enumerate(places)}
+    causes = {span: link.cause for span, link in critical_spans(timeline)}
+    several_micro_batches = len({span.micro_batch for span in spans}) > 1
+
+    def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
+        start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
+        times_ms = [1e3 * seconds for seconds in (start_s - begin, end_s - start_s, span.start_s - begin)]
+        return Bar(span, row_of[span.device, span.lane], *times_ms, cause, labels, shade)
+
+    bars: dict[str, list[Bar]] = defaultdict(list)
+    for group in groups:
+        first = group[0]
+        cause = next((causes[span] for span in group if span in causes), None)
+        if pipeline is None:
+            labels = (str(first.micro_batch),) if several_micro_batches else _layer_labels(first.layer)
+            bars[first.phase].append(bar(first, cause, labels))
+        else:
+            drawn = bar(pipeline.merged(group), cause, pipeline.labels(first), pipeline.shade(first))
+            bars[pipeline.group_of(first)].append(drawn)
+    phases = palette.phases_in_order(set(bars))
+    if pipeline is None:
+        critical = [each for phase in phases for each in bars[phase] if each.critical]
+    else:
+        critical = [bar(span, causes[span]) for group in groups for span in group if span in causes]
+    return TimelinePanel(
+        kind=timeline.kind,
+        step_s=timeline.step_s,
+        length_ms=max(timeline.step_s, end - begin) * 1e3,
+        places=tuple(places),
+        rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
+        bars={phase: tuple(bars[phase]) for phase in phases},
+        drawn_s=end - begin,
+        drawn=_drawn_words(timeline, spans),
+        critical=tuple(critical),
+        pipeline=pipeline is not None,
+        idle=tuple(_idle(pipeline, row_of, begin, end)),
+    )
+
+
+def _drawn_words(timeline: Timeline, window: Sequence[Span]) -> str:
+    """Which of a timeline's periods its window shows: step 5 of 12."""
+    periods = sorted({span.period for span in timeline.spans})
+    if not window:
+        return "another step"
+    own, _ = Counter(span.period for span in window).most_common(1)[0]
+    return f"step {periods.index(own) + 1} of {len(periods)}"
+
+
+def _lane_label(pipeline: PipelineBars | None, device: str, lane: str) -> str:
+    return pipeline.lane_label(device, lane) if pipeline is not None and pipeline.computes(device, lane) else lane_label(device, lane)
+
+
+def _idle(
+    pipeline: PipelineBars | None, row_of: Mapping[tuple[str, str], int], begin_s: float, end_s: float
+) -> Iterator[tuple[int, float, float]]:
+    """Row, start and length of the idle time of a pipeline's lanes, in ms from the start of the step."""
+    for device, lane, start, end in pipeline.idle(begin_s, end_s) if pipeline is not None else ():
+        yield row_of[device, lane], (start - begin_s) * 1e3, (end - start) * 1e3
+
+
+def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels of at most LABEL_CHARACTERS, which leave room for the bars. Long ones lose their middle; a number keeps equal ones apart."""
+    half = (LABEL_CHARACTERS - 5) // 2
+    shortened = [label if len(label) <= LABEL_CHARACTERS else f"{label[:half]}…{label[-half:]}" for label in labels]
+    return tuple(f"{label} ({row})" if shortened.count(label) > 1 else label for row, label in enumerate(shortened))
+
+
+@lru_cache(maxsize=65536)
+def _layer_labels(layer: str) -> tuple[str, ...]:
+    """The layer's path, then shorter ends of it that start with a word: layer1.0.conv1, conv1. No label is a bare number."""
+    parts = layer.split(".")
+    return tuple(".".join(parts[first:]) for first in range(len(parts)) if parts[first] and not parts[first].isdigit())

@@ -1,0 +1,76 @@
+"""Which schedule is fastest, and whether it is faster than plain PyTorch: the headline of a validation; and that a machine was busy."""
+
+from collections.abc import Sequence
+
+from traces import units
+from traces.documents.comparison import BASELINE, Validation
+from traces.documents.verdict import BUSY, is_busy
+from ui.present.text.labels import model_name, plain_threads, row_labels
+
+
+def busy_line(share: float | None, kind: str = "cpu") -> str:
+    """That what was measured beside other processes is no measurement; an empty string if they took little, or nobody knows.
+
+    `share`: what they took of the cores, or of the GPU (`kind` "gpu"), from 0 to 1.
+    """
+    if not is_busy(share):
+        return ""
+    what = "GPU" if kind == "gpu" else "cores"
+    return (
+        f"busy machine: not a measurement. Other processes took {100 * share:.0f} % of the {what}; above {100 * BUSY:.0f} % no time is"
+        " reliable. Measure again when they have ended; --wait SECONDS waits for that."
+    )
+
+
+def busy_note(share: float) -> str:
+    """What a profile that was measured beside other processes says of its costs."""
+    return f"some costs are no measurement: other processes took {100 * share:.0f} % of the machine meanwhile"
+
+
+def headline(validation: Validation) -> str:
+    """The result in one sentence, with the step times behind it. An empty string if there is nothing to compare."""
+    if validation.busy:
+        return busy_line(validation.busy_share, str(validation.device.get("kind")))
+    if validation.headline_gain is None:
+        return ""
+    rival_s = _rival_s(validation)
+    times = f"{units.duration(validation.fastest.measured_step_s)} per step, {units.duration(rival_s)} with {_rival(validation)}"
+    return f"{short_headline(validation)}: {times}."
+
+
+def headlines(validations: Sequence[Validation]) -> list[str]:
+    """The headlines of several validations; each begins with the model if there is more than one. That the machine was busy comes first."""
+    busiest = max((each for each in validations if each.busy), key=lambda each: each.busy_share, default=None)
+    lines = [(model_name(validation.model), headline(validation)) for validation in validations if not validation.busy]
+    named = [f"{model}: {line}" if len(validations) > 1 else line for model, line in lines if line]
+    return [*([headline(busiest)] if busiest is not None else []), *named]
+
+
+def short_headline(validation: Validation) -> str:
+    """The result in a few words, for titles. An empty string if there is nothing to compare."""
+    gain = validation.headline_gain
+    if gain is None:
+        return ""
+    label = row_labels(validation.results)[validation.results.index(validation.fastest)]
+    rival = _rival(validation)
+    return {
+        "faster": f"{label} is {gain.text} as fast as {rival}",
+        "same": f"No schedule is faster than {rival}: {label} is the same, {gain.text}",
+        "slower": f"No schedule is faster than {rival}: the fastest, {label}, reaches {gain.text}",
+        "cannot tell": f"Too noisy to tell whether {label} is faster than {rival}, at {gain.text}",
+        "no verdict": "Busy machine: not a measurement",
+    }[gain.verdict]
+
+
+def _rival(validation: Validation) -> str:
+    """What the fastest strategy is compared with."""
+    if validation.reference_step_s is None:
+        return "the baseline"
+    threads = plain_threads(validation)
+    return f"plain PyTorch on {threads}" if threads else "plain PyTorch"
+
+
+def _rival_s(validation: Validation) -> float | None:
+    if validation.reference_step_s is not None:
+        return validation.reference_step_s
+    return next((result.measured_step_s for result in validation.ran if result.strategy == BASELINE), None)

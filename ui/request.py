@@ -1,0 +1,191 @@
+"""What a request consists of, declared once: the options of the command line, the app's controls, its links and its words follow from it.
+
+Imports nothing heavy: the command line and the app's first page load it.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calibrate.placement import Placement
+    from simulator.model.job import Job
+
+#: How the choice of a stored profile begins among the machines: "profile cpu-amd-epyc-2.json".
+PROFILE = "profile "
+#: Prefix of a model's name among the app's arguments.
+MODEL = "--model="
+#: The groups of the options in long help and of the app's controls.
+JOB, DEVICES = "Training job", "Devices"
+
+
+@dataclass(frozen=True)
+class Option:
+    """How users give a field of a request, and how its value reads. `name`, `kind` and `default` are those of the field.
+
+    `help`: on the command line; empty if it is no option of every command with a job. `flag`: the name of the option and in links, if not
+    the field's. `label`, `about`, `empty`: the name of its control in the app, what is said of it, and what it shows while it is empty;
+    without a label, the app has no ordinary control for it. `words`: a value in a sentence; `always`: also if it is as usual.
+    """
+
+    help: str = ""
+    group: str | None = None
+    metavar: str | None = None
+    flag: str = ""
+    label: str = ""
+    about: str | None = None
+    empty: str = ""
+    words: Callable[[Any], str] | None = None
+    always: bool = False
+    name: str = ""
+    kind: Any = str
+    default: Any = None
+
+    @property
+    def key(self) -> str:
+        """The name of the option and in links: image-size."""
+        return self.flag or self.name.replace("_", "-")
+
+    @property
+    def widget(self) -> str:
+        """The key of the control in the app: image size."""
+        return self.name.replace("_", " ")
+
+    @property
+    def several(self) -> bool:
+        """Whether it can be given more than once."""
+        return self.kind == tuple[str, ...]
+
+    @property
+    def read(self) -> Callable[[str], Any]:
+        """What makes the value of a text."""
+        return {int: int, int | None: int, float | None: float}.get(self.kind, str)
+
+
+def _option(default: Any, *about: str, **how: Any) -> Any:
+    return field(default=default, metadata={"option": Option(*about, **how)})
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A model, how it is trained, where, and under which strategies. The fields are those of `Job` and `Placement`, which check them.
+
+    `batch`: None for a usual one. `machine`: the name of a machine, or PROFILE and the name of a stored profile. `memory_limit`: in GB of
+    10^9 bytes. `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every
+    strategy that has the option. `strategies`: texts NAME[:option=value,...].
+    """
+
+    model: str = _option(MISSING, "Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME.", JOB)
+    batch: int | None = _option(
+        None, "Samples per step, all micro-batches together. Default: a usual number.", JOB, words="batch {}".format
+    )
+    image_size: int | None = _option(
+        None, "Side of the image, or sequence length, of a built-in model.", JOB, label="Image size, or length of a sequence",
+        empty="the model's own", words="image size {}".format,
+    )  # fmt: skip
+    optimizer: str = _option("momentum", "NAME[:for|foreach|fused], such as adam:fused.", JOB, label="Optimizer", words=str, always=True)
+    form: str = _option("foreach", group=JOB, label="Form of the update")
+    lr: float | None = _option(None, "Learning rate; by default, the optimizer's own.", JOB)
+    clip_norm: float | None = _option(
+        None, "Clip gradients to this global norm.", JOB, label="Clip gradients to the norm", empty="no clipping",
+        words="norm at most {:g}".format,
+    )  # fmt: skip
+    accumulate: int = _option(
+        1, "Micro-batches per update; must divide the batch.", JOB, label="Micro-batches per update", about="gradient accumulation",
+        words="{} micro-batches".format,
+    )  # fmt: skip
+    precision: str = _option(
+        "default",
+        "default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (to fp16, loss"
+        " scaled) or fp64.",
+        JOB, label="Precision", about="amp: autocast to bf16, as users run it",
+        words=lambda value: "default precision" if value == "default" else value, always=True,
+    )  # fmt: skip
+    layout: str = _option("nchw", "nchw or nhwc.", JOB, label="Layout of images", words=str)
+    mode: str = _option("eager", "eager, or graph (CUDA graphs).", DEVICES, label="Mode", about="graph: CUDA graphs, on a GPU", words=str)
+    device: str = _option("cpu", "cpu, cuda or cuda:N.", DEVICES)
+    machine: str = _option("this-cpu", words="on {}".format, always=True)
+    devices: int | None = _option(
+        None, "How many devices to use: GPUs, or groups of this CPU's cores. Default: all of a named machine, else 1.", DEVICES,
+        words=lambda count: "1 device" if count == 1 else f"{count} devices",
+    )  # fmt: skip
+    partition: int | None = _option(
+        None, "Split one GPU into P partitions, each a device; the baseline still uses the whole GPU.", DEVICES, "P",
+        label="Parts of one GPU", empty="1: the GPU is not split", words="split into {}".format,
+    )  # fmt: skip
+    link: str = _option(
+        "alias",
+        "How groups of CPU cores exchange data: in shared memory, or by copies at a stated rate. With blocking (for a named machine, by"
+        " itself) receives hold their stream until the sender arrives, as NCCL's do; with late, they are also posted last.",
+        DEVICES, "alias|copy[:GB/s][,blocking|,late]", label="Link between groups of CPU cores", words="link {}".format,
+        about="alias, copy, or copy:GB/s such as copy:0.5; with ,blocking behind it, receives block as NCCL's do",
+    )  # fmt: skip
+    memory_limit: float | None = _option(
+        None,
+        "Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). Devices of one memory share the limit.",
+        DEVICES, "GB", label="Memory limit, GB", empty="the memory's size", words="{:g} GB at most".format,
+    )  # fmt: skip
+    scale: str = _option("", words="with {}".format)
+    settings: tuple[str, ...] = _option((), "OPTION=VALUE for every strategy that has the option; repeatable.", flag="set", words=",".join)
+    strategies: tuple[str, ...] = _option((), flag="strategy")
+
+    def stated(self) -> Iterator[tuple[Option, Any, bool]]:
+        """The options that a command line and a link state, each with its value and whether that is as usual."""
+        for option in LINKED:
+            value = getattr(self, option.name)
+            usual = value == option.default
+            if option.name == "optimizer":
+                value, usual = f"{value}:{self.form}", usual and self.form == JobRequest.form
+            yield option, value, usual
+
+    @property
+    def words(self) -> list[str]:
+        """What the request says besides its model, where it is not as usual."""
+        return [option.words(value) for option, value, usual in self.stated() if option.words and (option.always or not usual)]
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The values of `settings` by the names of the options."""
+        return dict(text.partition("=")[::2] for text in self.settings)
+
+    def job(self) -> "Job":
+        """The job. Raises SchedcastError for values that no job has."""
+        from simulator.model.job import Job
+        from simulator.model.usual_batch import usual_batch
+
+        values = {each.name: getattr(self, each.name) for each in fields(Job) if hasattr(self, each.name)}
+        return Job(**values | {"batch": usual_batch(self.model) if self.batch is None else self.batch})
+
+    def placement(self) -> "Placement":
+        """Where the job runs. Raises SchedcastError for values that no placement has, and if the request contradicts torchrun."""
+        from calibrate.placement import Placement, check_names
+        from simulator.machine.scaled import scale_of
+
+        placement = Placement.from_options(self.device, self.devices, self.mode, self.link, self.partition, self.memory_limit)
+        check_names(placement)
+        return replace(placement, scale=scale_of(self.scale))
+
+
+#: The options of a request in the order to show them, and those that a command line and a link state: the form is a part of the optimizer.
+DECLARED = tuple(replace(each.metadata["option"], name=each.name, kind=each.type, default=each.default) for each in fields(JobRequest))
+LINKED = tuple(option for option in DECLARED if option.name != "form")
+
+
+def optimizer_and_form(text: str) -> dict[str, str]:
+    """The fields that NAME[:for|foreach|fused] gives."""
+    name, _, form = text.partition(":")
+    return {"optimizer": name, "form": form or JobRequest.form}
+
+
+def start_models() -> list[str]:
+    """The users' own models that the app was started with. No other code of a user runs."""
+    return [argument.removeprefix(MODEL) for argument in sys.argv[1:] if argument.startswith(MODEL)]
+
+
+def stored_profiles() -> dict[str, Path]:
+    """The profiles of the data folder, by their names among the machines."""
+    from traces.documents.profile_files import list_profiles
+
+    return {f"{PROFILE}{path.name}": path for path in list_profiles()}

@@ -1,0 +1,322 @@
+"""What the command line and the app have in common: warnings about costs, progress bars, and predictions.
+
+Requests of the app name built-in models, or those named when it was started, so that no user of the app makes it run other code.
+"""
+
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from calibrate.gpu_profiles import gpu_here, own_gpu_profile
+from calibrate.identity import comparable_cpu
+from calibrate.profiles import warn_if_foreign
+from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.needs import TooLargeError
+from simulator.machine.machine import HOST, Machine
+from simulator.machine.presets import THIS_CPU, machine_names
+from simulator.machine.this_gpu import THIS_GPU
+from simulator.model.job import LAYOUTS, PRECISIONS
+from simulator.model.workloads import registry as workloads
+from simulator.plan.board.board import Board, Fault
+from simulator.plan.board.order import Order
+from simulator.plan.bodies.update import FORMS, STATE
+from simulator.predict import forecast as simulated
+from simulator.predict.largest_batch import largest_batch as largest
+from simulator.predict.search.cache import Cache
+from simulator.predict.search.ranking import Ranking, rank
+from simulator.predict.search.search import Progress, candidates
+from simulator.predict.search.search import search as searched
+from simulator.predict.search.setup import Setup
+from simulator.predict.search.workers import usual_processes, workers
+from simulator.strategies import registry as strategies
+from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.profile import slug
+from traces.documents.search_result import SearchResult
+from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
+from traces.garbage import gc_paused
+from ui.present.text import machine_facts
+from ui.present.text.machines import precision_words, specification_words, unmeasured_words
+from ui.request import JobRequest, start_models, stored_profiles
+from ui.service.kept import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
+
+#: Variable of the environment, and its value, by which a command writes its progress as lines.
+PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
+#: Notes of a profile that are logged with a prediction at most.
+MOST_NOTES = 3
+#: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.
+_ONE_AT_A_TIME = threading.Lock()
+#: Held while the app searches, in processes of its own, so that others can predict meanwhile.
+_ONE_SEARCH = threading.Lock()
+log = logging.getLogger("schedcast")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices that the app offers. Names are those of the command line, and the first is chosen at the start."""
+
+    models: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    forms: tuple[str, ...]
+    precisions: tuple[str, ...]
+    strategies: tuple[str, ...]
+    machines: tuple[str, ...]
+    layouts: tuple[str, ...] = LAYOUTS
+    modes: tuple[str, ...] = ("eager", "graph")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a machine, and its unit: 3350 GB/s."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What the controls show of a machine.
+
+    `devices`: most that a job can use; `is_cpu`: they are groups of a CPU's cores. `figures`: by the names of `machine.scaled.ABOUT`.
+    `about`: the specification in words. `cautions`: sentences on its profile, or that it has none.
+    """
+
+    devices: int
+    figures: Mapping[str, Figure]
+    is_cpu: bool = False
+    about: str = ""
+    cautions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer for one strategy: its prediction and timeline. `measured_here`: whether measured costs are this machine's.
+
+    `text`: the strategy as it was asked for. `machine`: the name of the machine.
+    """
+
+    prediction: Prediction
+    timeline: Timeline
+    measured_here: bool = True
+    text: str = ""
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer for a strategy that cannot be predicted, with the reason in one line."""
+
+    strategy: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The answer to a search: its document, and the timelines of the best plan and of the rival, if there are any."""
+
+    result: SearchResult
+    best: Timeline | None
+    rival: Timeline | None
+
+
+@dataclass(frozen=True)
+class OnBoard:
+    """A strategy's plan on the schedule board: its forecast in its own order, and the answer to another order of its tasks.
+
+    `faults`: why that order computes other numbers or cannot run; `edited`: its forecast, None if there are faults.
+    """
+
+    board: Board
+    own: Forecast
+    faults: tuple[Fault, ...] = ()
+    edited: Forecast | None = None
+
+
+def caution(model: CostModel, profile: Path | None) -> None:
+    """Warn if costs come from another machine, were not measured, or were measured under unusual conditions."""
+    used = model.profile
+    if used is not None and used.notes:
+        rest = f"; and {len(used.notes) - MOST_NOTES} more notes" if len(used.notes) > MOST_NOTES else ""
+        log.warning("profile of %s: %s%s", used.identity.name, "; ".join(used.notes[:MOST_NOTES]), rest)
+    if profile is not None and used.identity.kind == "gpu":
+        own_gpu = gpu_here()
+        if own_gpu is None or slug(own_gpu) != slug(used.identity.gpu):
+            log.warning("profile %s is of %s, this machine has %s", profile, used.identity.gpu, own_gpu or "no GPU that PyTorch can use")
+    elif profile is not None:
+        warn_if_foreign(used, profile)
+    elif model.machine.name == THIS_CPU and model.profile is None:
+        log.warning("this machine is not calibrated: costs are from specifications; schedcast calibrate measures them")
+
+
+def measured_here(model: CostModel) -> bool:
+    """Whether the measured costs of a model are this machine's own."""
+    used = model.profile
+    if used is None or used.identity.kind != "gpu":
+        return used is None or not used.matches(comparable_cpu())
+    own_gpu = gpu_here()
+    return own_gpu is not None and slug(own_gpu) == slug(used.identity.gpu)
+
+
+def caution_precision(machines: Iterable[Machine], precision: str) -> None:
+    """Say what the default precision means on GPUs that have TF32."""
+    words = precision_words(machines, precision)
+    if words:
+        log.warning("%s", words)
+
+
+@contextmanager
+def progress(title: str, quiet: bool = False):
+    """Show a progress bar with the time left on standard error, unless `quiet`. Yields `report(done, total, text)`.
+
+    For a process that reads it (LINES in the environment), each step is a line instead: `validating lenet5-b64: 12 of 60, mm`.
+    """
+    if os.environ.get(PROGRESS) == LINES and not quiet:
+        yield lambda done, total, text: print(f"{title}: {done} of {total}, {text[:40]}", file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    ]
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal, refresh_per_second=4) as bar:
+        task = bar.add_task(title, total=None, text="")
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, text=text[:40])
+
+
+@contextmanager
+def stages(title: str, count: int, quiet: bool = False):
+    """Show on standard error which of `count` stages is at work. Yields `told(stage)`, to be called before each of them."""
+    with progress(title, quiet) as report:
+        numbers = iter(range(count))
+        yield lambda stage: report(next(numbers, count), count, stage)
+
+
+def choices() -> Choices:
+    """What the app offers, with the most likely choice first. Models named at start come before the built-in ones."""
+    return Choices(
+        models=(*start_models(), *_first("resnet18", workloads.names())),
+        optimizers=_first("momentum", STATE),
+        forms=_first("foreach", FORMS),
+        precisions=PRECISIONS,
+        strategies=tuple(strategies.names()),
+        machines=_first(THIS_CPU, [*([THIS_GPU] if own_gpu_profile() else []), *stored_profiles(), *machine_names()]),
+    )
+
+
+def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    return (name, *(other for other in names if other != name))
+
+
+def facts(request: JobRequest) -> MachineFacts:
+    """What the controls show of the request's machine as it is, not scaled. Raises SchedcastError if there is no such machine."""
+    plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
+    machine, model = target_of(plain.precision, plain.machine, plain.placement(), stamp_now())
+    device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
+    peaks = device.peak_flops
+    precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
+    launch_s = host.dispatch_s if host is not None else device.task_overhead_s
+    figures = {
+        "sms": Figure(device.sms, "SMs" if device.kind == "gpu" else "cores"),
+        "flops": Figure(peaks.get(precision, peaks["fp32"]) / 1e12, "TFLOP/s"),
+        "memory": Figure(memory.bandwidth_bytes_per_s / 1e9, "GB/s"),
+        "launch": Figure(launch_s * 1e6, "us"),
+    }
+    rates = [link.bandwidth_bytes_per_s for link in machine.links if HOST not in (link.source, link.target)]
+    if rates and math.isfinite(max(rates)):
+        figures["link"] = Figure(max(rates) / 1e9, "GB/s")
+    is_cpu = device.kind == "cpu"
+    count = device.sms if is_cpu else len(machine.devices)
+    return MachineFacts(count, figures, is_cpu, specification_words(machine, precision), tuple(_cautions(model, request.machine)))
+
+
+def _cautions(model: CostModel, chosen: str) -> list[str]:
+    """How old the profile of a machine is, and what makes it less reliable. A profile chosen by its name may be another machine's."""
+    if model.profile is None:
+        return [machine_facts.NOT_CALIBRATED] if chosen == THIS_CPU else list(filter(None, [unmeasured_words([model.machine])]))
+    stranger = chosen in stored_profiles() and model.profile.identity.kind == "cpu"
+    return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
+
+
+def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
+    """Predict plain PyTorch and every strategy of the request, in its order. Raises SchedcastError if the job itself cannot be predicted.
+
+    Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
+    """
+    with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
+        asked = asked_of(request)
+        strategies.check_shared(request.strategies, request.shared)
+        names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
+        forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
+        base, plain = forecasts["baseline"], forecasts[PYTORCH]
+        if isinstance(base, SchedcastError):
+            raise base
+        return [_answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names]
+
+
+def largest_batch(request: JobRequest, strategy: str) -> int | None:
+    """The largest batch of a strategy that fits in memory; None if none does."""
+    with _ONE_AT_A_TIME:
+        asked = asked_of(request, strategy)
+        answer = predicted(asked)
+        if isinstance(answer, SchedcastError) and not isinstance(answer, TooLargeError):
+            raise answer
+        return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
+
+
+def on_board(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
+    """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new.
+
+    Raises SchedcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
+    """
+    with _ONE_AT_A_TIME:
+        asked = asked_of(request, strategy)
+        base, plain = (_known(predicted(asked._replace(text=name))) for name in ("baseline", PYTORCH))
+        board = board_of(asked)
+        faults = board.faults(order) if order is not None else ()
+        own, edited = predicted(asked), None if faults else reordered(asked, order or board.own)
+        answers = [forecast and _answer(asked, forecast, base, plain) for forecast in (own, edited)]
+        return OnBoard(board, answers[0], faults, answers[1])
+
+
+def search(request: JobRequest, progress: Progress) -> Searched:
+    """Rank everything that the request's strategies (none: all) offer. One search runs at a time. Each plan is told to `progress`."""
+    with _ONE_AT_A_TIME:
+        asked = asked_of(request)
+        machine, model = asked.target
+    strategies.check_shared(request.strategies or strategies.names(), request.shared)
+    with _ONE_SEARCH:
+        setup = Setup(asked.job, machine, model, asked.placement.mode, request.shared)
+        ranking = ranked(setup, candidates(asked.job, machine, request.strategies), progress)
+    best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
+    return Searched(ranking.result, best, rival)
+
+
+def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: int | None = None, cluster: str | None = None) -> Ranking:
+    """Search among `names` with the cache, in several processes or on a Dask cluster, and rank the plans."""
+    with workers(processes or usual_processes(len(names)), cluster) as run:
+        return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
+
+
+def _known(forecast: simulated.Forecast | SchedcastError) -> simulated.Forecast | None:
+    return None if isinstance(forecast, SchedcastError) else forecast
+
+
+def _answer(asked: Asked, forecast, base, plain) -> Forecast | Refusal:
+    """The app's answer made of a forecast, or of the error that is in its place."""
+    if isinstance(forecast, SchedcastError):
+        return Refusal(asked.text, str(forecast))
+    model = asked.target[1]
+    document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)
+    return Forecast(document, forecast.timeline, measured_here(model), asked.text, model.machine.name)

@@ -1,0 +1,133 @@
+"""What the app asks for as jobs, machines and costs, and the forecasts that are kept of it.
+
+Everything is kept under what it depends on, with the times when the files behind it were last changed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from calibrate.placement import Placement
+from calibrate.sources import costs_for
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
+from simulator.machine.machine import Machine
+from simulator.machine.scaled import AS_IT_IS
+from simulator.model.job import Job
+from simulator.model.usual_batch import source_file
+from simulator.model.workloads import registry as workloads
+from simulator.plan.board.board import Board
+from simulator.plan.board.order import Order
+from simulator.predict import forecast as simulated
+from traces.documents.profile_files import list_profiles
+from traces.errors import SchedcastError, UnknownNameError
+from ui.request import JobRequest, start_models, stored_profiles
+
+#: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
+LARGEST_SIZE, LARGEST_BATCH = 32_768, 1_000_000
+#: Options of strategies whose values are files, and the command that takes them.
+FILES = {"schedule": "schedcast predict --schedule FILE.csv", "config": "schedcast predict --set config=FILE.json"}
+
+
+def check_mode(machine: Machine, mode: str) -> None:
+    """Raise SchedcastError if CUDA graphs are asked of a CPU."""
+    if mode == "graph" and machine.devices[0].kind == "cpu":
+        raise SchedcastError(f"--mode graph needs CUDA; machine {machine.name} is a CPU; use --mode eager or a GPU's machine")
+
+
+def check_reads_no_file(options: Iterable[str]) -> None:
+    """Raise SchedcastError for an option, by name, whose value is a file: whoever reaches the app must not make it read files."""
+    named = next((name for name in options if name in FILES), None)
+    if named is not None:
+        raise SchedcastError(f"the app reads no {named} files; use {FILES[named]}")
+
+
+def job_of(request: JobRequest) -> Job:
+    """The job of a request. Raises SchedcastError for a model that the app does not offer, and for numbers beyond what it predicts."""
+    if request.model not in (offered := [*start_models(), *workloads.names()]):  # the app runs no other code of its users
+        raise UnknownNameError("model", request.model, offered)
+    for what, number, most in (("image size", request.image_size or 1, LARGEST_SIZE), ("batch", request.batch, LARGEST_BATCH)):
+        if not 1 <= number <= most:
+            raise SchedcastError(f"the {what} is {number}; the app predicts 1 to {most:,}; schedcast predict takes larger ones")
+    options = list(request.shared)
+    for text in request.strategies:
+        options += [part.partition("=")[0].strip() for part in text.partition(":")[2].split(",")]
+    check_reads_no_file(options)
+    return _same(request.job(), _stamp_of(request.model))
+
+
+@lru_cache(maxsize=24)
+def _same(job: Job, stamp: int) -> Job:
+    """The job that was asked for before and is equal, with the graphs that it has captured. `stamp`: of the file of a user's model."""
+    return job
+
+
+def _stamp_of(model: str) -> int:
+    """When the file of a user's model was last changed; 0 for a built-in one."""
+    file = source_file(model)
+    return file.stat().st_mtime_ns if file is not None and file.exists() else 0
+
+
+def stamp_now() -> tuple[tuple[str, int], ...]:
+    """The stored profiles and when they were last changed, which calibration does."""
+    return tuple((str(path), path.stat().st_mtime_ns) for path in list_profiles())
+
+
+@lru_cache(maxsize=24)
+def target_of(precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
+    """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `stamp_now`.
+
+    A scaled machine has the costs of the machine as it is, which are kept, scaled.
+    """
+    if placement.scale != AS_IT_IS:
+        model = scaled_costs(target_of(precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
+        return model.machine, model
+    profile = stored_profiles().get(name)
+    machine, model = costs_for(Job("", 1, precision=precision), profile, None if profile else name, placement)
+    check_mode(machine, placement.mode)
+    return machine, model
+
+
+class Asked(NamedTuple):
+    """What the forecast of a strategy depends on. The stamps are those of `_stamp_of` and `stamp_now`."""
+
+    job: Job
+    model_stamp: int
+    text: str
+    settings: tuple
+    machine: str
+    placement: Placement
+    stamp: tuple
+
+    @property
+    def target(self) -> tuple[Machine, CostModel]:
+        """The machine and its costs."""
+        return target_of(self.job.precision, self.machine, self.placement, self.stamp)
+
+
+def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
+    """What the forecast of a strategy of a request depends on now. Raises SchedcastError as `job_of` and `JobRequest.placement` do."""
+    job, shared = job_of(request), tuple(request.shared.items())
+    return Asked(job, _stamp_of(request.model), text, shared, request.machine, request.placement(), stamp_now())
+
+
+@lru_cache(maxsize=48)
+def predicted(asked: Asked) -> simulated.Forecast | SchedcastError:
+    """The forecast of a strategy's own order, or why there is none, as it was predicted before if nothing has changed."""
+    return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
+
+
+@lru_cache(maxsize=8)
+def board_of(asked: Asked) -> Board:
+    """The board of a strategy's plan. Raises SchedcastError if there is no plan."""
+    own = predicted(asked)
+    if isinstance(own, SchedcastError):
+        raise own
+    return Board(own.plan, own.machine)
+
+
+@lru_cache(maxsize=24)
+def reordered(asked: Asked, order: Order) -> simulated.Forecast:
+    """The forecast of a strategy's plan in another order."""
+    return simulated.forecast(order.applied(board_of(asked).plan), *asked.target, asked.placement.mode)
