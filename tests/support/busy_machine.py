@@ -10,7 +10,7 @@ def accept_other_work() -> None:
     """
     from calibrate import quiet
     from calibrate.cpu import co_runs, monitor
-    from traces.documents.base import verdict
+    from traces.documents import verdict
 
     verdict.BUSY = inf
     quiet.LOOK_S = 0.0
