@@ -24,13 +24,12 @@ from simulator.machine.machine import Device, Machine, Memory
 
 #: The files that take longest, which run first: else one of them would occupy one core at the end.
 LONGEST = (
-    "executors/distributed/test_distributed.py", "calibrate/cuda/test_report.py", "ui/test_cli_errors.py", "executors/test_numerics.py",
-    "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/cuda/first/test_run.py",
-    "calibrate/cuda/test_validation.py",
-    "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py", "calibrate/cuda/first/test_checks.py",
-    "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py", "ui/commands/test_gpu_commands.py",
-    "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py", "ui/app/test_hostile_names.py",
-    "ui/commands/test_gpu_first.py", "ui/app/test_app.py", "fuzz/test_app.py",
+    "executors/distributed/test_distributed.py", "calibrate/preflight/test_report.py", "ui/test_cli_errors.py",
+    "executors/test_numerics.py", "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/preflight/test_runner.py",
+    "calibrate/cuda/test_validation.py", "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py",
+    "calibrate/preflight/test_probes.py", "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py",
+    "ui/commands/test_gpu_commands.py", "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py",
+    "ui/app/test_hostile_names.py", "ui/commands/test_preflight.py", "ui/app/test_app.py", "fuzz/test_app.py",
 )  # fmt: skip
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds

@@ -326,18 +326,18 @@ def gpu_report(
     """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
 
     The report measures, in this order: the host's costs; the first model, the baseline and then every strategy, eager and in CUDA graphs;
-    facts about the GPU; the baseline of four models; every strategy on the second model, with Adam's three forms; then the other models,
-    TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has. Run the command again
-    to continue where it stopped; another patch of the GPU's driver does not matter.
+    the checks of [bold]schedcast gpu-first[/]; the baseline of four models; every strategy on the second model, with Adam's three forms;
+    then the other models, TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has.
+    Run the command again to continue where it stopped; another patch of the GPU's driver does not matter.
 
-    The folder holds report.json, README.md (the tables), facts.json, validations/ and the profiles. If it lies in traces/data/ of a
+    The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
     checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
 
       schedcast gpu-report --minutes 2 --models lenet5@64 --out first-look
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
-    _commands("gpu_report").gpu_report(minutes, resume, out, device, models or [], samples, json, archive, wait)
+    _commands("preflight").gpu_report(minutes, resume, out, device, models or [], samples, json, archive, wait)
 
 
 @app.command("gpu-first", cls=OnceCommand, rich_help_panel="Measure on this machine")
@@ -358,13 +358,14 @@ def gpu_first(
     """Find out in nine minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
 
     Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
-    events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then
-    [bold]schedcast gpu-report[/] measures in the time that is left. Everything is written after every check, so that a call that is killed
-    keeps what it has; the next call with the same --out continues. README.md in the folder begins with what to fix first.
+    events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then it measures
+    what [bold]schedcast gpu-report[/] does, in the time that is left and into the same folder. Everything is written after every check, so
+    that a call that is killed keeps what it has; the next call of either command with the same --out continues. README.md in the folder
+    begins with what to fix first.
 
     Exit status 1 when a check found something else than Schedcast assumes, or failed; 2 when there is no GPU.
     """
-    _commands("gpu_first").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
+    _commands("preflight").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Predict")

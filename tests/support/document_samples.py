@@ -21,8 +21,7 @@ from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
 from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
 from traces.documents.diff_result import Contribution, Diff, DiffTerm
-from traces.documents.gpu_first import CheckRecord, GpuFirst, Mend, fix_first
-from traces.documents.gpu_report import GpuReport, PartRecord, summarise
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first, summarise
 from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches
 from traces.documents.predictions import Predictions
 from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
@@ -36,7 +35,6 @@ from ui.present.figures.charts import phases_figure, predictions_figure, speedup
 from ui.present.figures.timeline_canvas.payload import timelines_payload
 from ui.present.figures.training_chart import training_figure
 from ui.present.figures.training_curves import measures
-from ui.present.reports import gpu_first as gpu_firsts
 from ui.present.reports import gpu_report as gpu_reports
 from ui.present.reports import predictions as prediction_pages
 from ui.present.reports import reproduction as reproductions
@@ -119,10 +117,11 @@ def use_profile(path: Path) -> None:
 
 
 def use_gpu_report(path: Path) -> None:
-    """Load a GPU report and write its page."""
+    """Load a GPU report, also one of an older gpu-first, and write its page."""
     document = GpuReport.load(path)
     gpu_reports.readme(document, {"lenet5": validation(result())})
-    printed(*map(gpu_reports.part_line, document.parts))
+    printed(*map(gpu_reports.part_line, document.parts), document.well, *fix_first(document.parts))
+    printed(same_device(document.device, {"name": "NVIDIA H100", "driver": "580.2"}))
     document.read_validations(path.parent)
 
 
@@ -202,30 +201,30 @@ def _gpu_report() -> GpuReport:
     parts = (
         PartRecord(name="facts", title="Facts", priority=0, status="done", seconds=1.0, file="facts.json"),
         PartRecord(
+            name="events", title="?", priority=3, status="done", seconds=1.0, figures={"a": [1, None]}, why="odd",
+            mend=(Mend(worth=2, text="mend it"),),
+        ),
+        PartRecord(
             name="lenet5", title="LeNet", priority=1, status="left", file="validations/lenet5.json", why="no time", same_numbers=True
         ),
-    )
+    )  # fmt: skip
     summary = summarise([("lenet5", validation(result(), result("baseline", 0.05, 0.05)))])
     return GpuReport(
-        date="2026-01-01", versions={"torch": "2.13.0"}, device={"name": "NVIDIA H100", "sms": 132}, identity={"kind": "gpu"}, minutes=8.0,
-        seconds=400.0, parts=parts, summary=summary, flags=("hot",),
+        fix_first=("mend it (events)",), date="2026-01-01", versions={"torch": "2.13.0"}, device={"name": "NVIDIA H100", "sms": 132},
+        identity={"kind": "gpu"}, minutes=8.0, seconds=400.0, parts=parts, summary=summary, flags=("hot",),
     )  # fmt: skip
 
 
-def _gpu_first() -> GpuFirst:
-    mend = Mend(worth=2, text="mend it")
-    check = CheckRecord(name="events", asks="?", verdict="differs", seconds=1.0, figures={"a": [1, None]}, means="odd", mend=(mend,))
-    return GpuFirst(
-        fix_first=("mend it (events)",), date="2026-01-01", device={"name": "NVIDIA H100", "driver": "580.1"}, versions={"torch": "2.13.0"},
-        minutes=9.0, seconds=400.0, complete=True, checks=(check,), report="It was not begun.", flags=("a flag",),
-    )  # fmt: skip
-
-
-def use_gpu_first(path: Path) -> None:
-    """Load a first look at a GPU, and write its page."""
-    first = GpuFirst.load(path)
-    printed(gpu_firsts.readme(first), first.well, *map(gpu_firsts.check_line, first.checks))
-    printed(fix_first(first.checks), same_device(first.device, {"name": "NVIDIA H100", "driver": "580.2"}))
+#: As gpu-first wrote it before it and gpu-report were one.
+_GPU_FIRST = {
+    "schema": "schedcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01",
+    "device": {"name": "NVIDIA H100", "driver": "580.1"}, "versions": {"torch": "2.13.0"}, "minutes": 9.0, "seconds": 400.0,
+    "complete": True, "report": "It was not begun.", "flags": ["a flag"],
+    "checks": [
+        {"name": "events", "asks": "?", "verdict": "differs", "seconds": 1.0, "figures": {"a": [1, None]}, "means": "odd",
+         "mend": [{"worth": 2, "text": "mend it"}], "earlier": False},
+    ],
+}  # fmt: skip
 
 
 def _timeline() -> dict[str, Any]:
@@ -263,7 +262,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
         "training": (evaluated("baseline", "autograd", seeds=2).document(), use_training),
         "profile": (_profile(), use_profile),
         "gpu report": (_gpu_report().document(), use_gpu_report),
-        "gpu first": (_gpu_first().document(), use_gpu_first),
+        "gpu first": (_GPU_FIRST, use_gpu_report),
         "reproduction": (_reproduction().document(), use_reproduction),
         "replay": (replay.document(), use_replay),
         "diff": (diff.document(), use_diff),

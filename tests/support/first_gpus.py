@@ -1,4 +1,4 @@
-"""Simulated GPUs on which the checks of gpu-first run in milliseconds, whole and with faults."""
+"""Simulated GPUs on which quick probes run in milliseconds, whole and with faults."""
 
 import os
 import sys
@@ -6,11 +6,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+
+from torch._subclasses import FakeTensor
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.first.check import CheckContext, Scale
+from calibrate.preflight import probe
+from calibrate.preflight.probe import Context, Probe, Scale, answer
+from calibrate.preflight.probes import streams
+from calibrate.preflight.runner import Ask
 from simulator.model.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in
@@ -19,7 +23,7 @@ from traces.errors import SchedcastError
 
 QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
-SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8))
+SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4))
 #: Graphs so long that their times do not hang on the host, for checks that compare times.
 LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4))
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 16)
@@ -63,14 +67,14 @@ class Drifting(FirstGpu):
 
 
 class Refusing(FirstGpu):
-    """Refuses one op."""
+    """Refuses one op, but not while a graph is captured on fake tensors."""
 
     def __init__(self, op: str):
         super().__init__(facts=SMALL)
         self.op = op
 
     def _issue(self, func, args, kwargs):
-        if str(func.overloadpacket) == self.op:
+        if str(func.overloadpacket) == self.op and not any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args)):
             raise RuntimeError(f"{self.op} is not implemented")
         return super()._issue(func, args, kwargs)
 
@@ -125,44 +129,97 @@ class BrokenByCaptures(FirstGpu):
         super().seed(value)
 
 
-def troubled() -> CheckContext:
-    """As `whole`, but the process of one check crashes, and that of another hangs."""
-    check = sys.argv[1]
-    if check == "events":
-        print("about to crash", file=sys.stderr, flush=True)
-        os.abort()
-    if check == "captures":
-        Path(sys.argv[3]).with_suffix(".pid").write_text(str(os.getpid()))
-        time.sleep(600)
+class Troubled(Context):
+    """The process of one probe crashes, and that of another hangs."""
+
+    def begin(self, name):
+        """See Context."""
+        if name == "events":
+            print("about to crash", file=sys.stderr, flush=True)
+            os.abort()
+        if name == "captures":
+            (self.folder / "probes" / "captures.pid").write_text(str(os.getpid()))
+            time.sleep(600)
+        super().begin(name)
+
+
+def troubled() -> Context:
+    """As `whole`, with trouble."""
+    return Troubled(whole().driver, SCALE)
+
+
+def lasting() -> Context:
+    """As `whole`, with long probes that take no time."""
+    for quick in streams.PROBES:
+        object.__setattr__(quick, "file", f"{quick.name}.json")
     return whole()
 
 
-def none() -> CheckContext:
+def dying() -> Context:
+    """As `lasting`, but long probes leave the GPU unusable."""
+    probe.usable = lambda driver: False
+    return lasting()
+
+
+class Talking(Context):
+    """Reports progress, and then hangs."""
+
+    def begin(self, name):
+        """See Context."""
+        super().begin(name)
+        if name:
+            self.show(0, 1, "")
+            time.sleep(600)
+
+
+def talking() -> Context:
+    """As `whole`, but its process hangs after a word."""
+    return Talking(whole().driver, SCALE)
+
+
+def gone() -> Context:
+    """A GPU that can be opened for the first probe alone."""
+    if os.environ.get("TEARDOWN_CUPTI") is not None:
+        raise SchedcastError("the GPU has fallen off the bus")
+    return whole()
+
+
+def none() -> Context:
     """A machine without a GPU."""
     raise SchedcastError("PyTorch can use no GPU; check that nvidia-smi lists one")
 
 
-def another() -> CheckContext:
+def another() -> Context:
     """Another GPU than that of `whole`."""
     context = whole()
     context.driver.facts = replace(SMALL, name="Other GPU")
     return context
 
 
-def whole() -> CheckContext:
-    """The context of a check on a simulated GPU without faults, which is active from now on."""
+def whole() -> Context:
+    """The context of probes on a simulated GPU without faults, which is active from now on."""
     gpu = FirstGpu(facts=SMALL)
     gpu.activate()
-    return CheckContext(gpu, SCALE)
+    return Context(gpu, SCALE)
 
 
-def whole_at(index: str) -> CheckContext:
+def whole_at(index: str) -> Context:
     """As `whole`, for any index."""
     return whole()
 
 
 @contextmanager
-def opened(gpu: FakeGpu, scale: Scale = SCALE) -> Iterator[CheckContext]:
-    """The context of a check on a simulated GPU."""
+def opened(gpu: FakeGpu, scale: Scale = SCALE) -> Iterator[Context]:
+    """The context of probes on a simulated GPU."""
     with gpu:
-        yield CheckContext(gpu, scale)
+        yield Context(gpu, scale)
+
+
+def in_process(context: Context) -> Ask:
+    """Runs probes in this process."""
+
+    def ask(asked: Probe, limit_s: float, left_s: float, reserve_s: float, show) -> dict:
+        context.show = lambda done, total, text: show(f"{asked.name} {done}/{total} {text}")
+        return answer(asked, context, left_s, reserve_s)
+
+    return ask

@@ -1,50 +1,76 @@
-"""The document of `schedcast gpu-report`: the measurements made on one GPU, part by part, and how well they were predicted.
+"""The document of `schedcast gpu-first` and `schedcast gpu-report`: what probes found out about one GPU, and how well it is predicted.
 
-The document is `report.json` in a folder that also holds the profiles, `facts.json` and `validations/NAME.json`. Committed reports are
-folders of `data` beside this file.
+The document is `report.json` in a folder that also holds its page, the output of every probe in `probes/`, the profiles and
+`validations/NAME.json`. Committed reports are folders of `traces/data`.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AliasChoices, BeforeValidator, Field, JsonValue
 
 from traces.documents.base import Data, Document
 from traces.documents.comparison import Validation, ValidationResult
+from traces.files import starts_with_schema
 
-REPORT, FACTS, README, VALIDATIONS = "report.json", "facts.json", "README.md", "validations"
+REPORT, README, VALIDATIONS, OUTPUTS = "report.json", "README.md", "validations", "probes"
+#: Files that older versions wrote: the document of gpu-first, and figures that are now those of the probes.
+FIRST, FACTS = "first.json", "facts.json"
 #: A result is good if its error is at most GOOD_ERROR, or at most GOOD_SPREADS times the A/A spread.
 GOOD_ERROR, GOOD_SPREADS = 0.05, 2.0
 
 Status = Literal["done", "failed", "left", "skipped", "unsuited"]
 
 
-class PartRecord(Data):
-    """The outcome of one part of the report.
+def _status(value: Any) -> Any:
+    """The status that a verdict of an older gpu-first means."""
+    return "done" if value in ("ok", "differs") else value
 
-    `status`: `skipped` if an earlier run measured it, `left` if it did not fit in the time or was cut short, `unsuited` if the GPU lacks a
-    feature that the part needs. `why` gives the reason. `where` names the innermost functions of an error that the user did not cause.
-    `same_numbers`: whether the plans computed the same numbers as PyTorch.
+
+class Mend(Data):
+    """Something that a person should mend.
+
+    `worth`: 1 if nothing can be measured before it is mended, 2 if figures are wrong until then, 3 if they are uncertain, 4 if a feature
+    is missing that has a substitute.
+    """
+
+    worth: int = Field(ge=1, le=4)
+    text: str
+
+
+class PartRecord(Data):
+    """The answer of one probe: of a quick one, which writes no `file`, or of a long one.
+
+    `status`: `skipped` if an earlier call measured it, `left` if it did not fit in the time or was cut short, `unsuited` if the GPU lacks a
+    feature that the probe needs. `why` says what the answer means, or why there is none. `where` names the innermost functions of an error
+    that the user did not cause. `same_numbers`: whether the plans computed the same numbers as PyTorch. `figures` have their units in their
+    names. `mend`: what to mend where the GPU does something else than Schedcast assumes.
     """
 
     name: str
-    title: str
-    priority: int
-    status: Status
+    title: str = Field(validation_alias=AliasChoices("title", "asks"))
+    priority: int = 0
+    status: Annotated[Status, BeforeValidator(_status)] = Field(validation_alias=AliasChoices("status", "verdict"))
     seconds: float | None = None
     file: str | None = None
-    why: str = ""
+    why: str = Field("", validation_alias=AliasChoices("why", "means"))
     where: str = ""
     same_numbers: bool | None = None
     flags: tuple[str, ...] = ()
+    figures: dict[str, JsonValue] = {}
+    mend: tuple[Mend, ...] = ()
 
     @property
     def measured(self) -> bool:
-        """Whether this run or an earlier one measured it."""
+        """Whether this call or an earlier one measured it."""
         return self.status in ("done", "skipped")
+
+    @property
+    def verdict(self) -> str:
+        """The status of a long probe; of a quick one "ok", "differs" if it found something to mend, "failed", "left" or "unsuited"."""
+        return self.status if self.file is not None or not self.measured else "differs" if self.mend else "ok"
 
 
 class ModeSummary(Data):
@@ -61,23 +87,43 @@ class ModeSummary(Data):
 
 
 class GpuReport(Document):
-    """All measurements of `schedcast gpu-report` on one GPU. Document `schedcast.gpu-report/1`.
+    """All that the probes found out about one GPU. Document `schedcast.gpu-report/1`.
 
-    `seconds` is the duration of this run, `minutes` its limit. `parts` are in the order of their priority.
+    `fix_first`: what to mend, in order of worth. `seconds` is the duration of this call, `minutes` its limit. `parts` are in the order in
+    which the probes run. `complete`: False while the call runs, and for ever if it was killed.
     """
 
     schema_name = "schedcast.gpu-report/1"
     kind = "GPU report"
 
+    fix_first: tuple[str, ...] = ()
     date: str
     versions: dict[str, str]
     device: dict[str, Any]
-    identity: dict[str, Any]
+    identity: dict[str, Any] = {}
     minutes: float
     seconds: float
-    parts: tuple[PartRecord, ...]
+    parts: tuple[PartRecord, ...] = Field(validation_alias=AliasChoices("parts", "checks"))
     summary: tuple[ModeSummary, ...] = ()
     flags: tuple[str, ...] = ()
+    complete: bool = True
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a report, also the document `schedcast.gpu_first/1` of an older gpu-first. Raises UnusableFileError for any other file."""
+        if cls is GpuReport and starts_with_schema(path, _First.schema_name):
+            return cls(**_First.load(path).model_dump())
+        return super().load(path)
+
+    @property
+    def quick(self) -> tuple[PartRecord, ...]:
+        """The answers of the quick probes."""
+        return tuple(part for part in self.parts if part.file is None)
+
+    @property
+    def well(self) -> bool:
+        """Whether every quick probe that got an answer found what Schedcast assumes, and none failed."""
+        return all(part.verdict in ("ok", "left") for part in self.quick)
 
     @property
     def same_numbers(self) -> bool:
@@ -129,7 +175,14 @@ def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummar
     )
 
 
-def find_reports(folder: Path) -> list[tuple[Path, GpuReport]]:
-    """The reports in the subfolders of `folder`, by name; none if it does not exist. Raises UnusableFileError if one is damaged."""
-    names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    return [(folder / name, GpuReport.load(folder / name / REPORT)) for name in names if (folder / name / REPORT).is_file()]
+def fix_first(parts: Iterable[PartRecord]) -> tuple[str, ...]:
+    """What to mend, in order of worth; of equal worth, in the order of the probes."""
+    mends = [(mend.worth, f"{mend.text} ({part.name})") for part in parts for mend in part.mend]
+    return tuple(dict.fromkeys(text for _, text in sorted(mends, key=lambda item: item[0])))
+
+
+class _First(GpuReport):
+    """The document of an older gpu-first, whose checks are quick probes."""
+
+    schema_name = "schedcast.gpu_first/1"
+    kind = "first look at a GPU"

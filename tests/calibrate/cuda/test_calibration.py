@@ -1,6 +1,5 @@
 """Calibration of a simulated GPU, compared with its given times."""
 
-import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from calibrate.cuda import session
 from calibrate.cuda.bench import Bench, Effort
 from calibrate.cuda.co_runs import Sizes, co_runs
 from calibrate.cuda.cold import Cold
-from calibrate.cuda.facts import Scale, measure_facts
 from calibrate.cuda.host import measure_host
 from calibrate.cuda.queue import queue_depth
 from calibrate.cuda.rates import measure_rates
@@ -372,40 +370,6 @@ def test_co_runs():
     for pair in (*shared, *halves):  # kernels of the simulated GPU do not slow one another down
         assert pair.slow_downs == pytest.approx((1.0, 1.0), rel=1e-3)
         assert pair.together_s == pytest.approx(pair.first_s, rel=1e-3)
-
-
-SMALL = Scale(Sizes(8, 4, 4096), (1, 2, 4), (64, 8), QUICK)
-
-
-def test_facts_are_plain_data():
-    times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US)
-    with FakeGpu(times, SMALL_CACHE) as gpu:
-        facts = json.loads(json.dumps(measure_facts(gpu, SMALL)))
-    assert "failed" not in json.dumps(facts)
-    assert facts["gpu"]["sms"] == 132
-    assert facts["partitions"]["8"] == {
-        "sms": [16] * 8,
-        "eager": {"sms_seen": [16] * 8, "disjoint": True},
-        "replayed": {"sms_seen": [16] * 8, "disjoint": True},
-    }
-    assert facts["priorities"] == {"levels": 6, "streams_made": 6}
-    assert facts["cadence"] == pytest.approx({"one_stream_s": 6 * US, "two_streams_s": 8 * US, "launched_s": 5 * US})
-    calls = {"graph_s": 13 * US, "eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
-    assert facts["host_calls"] == pytest.approx(calls, rel=0.01)
-    assert list(facts["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
-    assert list(facts["adam"]) == ["for", "foreach", "fused"]
-    assert facts["profiler"]["profiler_s"] == pytest.approx(5 * US)
-
-
-def test_facts_of_a_gpu_that_refuses_some():
-    with FakeGpu(facts=SMALL_CACHE, profiler=False, partitionable=False, compiler=False) as gpu:
-        facts = json.loads(json.dumps(measure_facts(gpu, SMALL)))
-    assert facts["partitions"]["2"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert facts["seconds_by_sms"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert facts["co_runs"]["halves"]["failed"].endswith("Fake GPU cannot be partitioned")
-    assert len(facts["co_runs"]["shared"]) == 5
-    assert facts["profiler"]["failed"] == "the profiler is refused"
-    assert facts["cadence"]["one_stream_s"] > 0
 
 
 @pytest.mark.parametrize("depth", [200, 1000])

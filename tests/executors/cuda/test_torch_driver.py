@@ -1,6 +1,6 @@
 """The driver of a real GPU, tested with stand-ins for torch.cuda and cuda.bindings.
 
-On a GPU, the checks of calibrate/cuda/first test the real one.
+On a GPU, the probes of calibrate/preflight test the real one.
 """
 
 import ctypes

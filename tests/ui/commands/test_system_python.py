@@ -16,10 +16,11 @@ from tests.support.places import ROOT
 from ui.commands import system_python
 
 needs_pip = pytest.mark.skipif(find_spec("pip") is None, reason="needs pip, which unpacks wheels")
-#: Prints the modules that gpu-report and gpu-first load, after their commands and their checks are imported.
+#: Prints the modules that gpu-report and gpu-first load, after their commands and their probes are imported.
 LOADED = """
 import sys
-import ui.cli, ui.commands.gpu_report, ui.commands.gpu_first, calibrate.cuda.first.registry, executors.cuda.torch_driver
+import ui.cli, ui.commands.preflight, calibrate.preflight.registry, executors.cuda.torch_driver
+calibrate.preflight.registry.probes()
 print(*{name.partition('.')[0] for name in sys.modules})
 """
 

@@ -1,23 +1,15 @@
-"""A GPU report as Markdown: the README of its folder, and a table of all shipped reports for the project's README."""
+"""A GPU report as text and as Markdown, the README of its folder: what to fix first, results, and every answer."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+
+from pydantic import JsonValue
 
 from traces import units
 from traces.documents.comparison import Validation
-from traces.documents.gpu_report import (
-    FACTS,
-    GOOD_ERROR,
-    GOOD_SPREADS,
-    REPORT,
-    VALIDATIONS,
-    GpuReport,
-    ModeSummary,
-    PartRecord,
-    find_reports,
-)
-from traces.documents.shipped import FILES, default_folder
+from traces.documents.gpu_report import GOOD_ERROR, GOOD_SPREADS, OUTPUTS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord
+from traces.documents.shipped import FILES
 from ui.present.text.labels import labelled_rows, plain_label
 from ui.present.text.tables import numbers_cell
 
@@ -25,7 +17,8 @@ COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",
     "verdict", "over baseline, predicted / measured", "run-to-run noise", "numbers",
 )  # fmt: skip
-SHIPPED_COLUMNS = ("GPU", "date", "PyTorch", "mode", "results", "median abs. error", "worst", "within bounds", "speed-up signs right")
+#: Characters of a figure that the page shows; all of it is in the document.
+_SHOWN = 400
 _BOUNDS = f"the larger of {GOOD_ERROR * 100:.0f} % and {GOOD_SPREADS:.0f} times the run-to-run noise"
 
 
@@ -33,7 +26,9 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
     """The README of a report's folder. `validations`: by the name of their part, as `GpuReport.read_validations` returns them."""
     rows = [row for name, validation in validations.items() for row in _rows(name, validation)]
     sections = [
-        f"# {_plain(str(report.device.get('name') or 'A GPU'))}: predicted and measured",
+        f"# {_plain(str(report.device.get('name') or 'A GPU'))}: what it does, predicted and measured",
+        "## What to fix first\n\n" + "\n".join(map(_plain, mend_words(report))),
+        "" if report.complete else "The call that wrote this had not ended: it still runs, or it was killed.",
         _about(report),
         "\n".join(f"- {line}" for line in summary_words(report)),
         _results(rows),
@@ -41,15 +36,26 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
         _parts("What failed", report.parts, "failed"),
         _parts("What did not fit into the time", report.parts, "left"),
         _parts("What this GPU cannot do", report.parts, "unsuited"),
+        "## Answers\n\n" + "\n\n".join(map(_answer, report.quick)) if report.quick else "",
         _folder(report),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def mend_words(report: GpuReport) -> list[str]:
+    """What to mend, numbered, in order of worth."""
+    return [f"{number}. {text}" for number, text in enumerate(report.fix_first, 1)] or ["Nothing: every answer is as Schedcast assumes."]
+
+
 def summary_words(report: GpuReport) -> list[str]:
     """The results of a report, one sentence per item."""
     count = Counter(part.status for part in report.parts)
+    verdicts = Counter(part.verdict for part in report.quick)
     sentences = [_summary_words(summary) for summary in report.summary] or ["No strategy ran."]
+    if report.quick:
+        sentences.append(
+            f"Of {len(report.quick)} quick probes, {verdicts['ok']} found what Schedcast assumes; {verdicts['differs']} did not."
+        )
     if report.validations:
         agreement = "all equal plain PyTorch's within the tolerance" if report.same_numbers else "some differ from plain PyTorch's"
         sentences.append(f"Gradients and parameters: {agreement}.")
@@ -71,32 +77,17 @@ def _summary_words(summary: ModeSummary) -> str:
 
 
 def part_line(part: PartRecord) -> str:
-    """One line on a part: seconds, status, title, and why it was not measured."""
+    """One line on a probe: seconds, verdict, its name or title, and what the answer means or why there is none."""
     took = f"{part.seconds:6.1f} s" if part.seconds is not None else " " * 8
-    return f"{took}  {part.status:8}  {part.title}" + (f": {part.why}" if part.why else "")
-
-
-def shipped_summary(folder: Path | None = None) -> str:
-    """The shipped reports as one Markdown table for the project's README; "" if none is shipped."""
-    reports = find_reports(default_folder() if folder is None else folder)
-    lines = [
-        (
-            _plain(str(report.device.get("name", name.name))), report.date[:10], report.versions.get("torch", units.NONE),
-            summary.mode, str(summary.results), units.percent(summary.median_abs_error, signed=False), units.percent(summary.worst_error),
-            units.percent(summary.good_share, signed=False), f"{summary.signs_right} of {summary.signs_asked}",
-        )
-        for name, report in reports
-        for summary in report.summary
-    ]  # fmt: skip
-    if not lines:
-        return ""
-    return f"{_table(SHIPPED_COLUMNS, lines)}\n\n*within bounds*: an error of at most {_BOUNDS}.\n"
+    what = f"{part.name}{' (earlier)' if part.status == 'skipped' else ''}" if part.file is None else part.title
+    return f"{took}  {part.verdict:8}  {what}" + (f": {part.why}" if part.why else "")
 
 
 def _about(report: GpuReport) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items() if name != "max_connections")
+    shown = {name: version for name, version in report.versions.items() if name != "max_connections" and version != "not installed"}
+    versions = ", ".join(f"{name} {version}" for name, version in shown.items())
     sms = f" with {report.device['sms']} SMs" if report.device.get("sms") else ""
-    lines = [f"Measured by `schedcast gpu-report` until {report.date}{sms and f' on a GPU{sms}'}: {_plain(versions)}.", ""]
+    lines = [f"Measured until {report.date}, within {report.seconds:.0f} s{sms and f', on a GPU{sms}'}: {_plain(versions)}.", ""]
     lines.append(
         "*error* is predicted / measured − 1 of the times beside it; the errors below are corrected for the drift of a fixed operation"
         " since calibration. Intervals hold 90 %. *against PyTorch* and *over baseline* say how many times as fast a step is as plain"
@@ -137,12 +128,8 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
 
 
 def _results(rows: Sequence[tuple[str, ...]]) -> str:
-    return f"## Results\n\n{_table(COLUMNS, rows)}" if rows else ""
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    return "## Results\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else ""
 
 
 def _plain(text: str) -> str:
@@ -159,6 +146,20 @@ def _parts(title: str, parts: Iterable[PartRecord], status: str) -> str:
     return _list(title, [f"{part.title}: {part.why}" + (f" (in {part.where})" if part.where else "") for part in chosen])
 
 
+def _answer(part: PartRecord) -> str:
+    lines = [f"### {part.name}: {part.verdict}", "", f"{_plain(part.title)} {_plain(part.why)}"]
+    lines += ["", *(f"- {_plain(name)}: `{_figure(value)}`" for name, value in part.figures.items())] if part.figures else []
+    return "\n".join(lines)
+
+
+def _figure(value: JsonValue) -> str:
+    text = json.dumps(value).replace("`", "'")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _folder(report: GpuReport) -> str:
-    names = f"`{REPORT}` (`{report.schema_name}`), `{FACTS}`, `{VALIDATIONS}/` and the profiles `{FILES[False]}` and `{FILES[True]}`"
-    return f"## The files\n\n{names}. Run the same command with this folder to measure what is missing."
+    names = f"`{REPORT}` (`{report.schema_name}`), `{OUTPUTS}/` (the output of every probe), `{VALIDATIONS}/` and the profiles"
+    return (
+        f"## The files\n\n{names} `{FILES[False]}` and `{FILES[True]}`. Run the same command with this folder for what is left, or"
+        " `schedcast gpu-first --only NAME` to run one quick probe again."
+    )

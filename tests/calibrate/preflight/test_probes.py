@@ -1,12 +1,15 @@
-"""Each check of gpu-first finds a whole simulated GPU well, and the fault of a broken one. On a real GPU, every check is made."""
+"""Each quick probe finds a whole simulated GPU well, and the fault of a broken one. On a real GPU, every one is run."""
+
+import json
+from dataclasses import replace
 
 import pytest
 import torch
 
-from calibrate.cuda.first import cold_sets
-from calibrate.cuda.first.check import WRONG, CheckContext, Finding
-from calibrate.cuda.first.registry import CHECKS
-from tests.fake_gpu import Times
+from calibrate.preflight.probe import WRONG, Context, answer
+from calibrate.preflight.probes import calibration
+from calibrate.preflight.registry import probes
+from tests.fake_gpu import FACTS, Times
 from tests.support.first_gpus import (
     LONGER,
     SCALE,
@@ -22,9 +25,10 @@ from tests.support.first_gpus import (
     opened,
 )
 
-BY_NAME = {check.name: check for check in CHECKS}
+BY_NAME = {probe.name: probe for probe in probes(()) if probe.file is None}
+US = 1e-6
 
-#: By check: simulated GPUs with a fault, and what the answer says.
+#: By probe: simulated GPUs with a fault, and what the answer says.
 FAULTS = {
     "versions": [
         (lambda: FirstGpu(facts=SMALL, compiler=False), "let NVRTC compile kernels"),
@@ -46,10 +50,11 @@ FAULTS = {
         (lambda: Drifting("aten._fused_adam_"), "the update adam:fused must equal torch.optim's"),
         (lambda: Refusing("aten._fused_sgd_"), "the update sgd:fused must equal torch.optim's: RuntimeError: aten._fused_sgd_ is not"),
     ],
-    "halves": [
-        (lambda: Overlapping(facts=SMALL), "in one graph, both ran on 64 SMs"),
+    "partitions": [
+        (lambda: Overlapping(facts=SMALL), "2 parts in one graph share 64 SMs"),
+        (lambda: Overlapping(facts=SMALL), "a partition must keep to its SMs: 4 parts replayed ran on [64, 64, 64, 64] of 32"),
         (lambda: FirstGpu(facts=SMALL, partitionable=False), "validate no plan on partitions"),
-        (lambda: FirstGpu(facts=SMALL, compiler=False), "kernels of both halves in one graph fail"),
+        (lambda: FirstGpu(facts=SMALL, compiler=False), "kernels of 2 parts in one graph fail"),
     ],
     "profiler": [(lambda: EmptySessions(facts=SMALL), "[[1, 0, 2], [0, 0, 0], [0, 0, 0]]")],
     "profiler-attached": [(lambda: FirstGpu(facts=SMALL, profiler=False), "let the profiler see kernels")],
@@ -64,25 +69,30 @@ FAULTS = {
         (lambda: Refusing("aten._scaled_dot_product_flash_attention_for_cpu"), "attention must run (float32)"),
     ],
     "cadence": [(lambda: FirstGpu(facts=SMALL, times=Times(gap_s=30e-6)), "find what holds up every kernel: in a graph")],
+    "kernels": [
+        (lambda: Refusing("aten.convolution_backward"), "measure convolution backward: RuntimeError: aten.convolution_backward is not"),
+        (lambda: FirstGpu(facts=SMALL, partitionable=False), "measure co runs on halves: SchedcastError: Fake GPU cannot be partitioned"),
+    ],
     "keys": [(lambda: Refusing("aten.gelu_backward"), "calibration must measure aten.gelu_backward.default (bf16)")],
     "numerics-nhwc": [(lambda: Twice(facts=SMALL), "graph, fp32 must agree")],
 }
 
 
-def answer(name: str, gpu: FirstGpu) -> tuple[Finding, CheckContext]:
+def answered(name: str, gpu: FirstGpu) -> dict:
     with opened(gpu, LONGER if name == "batch-norm" else SCALE) as context:
-        return BY_NAME[name].run(context), context
+        return answer(BY_NAME[name], context)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_gpu_without_faults_is_well(name):
-    finding, context = answer(name, FirstGpu(facts=SMALL))
-    assert (finding.verdict, finding.mend) == ("ok", ()), finding.means
-    assert finding.means
-    assert context.figures
+    fields = answered(name, FirstGpu(facts=SMALL))
+    assert (fields["status"], fields["mend"]) == ("done", []), fields["why"]
+    assert fields["why"]
+    assert fields["figures"]
+    json.dumps(fields, allow_nan=False)
 
 
-def test_every_check_is_shown_able_to_fail():
+def test_every_probe_is_shown_able_to_fail():
     assert {*FAULTS, "batch-norm"} == set(BY_NAME), "a batch-norm has a test of its own"
 
 
@@ -90,23 +100,44 @@ def test_every_check_is_shown_able_to_fail():
 def test_a_fault_is_found(name, gpu, said):
     faulty = gpu()
     faulty.races_allowed = True
-    finding, _ = answer(name, faulty)
-    assert finding.verdict == "differs"
-    assert said in finding.means
-    assert any(said in mend.text for mend in finding.mend)
+    fields = answered(name, faulty)
+    assert fields["status"] == "done"
+    assert said in fields["why"]
+    assert any(said in mend["text"] for mend in fields["mend"])
+
+
+def test_figures_are_the_simulated_gpus():
+    """A small cache takes little time to flush."""
+    times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US)
+    whole = {"sms_seen": [16] * 8, "shared": 0}
+    with opened(FirstGpu(times, replace(FACTS, cache_bytes=4096))) as context:
+        figures = {
+            name: answer(BY_NAME[name], context)["figures"] for name in ("partitions", "cadence", "host-calls", "kernels", "profiler")
+        }
+        streams = answer(BY_NAME["streams"], context)["figures"]
+    assert figures["partitions"]["8 parts"] == [16] * 8
+    assert [figures["partitions"][f"8 parts {how}"] for how in ("eagerly", "replayed", "in one graph")] == [whole] * 3
+    assert (streams["priorities"], streams["most_urgent"]) == ([-5, 0], -5)
+    cadence = {"in a graph": 6 * US, "across two streams of a graph": 8 * US, "eagerly": 5 * US}
+    assert figures["cadence"]["seconds"] == pytest.approx(cadence)
+    calls = {"eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
+    assert figures["host-calls"]["cost"] == pytest.approx(calls, rel=0.01)
+    kernels = figures["kernels"]
+    assert list(kernels["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
+    assert len(kernels["co_runs_on_halves"]) == 5
+    assert figures["profiler"]["product"]["profiler_s"] == pytest.approx(5 * US)
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, "ok"), (0.5, "differs"), ("it cannot be captured", "differs")])
 def test_a_batch_norm_calibrated_in_less_than_its_time_is_found(monkeypatch, share, verdict):
     """Sets that were not run once before the capture give a time that is far off, which the figures show."""
     monkeypatch.setattr(
-        cold_sets, "_calibrated", lambda context: share if isinstance(share, str) else share * context.figures["backward_s"]
+        calibration, "_calibrated", lambda context: share if isinstance(share, str) else share * context.figures["backward_s"]
     )
-    finding, context = answer("batch-norm", FirstGpu(facts=SMALL))
-    assert finding.verdict == verdict
-    assert [mend.worth for mend in finding.mend] == ([] if verdict == "ok" else [WRONG])
-    assert context.figures["lazy_run_first_s"] == pytest.approx(context.figures["backward_s"])
-    assert context.figures["lazy_not_run_first_s"] < context.figures["backward_s"] / 2
+    fields = answered("batch-norm", FirstGpu(facts=SMALL))
+    assert [mend["worth"] for mend in fields["mend"]] == ([] if verdict == "ok" else [WRONG])
+    assert fields["figures"]["lazy_run_first_s"] == pytest.approx(fields["figures"]["backward_s"])
+    assert fields["figures"]["lazy_not_run_first_s"] < fields["figures"]["backward_s"] / 2
 
 
 @pytest.mark.gpu
@@ -116,6 +147,6 @@ def test_a_real_gpu_is_well(name):
     from executors.cuda.torch_driver import gpu
 
     driver = gpu()
-    finding = BY_NAME[name].run(CheckContext(driver))
+    fields = answer(BY_NAME[name], Context(driver))
     driver.use(torch.cuda.default_stream(driver.device))
-    assert finding.verdict == "ok", finding.means
+    assert (fields["status"], fields["mend"]) == ("done", []), fields["why"]

@@ -1,39 +1,69 @@
-"""Whether calibration times a batch-norm's backward cold as long as it takes, although its forward must run once for every set of operands.
-
-The backward op of a plan that lacks its forward runs the forward at its first call. If that call lies in the shorter of the two captured
-graphs, the difference of their times is too small.
-"""
+"""Whether calibration can measure every op, and times it as long as it takes."""
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from calibrate.cuda.bench import Bench
 from calibrate.cuda.cold import Cold, flusher, in_turn
-from calibrate.cuda.first.check import WRONG, Check, CheckContext, Finding
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
+from calibrate.preflight.probe import WRONG, Context, Probe
+from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cuda.driver import Driver
 from executors.kernels.lowering.batch_norm import BACKWARD
 from simulator.model.factory import Factory
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
+_VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}
 #: A calibrated time may differ from the op's by this share.
 _CLOSE = 0.1
 Shape = tuple[int, int, int]
 
 
-def _run(context: CheckContext) -> Finding:
+def _keys(context: Context) -> str:
+    """Calibration can measure every op of a small model that has many kinds of them, in several precisions and layouts."""
+    driver = context.driver
+    machine = GpuTestbed(driver, effort=context.scale.effort).machine(None)
+    measured: dict[str, int] = {}
+    for name, fields in _VARIANTS.items():
+        driver.set_precision(fields.get("precision", "fp32"))
+        job = replace(tiny_job(), **fields)
+        job.__dict__["factory"] = tiny_job().factory
+        plan = tiny_plan(job, machine)
+        sampler = CudaSampler(driver, effort=context.scale.effort)
+        sampler.measure(plan, plan.keys(machine))
+        measured[name] = len(sampler.samples) - len(sampler.failures)
+        context.figure("measured", measured)
+        context.figure(f"failures, {name}", sampler.failures)
+        context.figure(f"notes, {name}", sampler.notes)
+        for key, why in sampler.failures.items():
+            context.fault(WRONG, f"calibration must measure {key.partition('|')[0]} ({name}): {why}")
+        for note in sampler.notes:
+            context.fault(WRONG, f"ops must be captured in graphs ({name}): {note}")
+    return f"calibration measures all {sum(measured.values())} keys of a small model in {', '.join(_VARIANTS)}"
+
+
+def _batch_norm(context: Context) -> str:
+    """Calibration times a batch-norm's backward cold as long as it takes, although its forward must run once for every set of operands.
+
+    The backward op of a plan that lacks its forward runs the forward at its first call. If that call lies in the shorter of the two
+    captured graphs, the difference of their times is too small.
+    """
     driver, effort = context.driver, context.scale.effort
     batch, channels, edge = context.scale.image
     driver.set_precision("fp32")
     bench, flush = Bench(driver, effort=effort), flusher(driver)
     size = 2 * 4 * batch * channels * edge * edge
-    alone_s = _op_s(driver, bench, context.scale.image)
+    alone = _set(driver, context.scale.image, False)
+    bench.run(alone)
+    alone_s = min(bench.between([alone])[0])
     facts = driver.facts
     cold = Cold.of(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
     context.figure("sets", cold.sets)
@@ -48,14 +78,14 @@ def _run(context: CheckContext) -> Finding:
     calibrated_s = _calibrated(context)
     context.figure("calibrated_s", calibrated_s)
     if not isinstance(calibrated_s, float):
-        return Finding.of([(WRONG, f"calibration must measure a batch-norm's backward: {calibrated_s}")], "")
+        context.fault(WRONG, f"calibration must measure a batch-norm's backward: {calibrated_s}")
+        return ""
     ratio = calibrated_s / seconds["backward_s"] if seconds["backward_s"] else float("inf")
-    context.figure("calibrated_over_actual", ratio if ratio < float("inf") else None)
-    faults = []
+    context.figure("calibrated_over_actual", ratio)
     if abs(ratio - 1) > _CLOSE:
-        faults.append((WRONG, f"run every set of operands once before capture: calibration takes {ratio:.2f} times the op's own time"))
+        context.fault(WRONG, f"run every set of operands once before capture: calibration takes {ratio:.2f} times the op's own time")
     lost = seconds["lazy_not_run_first_s"] / seconds["backward_s"] if seconds["backward_s"] else float("nan")
-    return Finding.of(faults, f"a batch-norm's backward is calibrated as {ratio:.2f} of its time; sets not run once first give {lost:.2f}")
+    return f"a batch-norm's backward is calibrated as {ratio:.2f} of its time; sets not run once first give {lost:.2f}"
 
 
 def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], None]:
@@ -80,14 +110,7 @@ def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], None]:
     return backward
 
 
-def _op_s(driver: Driver, bench: Bench, shape: Shape) -> float:
-    """A rough estimate of the op's time."""
-    work = _set(driver, shape, False)
-    bench.run(work)
-    return min(bench.between([work])[0])
-
-
-def _calibrated(context: CheckContext) -> float | str:
+def _calibrated(context: Context) -> float | str:
     """The cold seconds that calibration finds for the backward op of a plan, or why it finds none."""
     driver, (batch, channels, edge) = context.driver, context.scale.image
     job = Job("normalized", batch)
@@ -108,4 +131,7 @@ def _make(channels: int, edge: int, batch: int) -> tuple:
     return module, torch.randn(batch, 1, edge, edge), torch.randint(0, 2, (batch,))
 
 
-CHECK = Check("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", 75.0, _run)
+PROBES = (
+    Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, 5, 75.0),
+    Probe("keys", "Can calibration measure every kind of op?", _keys, 6, 90.0),
+)

@@ -1,4 +1,4 @@
-"""The parts of a GPU report, the most informative first. Strategies come from the registry, so a new one appears by itself."""
+"""The long probes: the machine's figures, and validations, the most informative first. Strategies come from the registry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from calibrate.cuda.facts import measure_facts
-from calibrate.cuda.report import Part, Result, usable
-from calibrate.cuda.report_context import CutShortError, ReportContext, UnsuitedError
 from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
+from calibrate.preflight.probe import Context, CutShortError, Probe, UnsuitedError, usable
 from calibrate.validation import BASELINE, validate
 from simulator.model.job import Job
 from simulator.model.user_code import brief
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.comparison import Validation
-from traces.documents.gpu_report import FACTS, VALIDATIONS
+from traces.documents.gpu_report import VALIDATIONS
 from traces.documents.shipped import FILES
 from traces.errors import SchedcastError, UnusableFileError
-from traces.files import read_document, write_json
 
-FACTS_SCHEMA = "schedcast.gpu-facts/1"
 MODES = ("eager", "graph")
 #: The first `FIRST` models also run with a small batch, and run every strategy early.
 FIRST, SMALL_BATCH = 2, 8
-#: Guesses in seconds, which the times of the first parts correct: the facts, the machine's figures, a job's keys, and the rounds per
-#: program.
-FACTS_S, MACHINE_S, KEYS_S, ROUNDS_S = 40.0, 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
+#: Guesses in seconds, which the times of the first probes correct: the machine's figures, a job's keys, and the rounds per program.
+MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
+#: A long probe is given up after this many seconds, and after so many times its guess.
+LONG_S, TIMES = 300.0, 10.0
+#: Priorities of groups of validations. The quick probes lie between the second and the third, so that a report that has two minutes begins
+#: with what is worth most.
+PRIORITIES = (1, 2, 7, 8, 9)
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ class Case:
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     """Every validation with its priority: first what is worth most if only two minutes are left.
 
-    Priority 1 has the baseline of the first model, and 2 all strategies on it; 3 has the other baselines; 4 has all strategies on the
-    second model, the methods, and the scans; 5 has the rest, beginning with the smaller of the first models on partitions of the GPU.
+    The first of the `PRIORITIES` has the baseline of the first model, and the second all strategies on it; the third has the other
+    baselines; the fourth has all strategies on the second model, the methods, and the scans; the last has the rest, beginning with the
+    smaller of the first models on partitions of the GPU.
     """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
@@ -152,100 +153,64 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     last += all_strategies(first, layout="nhwc") + all_strategies(rest, precision="tf32") + all_strategies(rest, precision="bf16")
     in_order = baselines[: len(MODES)], all_strategies(first[:1]), baselines, all_strategies(first) + methods + updates + short, last + long
     by_name: dict[str, tuple[int, Case]] = {}
-    for priority, of_priority in enumerate(in_order, 1):
+    for priority, of_priority in zip(PRIORITIES, in_order, strict=True):
         for case in of_priority:
             by_name.setdefault(case.name, (priority, case))
     return list(by_name.values())
 
 
-def parts(targets: Sequence[Target] = TARGETS) -> list[Part]:
-    """The parts in the order of their priority. A profile's own figures come before the first part that uses it.
+def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
+    """The long probes in the order of their priority. A profile's own figures come before the first validation that uses it.
 
     The machine's figures come first of all, before any session of the profiler, which may slow the host down.
     """
-    ordered: list[Part] = []
+    ordered: list[Probe] = []
     begun: set[bool] = set()
     calibrated = set()
     for priority, case in cases(targets):
-        if priority > 2 and not any(part.file == FACTS for part in ordered):
-            ordered.append(Part("facts", "facts of the GPU", 2, FACTS, "facts", FACTS_S, 0.0, _facts, _earlier_facts))
-        tf32 = case.tf32
-        if tf32 not in begun:
-            begun.add(tf32)
-            ordered.append(_machine_part(tf32, priority))
+        if case.tf32 not in begun:
+            begun.add(case.tf32)
+            ordered.append(_machine_probe(case.tf32, priority))
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
-        keys_s = 0.0 if case.key_group in calibrated else KEYS_S
+        guess_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
         calibrated.add(case.key_group)
+        limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * guess_s, "guess_s": guess_s, "reserve_s": rounds_s}
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
-        ordered.append(Part(case.name, case.title, priority, case.file, "validation", keys_s + rounds_s, rounds_s, run, earlier))
+        ordered.append(Probe(case.name, case.title, run, priority, file=case.file, kind="validation", earlier=earlier, **limits))
     return ordered
 
 
-def _machine_part(tf32: bool, priority: int) -> Part:
+def _machine_probe(tf32: bool, priority: int) -> Probe:
     name, precision = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
-    title = f"host costs, rates and transfers, {precision}"
+    limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * MACHINE_S, "guess_s": MACHINE_S}
     run, earlier = partial(_machine, tf32), partial(_earlier_machine, tf32)
-    return Part(name, title, priority, FILES[tf32], "machine", MACHINE_S, 0.0, run, earlier)
+    asks = f"host costs, rates and transfers, {precision}"
+    return Probe(name, asks, run, priority, file=FILES[tf32], kind="machine", earlier=earlier, **limits)
 
 
-def _facts(context: ReportContext) -> Result:
-    context.testbed("eager", "fp32")  # sets the GPU's precision
-    facts: dict[str, Any] = measure_facts(context.driver, context.thoroughness.scale)
-    document = {
-        "schema": FACTS_SCHEMA,
-        "device": context.device,
-        "record": context.record.facts,
-        "record_notes": list(context.record.notes),
-        "facts": facts,
-    }
-    write_json(context.folder / FACTS, _plain(document), indent=1)
-    failed = [f"the fact {name} was not measured: {fact['failed']}" for name, fact in facts.items() if "failed" in fact]
-    return Result(flags=tuple(failed))
-
-
-def _earlier_facts(context: ReportContext) -> Result | None:
-    try:
-        document = read_document(context.folder / FACTS, "GPU facts", FACTS_SCHEMA)
-    except UnusableFileError:
-        return None
-    device = document.get("device")
-    return Result() if isinstance(device, dict) and same_device(device, context.device) else None
-
-
-def _plain(value: object) -> object:
-    """The value in types that JSON has; numbers that are not finite become null."""
-    if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def _machine(tf32: bool, context: ReportContext) -> Result:
+def _machine(tf32: bool, context: Context) -> str:
     profile = context.profiles[tf32]
     before = list(profile.notes)
     context.testbed("eager", "tf32" if tf32 else "fp32").measure_machine(profile)
     profile.save(context.profile_path(tf32))
-    return Result(flags=tuple(note for note in profile.notes if note not in before))
+    context.flags += [note for note in profile.notes if note not in before]
+    return ""
 
 
-def _earlier_machine(tf32: bool, context: ReportContext) -> Result | None:
-    return Result() if context.kept[tf32] else None
+def _earlier_machine(tf32: bool, context: Context) -> dict[str, Any] | None:
+    return {} if context.profiles[tf32].dispatch.dispatch_s is not None else None
 
 
-def _validate(case: Case, context: ReportContext) -> Result:
+def _validate(case: Case, context: Context) -> str:
     """Calibrate, predict, run and compare. If that fails, validate the strategies one by one, so that one failure leaves the others."""
     if case.partitions > 1:
         try:
             context.driver.partitions(case.partitions)
         except SchedcastError as error:
             raise UnsuitedError(str(error)) from error
-    notes = list(context.profiles[case.tf32].notes)
-    flags: list[str] = []
+    notes, flags = list(context.profiles[case.tf32].notes), context.flags
     try:
-        validation = _measure(case, case.strategies, context, flags)
+        validation = _measure(case, case.strategies, context)
     except CutShortError:
         raise
     except Exception as error:
@@ -253,33 +218,33 @@ def _validate(case: Case, context: ReportContext) -> Result:
             raise
         flags.append(f"the strategies were validated one by one, since they failed together: {context.scrubbed(brief(error))}")
         del error
-        validation = _one_by_one(case, context, flags)
+        validation = _one_by_one(case, context)
     if not validation.ran:
         raise SchedcastError(validation.results[0].status.removeprefix("skipped: "))
     validation.save(context.folder / case.file)
     flags += [note[:200] for note in context.profiles[case.tf32].notes if note not in notes]
-    return Result(_same_numbers(validation), tuple(dict.fromkeys(flags)))
+    context.same_numbers = _same_numbers(validation)
+    return ""
 
 
-def _measure(case: Case, names: Sequence[str], context: ReportContext, flags: list[str]) -> Validation:
+def _measure(case: Case, names: Sequence[str], context: Context) -> Validation:
     testbed = context.testbed(case.mode, case.precision, case.partitions)
     profile, path = context.profiles[case.tf32], context.profile_path(case.tf32)
     outcome = validate(case.job(), names, {}, profile, testbed, save_to=path, progress=context.progress, timelines=False)
-    flags += testbed.flags
     if outcome.rejected_rounds:
-        flags.append(f"{outcome.rejected_rounds} rounds were disturbed")
+        context.flags.append(f"{outcome.rejected_rounds} rounds were disturbed")
     drift = outcome.validation.anchor_drift
     if drift is not None and abs(drift - 1) > 0.02:
-        flags.append(f"a fixed operation took {drift:.3f} times its time at calibration")
+        context.flags.append(f"a fixed operation took {drift:.3f} times its time at calibration")
     return outcome.validation
 
 
-def _one_by_one(case: Case, context: ReportContext, flags: list[str]) -> Validation:
+def _one_by_one(case: Case, context: Context) -> Validation:
     """Validate each strategy in a run with the baseline alone. The baseline's row is that of the first run."""
     first, rows = None, []
     for name in case.strategies:
         try:
-            validation = _measure(case, (name,), context, flags)
+            validation = _measure(case, (name,), context)
         except CutShortError:
             raise
         except Exception as error:
@@ -293,9 +258,9 @@ def _one_by_one(case: Case, context: ReportContext, flags: list[str]) -> Validat
     return first.model_copy(update={"results": tuple(rows)})
 
 
-def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
+def _earlier_validation(case: Case, context: Context) -> dict[str, Any] | None:
     """The result of an earlier run, if its document is complete, of this machine, and has every strategy."""
-    if not context.kept[case.tf32]:
+    if _earlier_machine(case.tf32, context) is None:
         return None
     try:
         validation = Validation.load(context.folder / case.file)
@@ -305,18 +270,12 @@ def _earlier_validation(case: Case, context: ReportContext) -> Result | None:
     measured_on = {name: fact for name, fact in validation.device.items() if name != MODE_REASON}
     mode = validation.mode if MODE_REASON in validation.device else case.mode  # this GPU cannot run the mode: another try would not either
     expected = (target.model, target.batch, mode, case.precision, f"{case.optimizer}:{case.form}")
-    actual = (
-        validation.model,
-        validation.batch_size,
-        validation.mode,
-        validation.precision,
-        validation.optimizer,
-    )
+    actual = (validation.model, validation.batch_size, validation.mode, validation.precision, validation.optimizer)
     asked = [strategies.parse(text) for text in case.strategies]
     rows = [(row.strategy, row.options) for row in validation.results]
     complete = all((strategy.name, option_values(options)) in rows for strategy, options in asked)
     same = actual == expected and same_device(measured_on, device)
-    return Result(_same_numbers(validation)) if same and validation.ran and complete else None
+    return {"same_numbers": _same_numbers(validation)} if same and validation.ran and complete else None
 
 
 def _same_numbers(validation: Validation) -> bool:

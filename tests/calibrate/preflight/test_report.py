@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from calibrate import rounds
-from calibrate.cuda import report_parts
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.facts import Scale
-from calibrate.cuda.report import Part, Result, measure
-from calibrate.cuda.report_context import ReportContext, Thoroughness
-from calibrate.cuda.report_parts import SEQUENCES, TARGETS, Target, cases, parts
+from calibrate.preflight import validations
+from calibrate.preflight.probe import Context, Probe, Scale
+from calibrate.preflight.registry import probes
+from calibrate.preflight.runner import Runner
+from calibrate.preflight.validations import SEQUENCES, TARGETS, Target, cases
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
+from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
-from tests.support.refusals import refused
 from traces.archives import archive_path
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
@@ -30,16 +30,16 @@ from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
 from traces.errors import SchedcastError
-from ui.commands import gpu_report as command
+from ui.commands import preflight as command
 from ui.present.reports import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
-LITTLE = Thoroughness(Scale(Sizes(16, 8, 4096), (1, 4, 4), (16, 4), QUICK), QUICK, 32, (4096, 65536))
+LITTLE = Scale(QUICK, Sizes(16, 8, 4096), anchor_edge=32, transfer_sizes=(4096, 65536))
 MODELS = [Target(f"{mlp.__file__}:make", 4), Target("lenet5", 2)]
-#: The parts that the tests measure; the others are the same with other models and precisions.
+#: The probes that the tests run; the others are the same with other models and precisions.
 MEASURED = (
-    "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "mlp-make-b4-eager-fp32-strategies", "facts", "lenet5-b2-eager-fp32",
+    "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "mlp-make-b4-eager-fp32-strategies", "streams", "lenet5-b2-eager-fp32",
     "machine-tf32", "mlp-make-b4-eager-tf32-strategies",
 )  # fmt: skip
 
@@ -53,23 +53,27 @@ def few_rounds():
         yield
 
 
-def context_on(gpu: FakeGpu, folder: Path, **more) -> ReportContext:
-    return ReportContext(gpu, folder, thoroughness=LITTLE, **more)
+def context_on(gpu: FakeGpu, folder: Path, **more) -> Context:
+    return Context(gpu, LITTLE, folder, **more)
 
 
-def chosen(*names: str) -> list[Part]:
-    selected = [part for part in parts(MODELS) if part.name in (names or MEASURED)]
-    assert len(selected) == len(names or MEASURED)
+def chosen(*names: str, models=MODELS) -> list[Probe]:
+    """The probes of these names after the first one, which says which GPU it is."""
+    selected = [probe for probe in probes(models) if probe.name in ("versions", *(names or MEASURED))]
+    assert len(selected) == 1 + len(names or MEASURED)
     return selected
+
+
+def measure(context: Context, todo: list[Probe], minutes: float, **more) -> GpuReport:
+    return Runner(context.folder, todo, minutes, in_process(context), clock=context.clock, **more).run()
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Path:
     """The folder of a run that measured all parts in MEASURED."""
     folder = tmp_path_factory.mktemp("shipped") / "fake-gpu"
-    with few_repetitions(), FakeGpu(facts=SMALL) as gpu, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "parts", lambda targets: chosen())
-        command.write(gpu, 60, True, folder, MODELS, False, False, LITTLE)
+    with few_repetitions(), FakeGpu(facts=SMALL) as gpu:
+        command.write(in_process(context_on(gpu, folder)), chosen(), 60, folder, archive_path(folder))
     return folder
 
 
@@ -81,21 +85,27 @@ def packed(folder: Path) -> dict[str, bytes]:
 
 
 def statuses(report: GpuReport) -> dict[str, str]:
-    return {part.name: part.status for part in report.parts}
+    """By name, without the first probe, which is run in every call."""
+    assert (report.parts[0].name, report.parts[0].status) == ("versions", "done")
+    return {part.name: part.status for part in report.parts[1:]}
 
 
 def test_a_run_writes_all_files(measured):
     report = GpuReport.load(measured / "report.json")
-    assert [(part.name, part.status, part.why) for part in report.parts] == [(name, "done", "") for name in MEASURED]
+    assert statuses(report) == dict.fromkeys(MEASURED, "done")
+    assert [part.why for part in report.parts if part.file] == [""] * 7
+    assert (report.complete, report.well, report.fix_first) == (True, True, ())
     assert report.same_numbers
-    assert (report.device["name"], report.versions["driver"]) == ("Fake GPU", "fake")
+    assert (report.device["name"], report.versions["driver"], report.identity["gpu"]) == ("Fake GPU", "fake", "Fake GPU")
     validations = {f"validations/{name}.json" for name in MEASURED if "-b" in name}
     files = {str(path.relative_to(measured)) for path in measured.rglob("*") if path.is_file()}
-    assert files == {"README.md", "report.json", "facts.json", "profile.json.gz", "profile-tf32.json.gz"} | validations
+    outputs = {"probes/versions.json", "probes/streams.json"}
+    assert files == {"README.md", "report.json", "profile.json.gz", "profile-tf32.json.gz"} | outputs | validations
     assert packed(measured) == {name: (measured / name).read_bytes() for name in files}
-    facts = json.loads((measured / "facts.json").read_text())
-    assert facts["facts"]["gpu"]["sms"] == 132
-    assert facts["device"] == report.device
+    figures = report.parts[0].figures
+    assert figures["gpu"]["sms"] == 132
+    assert figures["device"] == report.device
+    assert json.loads((measured / "probes" / "streams.json").read_text()) == report.quick[1].figures
     read = report.read_validations(measured)
     assert [row.strategy for row in read["mlp-make-b4-eager-fp32"].results] == ["baseline"]
     assert {row.strategy for row in read["mlp-make-b4-eager-fp32-strategies"].ran} == set(strategies.names(1))
@@ -133,19 +143,11 @@ def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     assert "What did not fit" not in text
     assert str(Path(mlp.__file__).parent) not in text
     records = [
-        part.model_copy(update={"status": "left", "why": "about 9 s, 3 s were left"} if part.name == "facts" else {})
+        part.model_copy(update={"status": "left", "why": "about 9 s, 3 s were left"} if part.name == "machine" else {})
         for part in report.parts
     ]
     words = gpu_report_page.readme(report.model_copy(update={"parts": tuple(records)}), {})
-    assert "## What did not fit into the time\n\n- facts of the GPU: about 9 s, 3 s were left" in words
-
-
-def test_the_summary_of_shipped_reports(measured, tmp_path):
-    assert gpu_report_page.shipped_summary(tmp_path / "none") == ""
-    assert gpu_report_page.shipped_summary(tmp_path) == ""
-    lines = gpu_report_page.shipped_summary(measured.parent).splitlines()
-    assert [line.split(" | ")[3] for line in lines[2:4]] == ["eager", "graph"]
-    assert lines[2].startswith("| Fake GPU | ")
+    assert "## What did not fit into the time\n\n- host costs, rates and transfers, fp32: about 9 s, 3 s were left" in words
 
 
 def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path):
@@ -153,11 +155,10 @@ def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path
     shutil.copytree(measured, folder)
     torn = folder / "validations" / "mlp-make-b4-eager-fp32.json"
     torn.write_text(torn.read_text()[:100])
-    (folder / "facts.json").unlink()
     with FakeGpu(facts=SMALL) as gpu:
         report = measure(context_on(gpu, folder), chosen(), 60)
         again = measure(context_on(gpu, folder), chosen(), 1e-9)
-    redone = {"facts", "mlp-make-b4-eager-fp32"}
+    redone = {"mlp-make-b4-eager-fp32"}
     assert statuses(report) == {name: "done" if name in redone else "skipped" for name in MEASURED}
     assert set(statuses(again).values()) == {"skipped"}
     assert again.same_numbers
@@ -176,13 +177,13 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
         discovered = {name: strategies.get(name) for name in strategies.names(1)}
         discovered["new"] = replace(discovered["forward-fusion"], name="new")
         monkeypatch.setattr(strategies, "_discover", lambda: discovered)
-        newer = {part.name: part for part in parts(MODELS)}
+        newer = {part.name: part for part in probes(MODELS)}
         assert newer["mlp-make-b4-eager-fp32-strategies"].earlier(context) is None
         assert newer["mlp-make-b4-eager-fp32"].earlier(context)
         (folder / "profile.json.gz").write_bytes(b"\x1f\x8b")
         context = context_on(gpu, folder)
-        undone = [name for name in MEASURED if "tf32" not in name and name != "facts"]
-        assert [name for name, part in by_name.items() if part.earlier(context) is None] == undone
+        undone = [name for name in MEASURED if "tf32" not in name and name != "streams"]
+        assert [name for name, part in by_name.items() if part.file and part.earlier(context) is None] == undone
         assert "damaged gzip" in context.notes[0]
         assert str(tmp_path) not in context.notes[0]
 
@@ -194,19 +195,20 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
         with pytest.raises(SchedcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
-            context_on(gpu, folder)
-        context_on(gpu, folder, resume=False)
-    assert [path.name for path in folder.rglob("*") if path.is_file() and path.name != "README.md"] == ["notes.txt"]
+            measure(context_on(gpu, folder), chosen(), 60)
+        measure(context_on(gpu, folder), chosen(), 1e-9, resume=False)
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "README.md"}
+    assert files == {"notes.txt", "report.json", "probes/versions.json"}
 
 
 def test_a_part_that_is_cut_short_resumes(tmp_path):
-    part = chosen("mlp-make-b4-eager-fp32")[0]
+    part = chosen("mlp-make-b4-eager-fp32")[1]
     with FakeGpu(facts=SMALL) as gpu:
         machine = chosen("machine")
         cut = measure(context_on(gpu, tmp_path), [*machine, replace(part, reserve_s=1e9)], 60)
         assert statuses(cut) == {"machine": "done", part.name: "left"}
-        assert cut.parts[1].why.startswith("cut short: ")
-        assert "keys are not measured yet" in cut.parts[1].why
+        assert cut.parts[2].why.startswith("cut short: ")
+        assert "keys are not measured yet" in cut.parts[2].why
         assert not (tmp_path / part.file).exists()
         done = measure(context_on(gpu, tmp_path, keep_samples=True), [*machine, part], 60)
         assert (tmp_path / "profile.samples.jsonl.gz").exists()
@@ -217,17 +219,17 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
     (folder / "validations" / "mlp-make-b4-eager-fp32-strategies.json").unlink()
-    original = report_parts.validate
+    original = validations.validate
 
     def validate(job, names, *rest, **more):
         if "backward-fusion" in names:
             raise RuntimeError("an op failed")
         return original(job, names, *rest, **more)
 
-    monkeypatch.setattr(report_parts, "validate", validate)
+    monkeypatch.setattr(validations, "validate", validate)
     with FakeGpu(facts=SMALL) as gpu:
         report = measure(context_on(gpu, folder), chosen(), 60)
-    record = next(part for part in report.parts if part.status == "done")
+    record = next(part for part in report.parts[1:] if part.status == "done")
     rows = {row.strategy: row.status for row in Validation.load(folder / record.file).results}
     assert rows["backward-fusion"] == "skipped: RuntimeError: an op failed"
     assert {name for name, status in rows.items() if status == "ok"} == set(strategies.names(1)) - {"backward-fusion"}
@@ -236,7 +238,7 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
 
 def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
     names = [f"mlp-make-b4-{mode}-fp32-2-parts" for mode in ("eager", "graph")]
-    asked = [part for part in parts(MODELS[:1]) if part.name in names]
+    asked = chosen(*names, models=MODELS[:1])
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
@@ -262,19 +264,19 @@ def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
     with FakeGpu(facts=SMALL, partitionable=False) as gpu:
         report = measure(context_on(gpu, folder), chosen("machine", name), 60)
         assert statuses(report) == {"machine": "skipped", name: "unsuited"}
-        assert report.parts[1].why == "Fake GPU cannot be partitioned"
+        assert report.parts[2].why == "Fake GPU cannot be partitioned"
         page = gpu_report_page.readme(report, {})
     assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
     assert "this GPU cannot run 1" in page
 
 
 def test_scans_are_validated_together_with_plain_pytorch(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_parts, "SEQUENCES", ((8, 2),))
+    monkeypatch.setattr(validations, "SEQUENCES", ((8, 2),))
     name = "rnn_bitstream-8px-b2-graph-fp32-adam-foreach-scans"
     with FakeGpu(facts=SMALL) as gpu:
         done = measure(context_on(gpu, tmp_path), chosen("machine", name), 60)
     assert statuses(done) == {"machine": "done", name: "done"}
-    assert done.parts[1].same_numbers
+    assert done.parts[2].same_numbers
     document = Validation.load(tmp_path / "validations" / f"{name}.json")
     assert [(row.strategy, row.options.get("scan"), row.status) for row in document.results] == [
         ("baseline", None, "ok"), ("bppsa", "blelloch", "ok"), ("bppsa", "linear", "ok")
@@ -299,50 +301,55 @@ def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
         said = "profile.json.gz was begun with driver fake and is continued with fake.95.05; drivers of one major version count as the same"
         assert said in report.flags
         gpu.driver = "590.1"
+        with pytest.raises(
+            SchedcastError, match=r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"
+        ):
+            measure(context_on(gpu, folder), chosen(), 1e-9)
+        (folder / "report.json").unlink()
         with pytest.raises(SchedcastError, match=r"the driver is fake here, 590 there"):
-            context_on(gpu, folder)
+            measure(context_on(gpu, folder), chosen(), 1e-9)
 
 
 def test_a_killed_run_keeps_what_it_has(measured, tmp_path, monkeypatch):
     """The table and the archive are as new as the last finished part, while the next one is being measured."""
     folder, archive = tmp_path / "copy", tmp_path / "all.tgz"
     shutil.copytree(measured, folder)
-    (folder / "facts.json").unlink()
     for name in MEASURED[1:3]:
         (folder / "validations" / f"{name}.json").unlink()
     seen = []
-    original = report_parts.validate
+    original = validations.validate
 
     def validate(*arguments, **more):
         with tarfile.open(archive) as packed:
             report = json.loads(packed.extractfile("copy/report.json").read())
             page = packed.extractfile("copy/README.md").read().decode()
-        seen.append([part["name"] for part in report["parts"] if part["status"] == "done"])
+        assert not report["complete"]
+        seen.append([part["name"] for part in report["parts"][1:] if part["status"] == "done"])
         assert page.count("plain PyTorch |") == sum(
             part["status"] in ("done", "skipped") and "-b" in part["name"] for part in report["parts"]
         )
         return original(*arguments, **more)
 
-    monkeypatch.setattr(report_parts, "validate", validate)
-    monkeypatch.setattr(command, "parts", lambda targets: chosen())
+    monkeypatch.setattr(validations, "validate", validate)
     with FakeGpu(facts=SMALL) as gpu:
-        command.write(gpu, 60, True, folder, MODELS, False, True, LITTLE, archive)
+        command.write(in_process(context_on(gpu, folder)), chosen(), 60, folder, archive)
     assert seen == [[], ["mlp-make-b4-eager-fp32"]]
 
 
-def test_progress_says_how_much_time_is_left(measured, tmp_path, capsys, monkeypatch):
+def test_progress_says_how_much_time_is_left(measured, tmp_path, capsys):
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
-    (folder / "facts.json").unlink()
-    monkeypatch.setattr(command, "parts", lambda targets: chosen())
+    (folder / "validations" / "lenet5-b2-eager-fp32.json").unlink()
     with FakeGpu(facts=SMALL) as gpu:
-        command.write(gpu, 60, True, folder, MODELS, False, True, LITTLE)
+        command.write(in_process(context_on(gpu, folder)), chosen(), 60, folder, tmp_path / "copy.tar.gz")
     lines = capsys.readouterr().err.splitlines()
-    assert re.search(r" s  done      facts of the GPU \((60:00|5\d:\d\d) left\)$", lines[0])
+    assert re.search(r" s  done      lenet5 batch 2, eager, fp32: baseline \((60:00|5\d:\d\d) left\)$", lines[1])
     assert lines[-1] == f"report: {folder / 'README.md'}, all of it in {tmp_path / 'copy.tar.gz'}"
 
 
 # Scheduling, on simulated parts.
+
+VERSIONS = probes(())[0]
 
 
 class SimulatedParts:
@@ -352,23 +359,23 @@ class SimulatedParts:
         self.now_s = 0.0
         self.ran: list[str] = []
 
-    def part(self, name: str, guess_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Part:
-        def run(context: ReportContext) -> Result:
+    def part(self, name: str, guess_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Probe:
+        def run(context: Context) -> str:
             self.ran.append(name)
             self.now_s += takes_s
             if error is not None:
                 raise error
             (context.folder / name).touch()
-            return Result()
+            return ""
 
-        def earlier(context: ReportContext) -> Result | None:
-            return Result() if (context.folder / name).exists() else None
+        def earlier(context: Context) -> dict | None:
+            return {} if (context.folder / name).exists() else None
 
-        return Part(name, f"the part {name}", 1, name, "simulated", guess_s, 0.0, run, earlier)
+        return Probe(name, f"the part {name}", run, 1, file=name, kind="simulated", guess_s=guess_s, earlier=earlier)
 
-    def measure(self, folder: Path, parts: list[Part], minutes: float) -> GpuReport:
+    def measure(self, folder: Path, todo: list[Probe], minutes: float) -> GpuReport:
         with FakeGpu(facts=SMALL) as gpu:
-            return measure(context_on(gpu, folder, clock=lambda: self.now_s), parts, minutes)
+            return measure(context_on(gpu, folder, clock=lambda: self.now_s), [VERSIONS, *todo], minutes)
 
 
 def test_parts_that_do_not_fit_are_listed_and_measured_next_time(tmp_path):
@@ -389,7 +396,7 @@ def test_guesses_follow_the_times_of_earlier_parts(tmp_path):
     time = SimulatedParts()
     report = time.measure(tmp_path, [time.part("a", 10.0, 40.0), time.part("b", 10.0), time.part("c", 1.0, 4.0)], 55 / 60)
     assert statuses(report) == {"a": "done", "b": "left", "c": "done"}
-    assert report.parts[1].why == "about 40 s, 15 s were left"
+    assert report.parts[2].why == "about 40 s, 15 s were left"
 
 
 def test_a_failing_part_does_not_stop_the_others(tmp_path):
@@ -397,10 +404,10 @@ def test_a_failing_part_does_not_stop_the_others(tmp_path):
     todo = [time.part("refused", error=SchedcastError("too large; choose less")), time.part("full", error=MemoryError()), time.part("well")]
     report = time.measure(tmp_path, todo, 5)
     assert statuses(report) == {"refused": "failed", "full": "failed", "well": "done"}
-    refusal, full, _ = report.parts
+    _, refusal, full, _ = report.parts
     assert (refusal.why, refusal.where) == ("too large; choose less", "")
     assert full.why == "MemoryError"
-    assert full.where.startswith("report.py:")
+    assert full.where.startswith("probe.py:")
     assert "/" not in full.where
     time.ran.clear()
     assert statuses(time.measure(tmp_path, todo, 1e-9)) == {"refused": "failed", "full": "failed", "well": "skipped"}
@@ -408,10 +415,10 @@ def test_a_failing_part_does_not_stop_the_others(tmp_path):
     assert time.ran == ["new", "refused", "full"], "a part that failed may break the GPU again: it comes last"
 
 
-def test_an_unusable_gpu_ends_the_run(tmp_path, monkeypatch):
+def test_a_gpu_that_cannot_compute_any_more_is_said_so(tmp_path, monkeypatch):
+    """The next probe gets a new process; see test_runner."""
     time = SimulatedParts()
-    todo = [time.part("a"), time.part("breaks", error=RuntimeError("illegal memory access")), time.part("b")]
-    before = FakeGpu.synchronize
+    part, before = time.part("breaks", error=RuntimeError("illegal memory access")), FakeGpu.synchronize
 
     def synchronize(gpu, in_flight=None):
         if "breaks" in time.ran:
@@ -419,17 +426,17 @@ def test_an_unusable_gpu_ends_the_run(tmp_path, monkeypatch):
         before(gpu, in_flight)
 
     monkeypatch.setattr(FakeGpu, "synchronize", synchronize)
-    report = time.measure(tmp_path, todo, 5)
-    assert statuses(report) == {"a": "done", "breaks": "failed", "b": "left"}
-    assert report.parts[-1].why == "the GPU is unusable after breaks; start again"
-    assert GpuReport.load(tmp_path / "report.json").parts == report.parts
+    with FakeGpu(facts=SMALL) as gpu:
+        fields = in_process(context_on(gpu, tmp_path))(part, 60.0, 60.0, 0.0, lambda text: None)
+    assert (fields["status"], fields["why"], fields["usable"]) == ("failed", "RuntimeError: illegal memory access", False)
 
 
 def test_ctrl_c_leaves_a_folder_that_can_be_resumed(tmp_path):
     time = SimulatedParts()
     with pytest.raises(KeyboardInterrupt):
         time.measure(tmp_path, [time.part("a"), time.part("b", error=KeyboardInterrupt())], 5)
-    assert statuses(GpuReport.load(tmp_path / "report.json")) == {"a": "done", "b": "left"}
+    stopped = GpuReport.load(tmp_path / "report.json")
+    assert (statuses(stopped), stopped.parts[2].why, stopped.complete) == ({"a": "done", "b": "left"}, "stopped", False)
     assert statuses(time.measure(tmp_path, [time.part("a"), time.part("b")], 5)) == {"a": "skipped", "b": "done"}
 
 
@@ -437,14 +444,16 @@ def test_ctrl_c_leaves_a_folder_that_can_be_resumed(tmp_path):
 
 
 def test_the_parts_are_every_strategy_in_a_fixed_order():
-    all_parts = parts()
+    all_parts = probes()
     names = [part.name for part in all_parts]
-    assert names == [part.name for part in parts()]
+    assert names == [part.name for part in probes()]
     assert len(set(names)) == len(names)
     assert [part.priority for part in all_parts] == sorted(part.priority for part in all_parts)
-    assert names[:3] == ["machine", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"], "worth most in two minutes"
-    assert names[3:6] == ["resnet50-b64-eager-fp32-strategies", "resnet50-b64-graph-fp32-strategies", "facts"]
-    assert names[12:16] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
+    assert names[:4] == ["versions", "machine", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"], "worth most in two minutes"
+    assert names[4:7] == ["resnet50-b64-eager-fp32-strategies", "resnet50-b64-graph-fp32-strategies", "streams"]
+    assert names[7:10] == ["events", "captures", "host-calls"]
+    long = [part.name for part in all_parts if part.file]
+    assert long[11:15] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
     all_strategies = [case for _, case in cases() if case.variant == "strategies"]
     assert {case.target.model for case in all_strategies} == {target.model for target in TARGETS}
     assert {frozenset(case.strategies) for case in all_strategies} == {frozenset(strategies.names(1))}
@@ -457,39 +466,30 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.variant == "scans"]
     assert len(scans) == 2 * len(SEQUENCES)
     assert scans[-2:] == [(10_000, 16, "eager"), (10_000, 16, "graph")]
-    twice = [part.name for part in parts([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
+    twice = [part.name for part in probes([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
     adam = [(case.form, case.mode) for _, case in cases() if case.variant == "fusion"]
     assert len(adam) == 6
-    assert all(set(part.file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and part.file.count("/") <= 1 for part in all_parts)
+    files = [part.file for part in all_parts if part.file]
+    assert all(set(file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and file.count("/") <= 1 for file in files)
 
 
 def test_where_reports_go(tmp_path, monkeypatch):
-    assert command.default_place("NVIDIA H200") == Path(documents.__file__).parent / "data" / "nvidia-h200"
+    assert command.default_place("NVIDIA H200") == Path(documents.__file__).parents[1] / "data" / "nvidia-h200"
     monkeypatch.setattr(command.traces, "__file__", str(tmp_path / "traces" / "__init__.py"))
     assert command.default_place("NVIDIA H200") == Path("gpu-report-nvidia-h200")
 
 
-def test_the_command_without_a_gpu(schedcast, tmp_path):
-    refused(schedcast.call("gpu-report", "--out", tmp_path / "out"), "PyTorch")
-    refused(schedcast.call("gpu-report", "--json"), "PyTorch")
-    refused(schedcast.call("gpu-report", "--device", "cpu"), "--device cpu", "schedcast demo")
-    refused(schedcast.call("gpu-report", "--minutes", "0"), "--minutes is 0")
-    refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
-    refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
-    assert not list(tmp_path.iterdir())
-
-
 def test_pipelines_are_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
     """Within 3 %: the steps of so small a model are measured coarsely. The numbers are those that the weights' age gives."""
-    (part,) = [part for part in parts(MODELS[:1]) if part.name == "mlp-make-b4-eager-fp32-2-stages"]
+    part = "mlp-make-b4-eager-fp32-2-stages"
     folder = tmp_path / "copy"
     shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
-        done = measure(context_on(gpu, folder), [part], 60)
-    assert statuses(done) == {part.name: "done"}
+        done = measure(context_on(gpu, folder), chosen(part, models=MODELS[:1]), 60)
+    assert statuses(done) == {part: "done"}
     assert done.same_numbers
-    rows = Validation.load(folder / "validations" / f"{part.name}.json").ran
+    rows = Validation.load(folder / "validations" / f"{part}.json").ran
     assert [row.strategy for row in rows] == ["baseline", "gpipe", "1f1b", "zero-bubble", "stale-pipeline"]
     assert {row.shares.measured for row in rows} == {1.0}
     assert max(abs(row.error) for row in rows) == pytest.approx(0.0, abs=0.03), [(row.strategy, row.error) for row in rows]

@@ -1,0 +1,218 @@
+"""Whether optimizers, plans and attention compute what plain PyTorch does, and how far plain PyTorch is from itself."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from calibrate.cuda.testbed import GpuTestbed
+from calibrate.numerics import TOLERANCE, Expected, steps_to_compare
+from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Probe
+from executors.binding import apply_views
+from executors.cuda.driver import Driver
+from executors.kernels.lowering.attention import KERNELS, Call, choice
+from executors.kernels.update import apply_update, initial_state, torch_optimizer
+from executors.tensors import job_tensors
+from simulator.engine.costs.model import CostModel
+from simulator.model.built import Built
+from simulator.model.job import Job
+from simulator.model.user_code import brief
+from simulator.plan.bodies.update import STATE, Update, forms
+from simulator.plan.plan import Plan
+from simulator.strategies import registry as strategies
+from traces.errors import SchedcastError
+
+#: Shapes of the parameters that are updated, of which 1x1 weights in channels-last have ambiguous strides, and updates.
+_SHAPES, _STEPS = [(7, 5), (3,), (), (2, 3, 3, 3), (8, 4, 1, 1)], 5
+#: Relative differences of updates up to this are another order of two roundings.
+_ROUNDING = 1e-6
+#: The plans: in order on one stream, on several streams, and, for recurrent models, by a scan.
+_STRATEGIES = ("baseline", "turbodl", "bppsa")
+#: A plan may differ from plain PyTorch by so many times what plain PyTorch differs from itself.
+_TIMES = 10.0
+#: The largest relative difference of an attention.
+_ATTENTION = {"float32": 1e-3, "bfloat16": 5e-2}
+_RESULTS = ("out", "grad_query", "grad_key", "grad_value")
+Tensors = dict[str, torch.Tensor]
+
+
+def _updates(context: Context) -> str:
+    """Every optimizer, in every form, computes what torch.optim does, also for channels-last 1x1 weights of ambiguous strides."""
+    differences: dict[str, float | str] = {}
+    for name in (f"{optimizer}:{form}" for optimizer in STATE for form in forms(optimizer)):
+        difference: float | str
+        try:
+            difference = _update_difference(context.driver, *name.split(":"))
+        except Exception as error:
+            difference = brief(error)
+        differences[name] = difference
+        context.figure("differences", differences)
+        if not (isinstance(difference, float) and difference <= _ROUNDING):
+            context.fault(WRONG, f"the update {name} must equal torch.optim's: {difference}")
+    return "every update equals torch.optim's"
+
+
+def _update_difference(driver: Driver, optimizer: str, form: str) -> float:
+    """The largest difference from torch.optim after some steps, relative to the largest parameter."""
+    driver.use(driver.stream())
+    driver.seed(3)
+    initial = [torch.randn(shape, device=driver.device) for shape in _SHAPES]
+    initial = [p.to(memory_format=torch.channels_last) if p.dim() == 4 else p for p in initial]
+    ours = [p.clone() for p in initial]
+    operands = [t for p in ours for t in (p, *initial_state(optimizer, p).values())]
+    theirs = [p.clone().requires_grad_() for p in initial]
+    plain = torch_optimizer(optimizer, form, theirs)
+    body = Update(optimizer, form, tuple(f"p{index}" for index in range(len(ours))))
+    for _ in range(_STEPS):
+        gradients = [torch.randn_like(p) for p in ours]
+        gradients[-1] = gradients[-1].contiguous()  # as a convolution's backward may return it
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        plain.step()
+        apply_update(body, gradients, operands, capturable=True)
+    driver.synchronize()
+    largest = max(float(p.detach().abs().max()) for p in theirs)
+    return max(float((a - b.detach()).abs().max()) for a, b in zip(ours, theirs, strict=True)) / largest
+
+
+def _plans(precision: str, layout: str, context: Context) -> str:
+    """How far plain PyTorch is from itself, plans are from themselves, and plans are from plain PyTorch: eagerly and in graphs."""
+    worst = 0.0
+    for asked in context.scale.image_jobs if layout == "nhwc" else context.scale.jobs:
+        job = replace(asked, precision=precision, layout=layout)
+        for mode in ("eager", "graph"):
+            name = f"{job.label}, {mode}"
+            differences = context.attempt(name, partial(_differences, context, job, mode), f"{name}, {precision} must run")
+            if differences is None:
+                continue
+            own = differences["plain, plain"]
+            bound = max(TOLERANCE[precision], _TIMES * own)
+            for pair, difference in differences.items():
+                if isinstance(difference, float) and pair != "plain, plain":
+                    worst = max(worst, difference)
+                    if not difference <= bound:
+                        differ = f"{pair} differ by {difference:.2g}, bound {bound:.2g}"
+                        context.fault(WRONG, f"the numbers of {name}, {precision} must agree: {differ}")
+            if own > TOLERANCE[precision]:
+                context.fault(UNCERTAIN, f"judge {name}, {precision} by repeated runs: plain PyTorch differs from itself by {own:.2g}")
+    return f"plans compute what plain PyTorch does: the largest relative difference is {worst:.2g}"
+
+
+def _differences(context: Context, job: Job, mode: str) -> dict[str, float | str]:
+    """The relative differences of gradients by pair; a reason in words for a strategy that does not apply."""
+    testbed = GpuTestbed(context.driver, mode, job.precision, context.scale.effort)
+    machine = testbed.machine(None)
+    testbed.open(machine)
+    backend, built = testbed.backend, job.build()
+    steps = steps_to_compare(backend)
+    expected, again = (Expected.of(job, built, steps, backend).gradients for _ in range(2))
+    differences: dict[str, float | str] = {"plain, plain": _difference(again, expected)}
+    for name in _STRATEGIES:
+        if name == "bppsa" and not job.model.startswith("rnn"):
+            continue
+        try:
+            strategy, options = strategies.parse(name)
+            plan = strategy.plan(job, machine, CostModel(machine, None), options)
+        except SchedcastError as error:
+            differences[name] = str(error)
+            continue
+        first, second = (_gradients(job, built, plan, testbed, steps) for _ in range(2))
+        differences[f"{name}, {name}"] = _difference(second, first)
+        differences[f"{name}, plain"] = _difference(first, expected)
+    return differences
+
+
+def _gradients(job: Job, built: Built, plan: Plan, testbed: GpuTestbed, steps: int) -> Tensors:
+    names = tuple(sorted({operand.value for operand in plan.gradients.values()}))
+    program = testbed.backend.load(plan, job_tensors(job, built, job.graph()), job.seed, keep=names)
+    program.run(steps)
+    program.sync()
+    gradients = {name: apply_views(program.kept[operand.value], operand).clone() for name, operand in plan.gradients.items()}
+    testbed.driver.synchronize()  # before the program's own tensors are freed
+    return gradients
+
+
+def _difference(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
+    """max|a - b| / max|b| over all tensors together; infinity is shown as the largest float, since JSON has no infinity."""
+    largest = max(float(expected[name].abs().max()) for name in actual)
+    ratio = max(float((actual[name] - expected[name]).abs().max()) for name in actual) / (largest or 1.0)
+    return ratio if ratio - ratio == 0 else 1e308
+
+
+def _attention(context: Context) -> str:
+    """Which kernel PyTorch chooses for attention, whether plans compute the same with it, and whether its results have the strides planned.
+
+    Plans are captured on the CPU, so their strides are those of the CPU's kernel. A result with other strides is copied, which plain
+    PyTorch does not do.
+    """
+    chosen: dict[str, str] = {}
+    for dtype in ("float32", "bfloat16"):
+        for causal in (False, True):
+            name = f"{dtype}, causal" if causal else dtype
+            figures = context.attempt(name, partial(_attention_case, context, dtype, causal), f"attention must run ({name})")
+            if figures is None:
+                continue
+            chosen[name] = figures["kernel"]
+            if not figures["difference"] <= _ATTENTION[dtype]:
+                context.fault(WRONG, f"plans must compute attention ({name}) as PyTorch does: they differ by {figures['difference']:.2g}")
+            other = [result for result in _RESULTS if figures["strides"][result] != figures["planned_strides"][result]]
+            if other:
+                context.fault(UNCERTAIN, f"expect copies of attention's results ({name}) in plans: {', '.join(other)} have other strides")
+    kernels = ", ".join(f"{kernel} for {name}" for name, kernel in chosen.items())
+    return f"plans compute attention as PyTorch does, with the kernels {kernels}"
+
+
+def _attention_case(context: Context, dtype: str, causal: bool) -> dict:
+    driver = context.driver
+    driver.set_precision("fp32")
+    driver.use(driver.stream())
+    driver.seed(0)
+    batch, heads, length, width = context.scale.sequence
+    shape = (batch, length, heads, width)  # the layout in which nn.MultiheadAttention has its heads
+    q, k, v, grad = (torch.randn(shape, device=driver.device).to(getattr(torch, dtype)).transpose(1, 2) for _ in range(4))
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    plain = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=causal)
+    plain.backward(grad)
+    call = Call(q, k, v, None, causal, None)
+    kernel = choice(call)
+    results = _results(kernel, call, grad)
+    expected = [plain.detach(), *(leaf.grad for leaf in leaves)]
+    driver.synchronize()
+    on_cpu = Call(q.cpu(), k.cpu(), v.cpu(), None, causal, None)
+    return {
+        "kernel": kernel,
+        "kernels": _kernel_names(driver, kernel, call, grad),
+        "difference": max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(results, expected, strict=True)),
+        "strides": {name: list(tensor.stride()) for name, tensor in zip(_RESULTS, results, strict=True)},
+        "planned_strides": {
+            name: list(tensor.stride()) for name, tensor in zip(_RESULTS, _results("cpu", on_cpu, grad.cpu()), strict=True)
+        },
+    }
+
+
+def _results(kernel: str, call: Call, grad: torch.Tensor) -> list[torch.Tensor]:
+    """The output, and the gradients of query, key and value."""
+    out, logsumexp, saved = KERNELS[kernel].forward(call)
+    return [out, *KERNELS[kernel].backward(grad, call, out, logsumexp, saved)]
+
+
+def _kernel_names(driver: Driver, kernel: str, call: Call, grad: torch.Tensor) -> list[str]:
+    """The kernels that forward and backward launch, shortened; none if the profiler is refused."""
+    profiled = driver.kernels([lambda: _results(kernel, call, grad)]) or [[]]
+    return [launched.name[:100] for launched in profiled[0]]
+
+
+def _numerics(name: str, words: str, precision: str, layout: str = "nchw", priority: int = 5) -> Probe:
+    asks = f"Do plans compute what plain PyTorch does, eagerly and in graphs, {words}?"
+    return Probe(name, asks, partial(_plans, precision, layout), priority, 120.0)
+
+
+PROBES = (
+    Probe("updates", "Does every optimizer compute what torch.optim does?", _updates, 4),
+    _numerics("numerics-fp32", "in fp32", "fp32"),
+    _numerics("numerics-bf16", "in bf16", "bf16"),
+    Probe("attention", "Which kernel computes attention, with which strides, and equal numbers?", _attention, 5, 75.0),
+    _numerics("numerics-nhwc", "in fp32 and channels-last", "fp32", "nhwc", 6),
+)

@@ -1,0 +1,144 @@
+"""How long kernels take: one after another, under the profiler, on fewer SMs, beside others, and split in two."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import pairwise
+
+import torch
+
+from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
+from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
+from calibrate.cuda.co_runs import co_runs, named_kernels
+from calibrate.cuda.testbed import SPLITS
+from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
+
+#: A tiny kernel that follows another later than this is held up: by a debugger, a profiler, or a host that waits for every launch.
+_LONGEST_S = 15e-6
+_SESSIONS, _CALLS, _NODES = 3, 200, 100
+#: The host's and a graph's times may grow by this share after a profiler session.
+_GROWTH = 0.1
+
+
+def _cadence(context: Context) -> str:
+    """The time from one tiny kernel to the next: in a graph on one stream and across two, and eagerly with the host far ahead."""
+    bench = Bench(context.driver, effort=context.scale.effort)
+    seconds = {}
+    measures = {"in a graph": cadence_s, "across two streams of a graph": cross_cadence_s, "eagerly": launch_cadence_s}
+    for words, measure in measures.items():
+        seconds[words] = measure(bench)
+        context.figure("seconds", seconds)
+    tiny = tiny_kernel(bench.driver)
+    issue_s = statistics.median(bench.host_s(tiny, _CALLS))
+    nothing, kernel = bench.between([lambda: None, tiny], rounds=100)
+    steps = sorted({round(second * 1e9) for second in kernel})
+    context.figure("issue_s", issue_s)
+    context.figure("timer_of_nothing_s", min(nothing))
+    context.figure("timer_tick_s", min((b - a for a, b in pairwise(steps)), default=0) * 1e-9)
+    if seconds["eagerly"] >= 0.9 * issue_s:
+        context.fault(UNCERTAIN, f"the host was not ahead, so the eager gap is unknown: {issue_s * 1e6:.2f} us per launch")
+    for words, taken_s in seconds.items():
+        if taken_s > _LONGEST_S:
+            context.fault(WRONG, f"find what holds up every kernel: {words}, a tiny one follows another after {taken_s * 1e6:.1f} us")
+    shown = ", ".join(f"{taken_s * 1e6:.2f} us {words}" for words, taken_s in seconds.items())
+    return f"a tiny kernel follows another after {shown}: the eager gap is a fact of its own if it differs from the graph's"
+
+
+def _profiler(context: Context) -> str:
+    """Later profiler sessions of a process list all kernels, with captures between them, and cost the host nothing after them."""
+    driver = context.driver
+    bench = Bench(driver, effort=context.scale.effort)
+    x, tiny, gemm = torch.ones(1 << 16, device=driver.device), tiny_kernel(driver), named_kernels(driver, context.scale.kernels)["gemm"]
+    works: list[Issue] = [lambda: x.add_(1), lambda: None, lambda: (x.mul_(2), x.add_(1))]
+    bench.run(lambda: [work() for work in works])
+
+    def times() -> dict[str, float]:
+        return {"launch_s": statistics.median(bench.host_s(tiny, _CALLS)), "graph_node_s": bench.slope_s(repeated(tiny), _NODES)}
+
+    bench.run(tiny)
+    before, after = times(), []
+    gemm_s, profiled_s = _kernel_s(bench, gemm), None
+    context.figure("before", before)
+    counts: list[list[int] | None] = []
+    for _ in range(_SESSIONS):
+        driver.use(bench.stream)
+        kernels = driver.kernels([*works, gemm])
+        counts.append(None if kernels is None else [len(of_work) for of_work in kernels[: len(works)]])
+        profiled_s = profiled_s if kernels is None else sum(kernel.seconds for kernel in kernels[-1])
+        after.append(times())  # captures and replays graphs
+        context.figure("kernels_by_session", counts)
+        context.figure("after_session", after)
+    context.figure("product", {"graph_s": gemm_s, "profiler_s": profiled_s, "inflation": profiled_s and profiled_s / gemm_s})
+    if counts[0] is None:
+        context.fault(UNCERTAIN, "let the profiler see kernels: it is refused, so grids are guessed from times on partitions")
+    elif any(count != [1, 0, 2] for count in counts):
+        context.fault(WRONG, f"every profiler session must list the kernels (1, 0 and 2): by session they are {counts}")
+    for name, words in (("launch_s", "launching a kernel"), ("graph_node_s", "a graph's node")):
+        growth = after[-1][name] / before[name] - 1 if before[name] else 0.0
+        if growth > _GROWTH:
+            what = "detach CUPTI, or measure before the first session" if name == "launch_s" else "measure graphs before the first session"
+            context.fault(WRONG, f"{what}: after {_SESSIONS} profiler sessions {words} takes {100 * growth:.0f} % longer")
+    return f"{_SESSIONS} profiler sessions list all kernels, and cost nothing afterwards"
+
+
+def _kernels(context: Context) -> str:
+    """Seconds of a few kernels. Each case is measured by itself, so that one failure leaves the rest."""
+    driver, scale = context.driver, context.scale
+    bench = Bench(driver, effort=scale.effort)
+
+    def on_halves() -> list[dict[str, object]]:
+        first, second = driver.partitions(2)
+        pairs = co_runs(driver, scale.kernels, (first, second), scale.effort)
+        return [asdict(pair) | {"slow_downs": pair.slow_downs} for pair in pairs]
+
+    cases: dict[str, tuple[Callable[[], object], int]] = {
+        "seconds_by_sms": (lambda: _by_sms(context, bench), SUBSTITUTE),
+        "co_runs_on_halves": (on_halves, SUBSTITUTE),  # calibration co-runs the same kernels on the whole GPU
+        "convolution_backward": (lambda: _split_backward(context, bench), WRONG),
+    }
+    with objects_kept():
+        for name, (case, worth) in cases.items():
+            context.attempt(name, case, f"measure {name.replace('_', ' ')}", worth)
+    return "the times of kernels are known by SMs, beside others and split"
+
+
+def _by_sms(context: Context, bench: Bench) -> dict[str, dict[int, float]]:
+    """Seconds of a matrix product and of a copy, by the number of SMs that they may use."""
+    driver, kernels = context.driver, named_kernels(context.driver, context.scale.kernels)
+    parts = [driver.partitions(count)[0] for count in SPLITS]
+    benches = {driver.facts.sms: bench, **{part.sms: Bench(driver, part, context.scale.effort) for part in parts}}
+    return {name: {sms: _kernel_s(of_part, kernels[name]) for sms, of_part in benches.items()} for name in ("gemm", "copy")}
+
+
+def _split_backward(context: Context, bench: Bench) -> dict[str, float]:
+    """Seconds of a convolution's whole backward op and of its two halves: the gradient of the input, and of the parameters."""
+    (batch, channels, edge), device = context.scale.convolution, bench.driver.device
+    grad, x = (torch.randn(batch, channels, edge, edge, device=device) for _ in range(2))
+    weight = torch.randn(channels, channels, 3, 3, device=device)
+
+    def backward(*mask: bool) -> Issue:
+        rest = ([channels], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, list(mask))
+        return lambda: torch.ops.aten.convolution_backward(grad, x, weight, *rest)
+
+    masks = {"joint_s": (True, True, True), "input_s": (True, False, False), "parameters_s": (False, True, True)}
+    return {name: _kernel_s(bench, backward(*mask)) for name, mask in masks.items()}
+
+
+def _kernel_s(bench: Bench, issue: Issue) -> float:
+    """Median seconds of a piece of work, from graphs as long as calibration uses."""
+    bench.run(issue)
+    seconds = bench.slope_s(repeated(issue), bench.effort.fewest_copies, rounds=2)
+    return bench.slope_s(repeated(issue), bench.effort.copies(seconds))
+
+
+def _sessions(name: str, words: str, teardown: str) -> Probe:
+    asks = f"Do later profiler sessions list all kernels, and cost nothing afterwards, {words}?"
+    return Probe(name, asks, _profiler, 4, 75.0, {"TEARDOWN_CUPTI": teardown})
+
+
+PROBES = (
+    _sessions("profiler", "with CUPTI detached after each", "1"),
+    _sessions("profiler-attached", "with CUPTI left attached", "0"),  # as PyTorch does by default
+    Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, 6),
+    Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, 6, 120.0),
+)

@@ -1,0 +1,364 @@
+"""Runs probes one by one, each in a process of its own, within the given time. The document is on disk after every probe.
+
+A later call with the same folder runs the probes that have no answer yet.
+"""
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import calibrate
+from calibrate.identity import same_device
+from calibrate.preflight.child import QUIET
+from calibrate.preflight.probe import BLOCKS, GRACE_S, Context, Probe
+from calibrate.preflight.validations import TARGETS, Target
+from traces.documents.comparison import Validation
+from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, GpuReport, Mend, PartRecord, fix_first, summarise
+from traces.documents.profile import Identity
+from traces.documents.profile_files import samples_path
+from traces.documents.shipped import FILES
+from traces.errors import SchedcastError, UnusableFileError
+from traces.files import read_json
+
+#: A probe is begun only if at least this share of its expected time is left.
+SURE = 0.5
+#: A process that opens the GPU, that is told to stop, or that should have stopped by itself, is given up after so many seconds.
+_OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
+#: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
+_LONG, _LAST_WORDS = "long", 300
+Tell = Callable[[GpuReport, PartRecord | None], None]
+Show = Callable[[str], None]
+#: Runs a probe: it, its limit, the seconds that are left and those to reserve, and what is shown meanwhile. Returns fields of its record,
+#: and why the GPU is `unusable` if it could not be opened.
+Ask = Callable[[Probe, float, float, float, Show], dict[str, Any]]
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a process of ours: it imports the packages that this process runs."""
+    root = str(Path(calibrate.__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
+
+
+class Processes:
+    """Runs probes in processes: a quick one in its own, long ones in a common one until it crashes or hangs. Only one lives at a time.
+
+    `opener` names the function that opens the GPU; see `child`.
+    """
+
+    def __init__(self, folder: Path, opener: str, targets: Sequence[Target] = TARGETS, samples: bool = False):
+        models = [(target.model, target.batch) for target in targets]
+        self._outputs = folder / OUTPUTS
+        self._request = json.dumps({"opener": opener, "folder": str(folder), "targets": models, "samples": samples})
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def look(self, wait_s: float, show: Show) -> tuple[str, float | None]:
+        """Wait as `calibrate.quiet` does. Returns the GPU's name and what others take of it. Raises SchedcastError if unusable."""
+        self._start(Path(os.devnull), {})
+        try:
+            reply = self._exchange(_OPENING_S + wait_s, (QUIET, wait_s, 0.0), show)
+        except (EOFError, OSError) as error:
+            raise SchedcastError("the GPU could not be opened; schedcast gpu-first --out DIR keeps what its process says") from error
+        finally:
+            self.close()
+        if "unusable" in reply:
+            raise SchedcastError(reply["unusable"])
+        return reply["product"], reply["busy_share"]
+
+    def ask(self, probe: Probe, limit_s: float, left_s: float, reserve_s: float, show: Show) -> dict[str, Any]:
+        """See `Ask`."""
+        quick = probe.file is None
+        self._outputs.mkdir(parents=True, exist_ok=True)
+        log, figures = (self._outputs / f"{name}" for name in (f"{probe.name if quick else _LONG}.log", f"{probe.name}.json"))
+        figures.unlink(missing_ok=True)
+        if quick or self._process is None or self._process.poll() is not None:
+            self._start(log, probe.environment, "w" if quick else "a")
+        try:
+            reply = self._exchange(limit_s, (probe.name, left_s, reserve_s), show)
+        except TimeoutError:
+            self.close()
+            if limit_s < probe.limit_s:
+                return _unanswered("left", f"it did not end within the {limit_s:.0f} s that were left", figures)
+            return _unanswered("failed", f"it did not end within {limit_s:.0f} s, so a kernel or a wait may hang", figures)
+        except (EOFError, OSError):
+            return _unanswered("failed", f"its process ended with {self._ended()}{_last_words(log)}", figures)
+        except BaseException:
+            self._process.send_signal(signal.SIGINT)  # it saves what it has
+            self.close(_STOPPING_S)
+            raise
+        if quick or "unusable" in reply or not reply["usable"]:
+            self.close()
+        if "unusable" in reply:
+            return {"status": "failed", "why": f"the GPU could not be opened: {reply['unusable']}", **reply}
+        return reply
+
+    def close(self, patience_s: float = 0.0) -> None:
+        """End the process, after `patience_s` seconds at most. One within a driver call may not end: others are started all the same."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._connection.close()
+        for seconds in (patience_s, 5.0):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            process.kill()
+
+    def _start(self, log: Path, environment: Mapping[str, str], mode: str = "w") -> None:
+        self.close()
+        self._connection, theirs = Pipe()
+        handle = theirs.fileno()
+        command = [sys.executable, "-P", "-m", "calibrate.preflight.child", str(handle), self._request]
+        with theirs, log.open(mode) as output:
+            more: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": [handle]}
+            # A group of its own, since Ctrl-C would reach it twice.
+            self._process = subprocess.Popen(command, env={**child_environment(), **environment}, process_group=0, **more)
+
+    def _exchange(self, limit_s: float, request: tuple[str, float, float], show: Show) -> dict[str, Any]:
+        """The process's reply. Raises TimeoutError after `limit_s` seconds, and EOFError or OSError if the process has ended."""
+        end_s = time.monotonic() + limit_s
+        self._connection.send(request)
+        while self._connection.poll(max(0.0, end_s - time.monotonic())):
+            reply = self._connection.recv()
+            if isinstance(reply, dict):
+                return reply
+            done, total, text = reply
+            show(f"{request[0]} {done}/{total} {text}")
+        raise TimeoutError
+
+    def _ended(self) -> str:
+        """How the process ended."""
+        process = self._process
+        self.close(5.0)
+        if process.returncode is None:
+            return "no exit status: it does not end"
+        return signal.Signals(-process.returncode).name if process.returncode < 0 else f"exit status {process.returncode}"
+
+
+def _unanswered(status: str, why: str, figures: Path) -> dict[str, Any]:
+    """Fields of the record of a probe without an answer, with the figures that its process left."""
+    return {"status": status, "why": why, "figures": read_json(figures, "figures") if figures.exists() else {}}
+
+
+def _last_words(log: Path) -> str:
+    with suppress(OSError):
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return f": {lines[-1][-_LAST_WORDS:]}" if lines else ""
+    return ""
+
+
+@dataclass
+class Runner:
+    """One call.
+
+    The first of `probes` says which GPU it is, and is run in every call. `tell` is called with the document and the latest answer. `only`:
+    the quick probes to run, even if they have answers (default: all without an answer). Without `long`, no long ones are run. `records`
+    holds the current record of each probe by name.
+    """
+
+    folder: Path
+    probes: Sequence[Probe]
+    minutes: float
+    ask: Ask
+    tell: Tell = lambda report, latest: None
+    show: Show = lambda text: None
+    resume: bool = True
+    only: Sequence[str] = ()
+    long: bool = True
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Begin to count the time."""
+        self.begin_s = self.clock()
+        self.device: dict[str, Any] = {}
+        self.versions: dict[str, str] = {}
+        self.context: Context | None = None
+        self.records = {probe.name: _record(probe, status="left", why="not begun") for probe in self.probes if self._wanted(probe)}
+        self._earlier = _earlier(self.folder) if self.resume else None
+
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return 60 * self.minutes - (self.clock() - self.begin_s)
+
+    def run(self) -> GpuReport:
+        """Run the probes and return the document, which is also on disk.
+
+        Those that failed before come last, since one of them may break the GPU again. If interrupted, what was measured stays. Raises
+        SchedcastError if there is no GPU that can be used, or if the folder is of another one.
+        """
+        first, *rest = self.probes
+        self._identify(first)
+        todo = self._todo(rest)
+        self.tell(self.write(), self.records[first.name])
+        unopened = 0
+        for position, probe in enumerate(todo):
+            expected_s, left_s = probe.guess_s * self._ratio(probe.kind), self.left_s()
+            if left_s <= 0 or expected_s * SURE > left_s:
+                self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
+                continue
+            unopened = 0 if self.attempt(probe, min(probe.limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
+            self.tell(self.write(), self.records[probe.name])
+            if unopened == 2:
+                for other in todo[position + 1 :]:
+                    self._leave(other, f"the GPU is unusable after {probe.name}; start again")
+                break
+        report = self.write(complete=True)
+        self.tell(report, None)
+        return report
+
+    def attempt(self, probe: Probe, limit_s: float) -> bool:
+        """Run a probe. Returns whether the GPU could be opened."""
+        begin_s = self.clock()
+        self.show(probe.name)
+        try:
+            fields = self.ask(probe, limit_s, self.left_s(), probe.reserve_s * self._ratio(probe.kind), self.show)
+        except KeyboardInterrupt:
+            if probe is not self.probes[0]:  # else an earlier call's answers are not in the records yet
+                self._leave(probe, "stopped")
+                self.write()
+            raise
+        record = _record(probe, seconds=round(self.clock() - begin_s, 1), **fields)
+        if record.status == "failed" and probe.file is None:
+            why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
+            record = record.model_copy(update={"mend": (*record.mend, Mend(worth=BLOCKS, text=why))})
+        self.records[probe.name] = record
+        if "unusable" in fields and probe is self.probes[0]:
+            raise SchedcastError(fields["unusable"])
+        return "unusable" not in fields
+
+    def write(self, complete: bool = False) -> GpuReport:
+        """The document as it is now, written to disk."""
+        records = tuple(self.records.values())
+        context = self.context
+        report = GpuReport(
+            fix_first=fix_first(records),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            versions=self.versions,
+            device=self.device,
+            identity=context.identities[False].model_dump(mode="json") if context is not None else {},
+            minutes=self.minutes,
+            seconds=round(self.clock() - self.begin_s, 1),
+            parts=records,
+            flags=(*(context.notes if context is not None else ()), *_merge_flags(record.flags for record in records)),
+            complete=complete,
+        )
+        validations: list[tuple[str, Validation]] = list(report.read_validations(self.folder).items())
+        report = report.model_copy(update={"summary": summarise(validations)})
+        report.save(self.folder / REPORT)
+        return report
+
+    def _wanted(self, probe: Probe) -> bool:
+        return probe.file is None or (self.long and not self.only)
+
+    def _identify(self, first: Probe) -> None:
+        """Run the first probe. If there is no GPU, nothing is left behind; if the call is killed meanwhile, the next one can go on."""
+        new = not any((self.folder / name).exists() for name in (REPORT, FIRST))
+        if new:
+            self.write()
+        try:
+            self.attempt(first, first.limit_s)
+        except SchedcastError:
+            if new:
+                for path in (self.folder / REPORT, *(self.folder / OUTPUTS / f"{first.name}.{kind}" for kind in ("json", "log"))):
+                    path.unlink(missing_ok=True)
+                for folder in (self.folder / OUTPUTS, self.folder):
+                    with suppress(OSError):  # it holds something else
+                        folder.rmdir()
+            raise
+        figures: dict[str, Any] = self.records[first.name].figures
+        self.device = dict(figures.get("device", {}))
+        self.versions = {name: str(version) for name, version in figures.get("versions", {}).items()}
+        before = self._earlier.device if self._earlier is not None else {}
+        if before and self.device and not same_device(before, self.device):
+            names = [" ".join(str(of.get(name)) for name in ("name", "sms", "driver", "cuda", "torch")) for of in (before, self.device)]
+            raise SchedcastError(
+                f"{self.folder} is of another machine or software ({names[0]} there, {names[1]} here); choose another --out, or replace all"
+                " with --no-resume"
+            )
+        if not self.resume:
+            self._clear(first)
+        if "identity" in figures:
+            context = Context(None, folder=self.folder)
+            context.identities = {tf32: Identity.model_validate(figures["identity"][str(tf32)]) for tf32 in FILES}
+            context.profiles  # noqa: B018 - raises if the folder is of another GPU, before anything is measured
+            self.context = context
+
+    def _clear(self, first: Probe) -> None:
+        """Remove the files of an earlier report, the document itself first, so that no file is taken for a part of this one."""
+        outputs = [path for path in sorted((self.folder / OUTPUTS).glob("*.*")) if path.stem != first.name]
+        profiles = [self.folder / name for name in FILES.values()]
+        documents = [self.folder / name for name in (REPORT, FIRST, FACTS)]
+        validations = sorted((self.folder / VALIDATIONS).glob("*.json"))
+        for path in (*documents, *validations, *profiles, *map(samples_path, profiles), *outputs):
+            path.unlink(missing_ok=True)
+
+    def _todo(self, rest: list[Probe]) -> list[Probe]:
+        """The probes to run. The records of the others become those of earlier calls."""
+        earlier = {record.name: record for record in self._earlier.parts} if self._earlier is not None else {}
+        todo = []
+        for probe in rest:
+            record, result = earlier.get(probe.name), None
+            if probe.file is not None:  # its file decides
+                result = probe.earlier(self.context) if self.context is not None else None
+            elif record is not None and record.measured:
+                result = {}
+            if result is not None or (record is not None and record.status == "failed"):
+                known = record is not None and (record.measured or result is None)
+                fields = record.model_dump(exclude={"name", "title", "priority", "file"}) if known else {}
+                self.records[probe.name] = _record(probe, **(fields if result is None else {**fields, "status": "skipped", **result}))
+            if probe.name in self.only or (not self.only and result is None and self._wanted(probe)):
+                todo.append(probe)
+        self.records = {probe.name: self.records[probe.name] for probe in self.probes if probe.name in self.records}
+        return sorted(todo, key=lambda probe: self.records[probe.name].status == "failed")
+
+    def _leave(self, probe: Probe, why: str) -> None:
+        """Record that a probe was not run. One that has an answer keeps it, and one that failed before stays last in the next call."""
+        if self.records[probe.name].status == "left":
+            self.records[probe.name] = _record(probe, status="left", why=why)
+
+    def _ratio(self, kind: str) -> float:
+        """Median ratio of the time that probes of a kind took to the time guessed; 1 if none was measured."""
+        guesses = {probe.name: probe.guess_s for probe in self.probes if probe.kind == kind}
+        done = [r for r in self.records.values() if r.measured and r.name in guesses and r.seconds is not None]
+        return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
+
+
+def _record(probe: Probe, **fields: Any) -> PartRecord:
+    return PartRecord(name=probe.name, title=probe.asks, priority=probe.priority, file=probe.file, **fields)
+
+
+def _earlier(folder: Path) -> GpuReport | None:
+    """The document of an earlier call; None if there is none, or if it is damaged (then the files of the long probes decide)."""
+    for name in (REPORT, FIRST):
+        with suppress(UnusableFileError):
+            return GpuReport.load(folder / name)
+    return None
+
+
+def _merge_flags(flags: Iterable[tuple[str, ...]]) -> list[str]:
+    """Merge flags that differ only in their numbers into one, with the number of probes that have it."""
+    shown: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for of_probe in flags:
+        kinds = [re.sub(r"[\d.]+", "#", flag) for flag in of_probe]
+        count.update(set(kinds))
+        for kind, flag in zip(kinds, of_probe, strict=True):
+            shown.setdefault(kind, flag)
+    return [f"{text} (and similarly in {count[kind] - 1} more parts)" if count[kind] > 1 else text for kind, text in shown.items()]

@@ -1,0 +1,183 @@
+"""Probes in processes of their own: crashes and hangs, what a killed call keeps, and how the next one goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import replace
+
+import pytest
+
+from calibrate.preflight.probe import Probe
+from calibrate.preflight.registry import named, probes
+from calibrate.preflight.runner import Processes, Runner, child_environment
+from tests.support.cli_process import environment
+from tests.support.places import ROOT
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first
+from traces.errors import SchedcastError
+
+GPUS = "tests.support.first_gpus"
+BY_NAME = {probe.name: probe for probe in probes(())}
+FEW = [BY_NAME[name] for name in ("versions", "events", "streams", "captures")]
+#: Long enough for a process to start on a busy machine.
+START_S = 120
+#: When a probe is given up that hangs.
+GIVEN_UP_S = 3.0
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    """Processes find the tests."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def look(folder, opener: str, todo: list[Probe] = FEW, minutes: float = 60, **more) -> GpuReport:
+    with Processes(folder, f"{GPUS}:{opener}", ()) as processes:
+        return Runner(folder, todo, minutes, processes.ask, **more).run()
+
+
+def verdicts(report: GpuReport) -> dict[str, str]:
+    return {part.name: part.verdict for part in report.parts}
+
+
+def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
+    report = look(tmp_path / "out", "troubled", [*FEW[:3], replace(BY_NAME["captures"], limit_s=GIVEN_UP_S)])
+    assert verdicts(report) == {"versions": "ok", "events": "failed", "streams": "ok", "captures": "failed"}
+    events, captures = report.parts[1], report.parts[3]
+    assert events.why.startswith("its process ended with SIGABRT: ")
+    assert captures.why == f"it did not end within {GIVEN_UP_S:.0f} s, so a kernel or a wait may hang"
+    assert "about to crash" in (tmp_path / "out" / "probes" / "events.log").read_text()
+    assert [text[:35] for text in report.fix_first] == ["find out why the probe events faile", "find out why the probe captures fai"]
+    assert not report.well
+    again = look(tmp_path / "out", "whole")
+    assert set(verdicts(again).values()) == {"ok"}
+    assert {part.name: part.status for part in again.parts} == {
+        "versions": "done",
+        "events": "done",
+        "streams": "skipped",
+        "captures": "done",
+    }
+    assert (again.fix_first, again.well) == ((), True)
+    with pytest.raises(SchedcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
+        look(tmp_path / "out", "another")
+
+
+def test_one_probe_is_run_again_on_request(tmp_path):
+    assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
+    with pytest.raises(SchedcastError, match=r"unknown check 'event'.*did you mean 'events'"):
+        named(["event"])
+
+
+def test_without_a_gpu_nothing_is_left_behind(tmp_path):
+    with pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
+        look(tmp_path / "out", "none")
+    with Processes(tmp_path, f"{GPUS}:none") as processes, pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU"):
+        processes.look(0.0, print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_probes_that_do_not_fit_are_left(tmp_path):
+    report = look(tmp_path, "whole", minutes=1e-3)
+    assert verdicts(report) == {"versions": "ok", "events": "left", "streams": "left", "captures": "left"}
+
+
+def test_a_gpu_that_cannot_be_opened_twice_ends_the_call(tmp_path):
+    first = replace(FEW[0], environment={})
+    todo = [replace(probe, environment={"TEARDOWN_CUPTI": "1"}) for probe in FEW[1:]]
+    report = look(tmp_path, "gone", [first, *todo])
+    assert verdicts(report) == {"versions": "ok", "events": "failed", "streams": "failed", "captures": "left"}
+    assert report.parts[2].why == "the GPU could not be opened: the GPU has fallen off the bus"
+    assert report.parts[3].why == "the GPU is unusable after streams; start again"
+
+
+@pytest.mark.parametrize(("opener", "processes"), [("lasting", 1), ("dying", 2)])
+def test_long_probes_share_a_process_until_it_cannot_use_the_gpu(tmp_path, opener, processes):
+    """A quick one has its own, and only one of all lives at a time."""
+    started = []
+
+    class Counted(Processes):
+        def _start(self, log, environment, mode="w"):
+            before = self._process
+            super()._start(log, environment, mode)
+            assert before is None or before.poll() is not None
+            started.append(log.name)
+
+    long = [replace(BY_NAME[name], file=f"{name}.json") for name in ("events", "captures")]
+    with Counted(tmp_path, f"{GPUS}:{opener}", ()) as runs:
+        for probe in long:
+            assert runs.ask(probe, START_S, START_S, 0.0, lambda text: None)["status"] == "done"
+        assert runs.ask(BY_NAME["versions"], START_S, START_S, 0.0, lambda text: None)["status"] == "done"
+    assert started == ["long.log"] * processes + ["versions.log"]
+
+
+def test_a_killed_call_keeps_what_it_has(tmp_path):
+    """The archive too. The process of the probe that hung ends with it."""
+    code = (
+        "from pathlib import Path\n"
+        "from calibrate.preflight.registry import probes\n"
+        "from calibrate.preflight.runner import Processes\n"
+        "from ui.commands.preflight import write\n"
+        "todo = [probe for probe in probes(()) if probe.name in ('versions', 'streams', 'captures')]\n"
+        f"processes = Processes(Path('out'), '{GPUS}:troubled', ())\n"
+        "write(processes.ask, todo, 9, Path('out'), Path('out.tar.gz'))"
+    )
+    call = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    hung, end = tmp_path / "out" / "probes" / "captures.pid", time.monotonic() + START_S
+    while not hung.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    call.send_signal(signal.SIGKILL)
+    _, err = call.communicate()
+    assert hung.exists(), err
+    with tarfile.open(tmp_path / "out.tar.gz") as archive:
+        archive.extractall(tmp_path / "carried", filter="data")
+    for folder in (tmp_path / "out", tmp_path / "carried" / "out"):
+        report = GpuReport.load(folder / "report.json")
+        assert verdicts(report) == {"versions": "ok", "streams": "ok", "captures": "left"}
+        assert not report.complete
+        assert "it still runs, or it was killed" in (folder / "README.md").read_text()
+    assert " ok        streams: 68 streams have queues of their own" in err
+    pid, end = int(hung.read_text()), time.monotonic() + START_S
+    while _runs(pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:  # a process that ended may wait for its parent
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_ctrl_c_stops_the_process_of_a_probe(tmp_path):
+    def stop(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with Processes(tmp_path, f"{GPUS}:talking", ()) as processes:
+        with pytest.raises(KeyboardInterrupt):
+            processes.ask(BY_NAME["streams"], START_S, START_S, 0.0, stop)
+        assert processes._process is None
+    assert "KeyboardInterrupt" in (tmp_path / "probes" / "streams.log").read_text()
+
+
+def test_processes_import_the_packages_of_this_one(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    assert child_environment()["PYTHONPATH"] == f"{ROOT}{os.pathsep}elsewhere"
+
+
+def test_the_first_probes_say_whether_the_gpu_works_at_all():
+    quick = [probe.name for probe in probes() if probe.file is None]
+    assert quick[:6] == ["versions", "streams", "events", "captures", "host-calls", "partitions"]
+
+
+def test_what_to_fix_first_is_in_order_of_worth():
+    def record(name: str, *mends: tuple[int, str]) -> PartRecord:
+        mend = tuple(Mend(worth=worth, text=text) for worth, text in mends)
+        return PartRecord(name=name, title="?", priority=0, status="done", mend=mend)
+
+    parts = [record("a", (4, "last"), (2, "second")), record("b", (1, "first"), (2, "third"), (2, "third"))]
+    assert fix_first(parts) == ("first (b)", "second (a)", "third (b)", "last (a)")

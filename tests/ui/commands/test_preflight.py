@@ -1,0 +1,120 @@
+"""The commands gpu-first and gpu-report: what they print and write, on a simulated GPU and without a GPU."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from calibrate.preflight import registry
+from calibrate.preflight.registry import probes
+from tests.support.places import ROOT
+from tests.support.refusals import refused
+from traces.documents.gpu_report import GpuReport, Mend, PartRecord
+from ui.commands import preflight as command
+from ui.present.reports import gpu_report as page
+
+GPUS = "tests.support.first_gpus"
+EVENTS = PartRecord(
+    name="events", title="Do events work?", priority=3, status="done", seconds=2.0, figures={"seconds": 1.5}, why="they do not",
+    mend=(Mend(worth=2, text="mend <events>"),),
+)  # fmt: skip
+REPORT = GpuReport(
+    fix_first=("mend <events> (events)",), date="2026-01-01", device={"name": "NVIDIA H100"}, versions={"torch": "2.11"}, minutes=9.0,
+    seconds=60.0, parts=(EVENTS,),
+)  # fmt: skip
+#: As gpu-first wrote it before it and gpu-report were one.
+OLDER = {
+    "schema": "stepcast.gpu_first/1", "fix_first": ["mend it (events)"], "date": "2026-01-01", "device": {}, "versions": {"torch": "2.11"},
+    "minutes": 9.0, "seconds": 60.0, "complete": True, "report": "It was not begun.", "flags": [],
+    "checks": [
+        {"name": "versions", "asks": "Which?", "verdict": "ok", "seconds": 3.0, "figures": {}, "means": "all answer", "mend": []},
+        {"name": "streams", "asks": "Do they work?", "verdict": "differs", "means": "no", "mend": [{"worth": 2, "text": "mend it"}],
+         "earlier": True},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def two_probes(monkeypatch):
+    """Two quick probes, on a simulated GPU."""
+    few = [probe for probe in probes(()) if probe.name in ("versions", "streams")]
+    monkeypatch.setattr(command, "probes", lambda targets=(): few)
+    monkeypatch.setattr(command, "REAL", f"{GPUS}:whole_at")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def test_the_page_starts_with_what_to_fix_first():
+    text = page.readme(REPORT, {})
+    assert text.splitlines()[2:5] == ["## What to fix first", "", r"1. mend \<events\> (events)"]
+    assert "### events: differs" in text.splitlines()
+    assert "- seconds: `1.5`" in text.splitlines()
+    assert page.mend_words(REPORT.model_copy(update={"fix_first": ()})) == ["Nothing: every answer is as Schedcast assumes."]
+    assert list(REPORT.document())[:2] == ["schema", "fix_first"]
+    assert page.part_line(EVENTS) == "   2.0 s  differs   events: they do not"
+
+
+def test_json_prints_one_document(two_probes, tmp_path, capfd):
+    command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, True)
+    printed, err = capfd.readouterr()
+    document = json.loads(printed)
+    assert (document["schema"], document["fix_first"], len(document["parts"])) == ("schedcast.gpu-report/1", [], 2)
+    assert document == GpuReport.load(tmp_path / "out" / "report.json").document()
+    assert document["complete"]
+    lines = err.splitlines()
+    at = lines.index("What to fix first:")
+    assert lines[at + 1] == "  Nothing: every answer is as Schedcast assumes."
+    assert lines[-1] == f"report: {tmp_path / 'out' / 'README.md'}, all of it in {tmp_path / 'out.tar.gz'}"
+
+
+def test_both_commands_continue_one_folder(two_probes, tmp_path, monkeypatch):
+    """Exit status 1 of gpu-report: no strategy was validated."""
+    command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, False)
+    with pytest.raises(typer.Exit) as left:
+        command.gpu_report(9, True, tmp_path / "out", "cuda:0", [], False, False)
+    assert left.value.exit_code == 1
+    again = GpuReport.load(tmp_path / "out" / "report.json")
+    assert [part.status for part in again.parts] == ["done", "skipped"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "default_place", Path)
+    with pytest.raises(typer.Exit):
+        command.gpu_report(9, True, None, "cuda:0", [], False, False, wait_s=1e-9)
+    assert (tmp_path / "Fake GPU" / "report.json").exists()
+    assert not (tmp_path / "Fake GPU.tar.gz").exists()
+
+
+def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
+    (tmp_path / "first.json").write_text(json.dumps(OLDER))
+    older = GpuReport.load(tmp_path / "first.json")
+    assert [(part.name, part.title, part.verdict, part.why) for part in older.parts] == [
+        ("versions", "Which?", "ok", "all answer"), ("streams", "Do they work?", "differs", "no"),
+    ]  # fmt: skip
+    assert (older.fix_first, older.well, older.document()["schema"]) == (("mend it (events)",), False, "schedcast.gpu-report/1")
+    with pytest.raises(typer.Exit) as left:
+        command.gpu_first(9, True, tmp_path, tmp_path / "all.tgz", "cuda:0", [], True, False)
+    assert left.value.exit_code == 1
+    assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "differs"]
+    command.gpu_first(9, True, tmp_path, tmp_path / "all.tgz", "cuda:0", ["streams"], True, False)
+    assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "ok"]
+
+
+def test_the_commands_without_a_gpu(schedcast, tmp_path):
+    for name in ("gpu-first", "gpu-report"):
+        refused(schedcast.call(name, "--out", tmp_path / "out"), "PyTorch")
+        refused(schedcast.call(name, "--device", "cpu"), "--device cpu", "schedcast demo")
+        refused(schedcast.call(name, "--minutes", "0"), "--minutes is 0")
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "notes.txt").touch()
+        refused(schedcast.call(name, "--out", tmp_path / "mine"), "has files (notes.txt) but no report of this command")
+        (tmp_path / "mine" / "notes.txt").unlink()
+        (tmp_path / "mine").rmdir()
+    refused(schedcast.call("gpu-report", "--json"), "PyTorch")
+    refused(schedcast.call("gpu-first", "--only", "event"), "unknown check 'event'", "did you mean 'events'")
+    refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
+    refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_are_those_of_quick_probes():
+    quick = [probe.name for probe in registry.probes(()) if probe.file is None]
+    assert registry.named(quick) == quick

@@ -1,0 +1,153 @@
+"""`schedcast gpu-first` and `schedcast gpu-report`: what a GPU does and how well it is predicted, quick probes or long ones first."""
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+import traces
+from calibrate.placement import Placement, check_names
+from calibrate.preflight.child import REAL
+from calibrate.preflight.probe import Probe
+from calibrate.preflight.registry import named, probes
+from calibrate.preflight.runner import Ask, Processes, Runner
+from calibrate.preflight.validations import TARGETS, Target
+from simulator.model.job import Job
+from traces.archives import archive_path, write_archive
+from traces.documents.gpu_report import README, REPORT, GpuReport, PartRecord
+from traces.documents.profile import slug
+from traces.errors import SchedcastError
+from traces.files import write_atomic
+from traces.outputs import OutputFolder, check_outputs
+from ui.commands.output import print_document
+from ui.present.reports import gpu_report as page
+from ui.present.reports.folders import GPU_FIRST, GPU_REPORT
+from ui.present.text import verdicts
+from ui.service import jobs
+
+
+def gpu_first(
+    minutes: float, resume: bool, out: Path, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
+) -> None:
+    """Run the quick probes, then the long ones. Exit with 1 if a quick one found something else than Schedcast assumes, or failed."""
+    opener, names = _opener(device, minutes), named(only)
+    archive = archive or archive_path(out)
+    _check_outputs(out, archive)
+    ordered = sorted(probes(), key=lambda probe: probe.file is not None)
+    with Processes(out, opener) as processes:
+        document = write(processes.ask, ordered, minutes, out, archive, as_json, resume=resume, only=names, long=report)
+    if not document.well:
+        raise typer.Exit(1)
+
+
+def gpu_report(
+    minutes: float,
+    resume: bool,
+    out: Path | None,
+    device: str,
+    models: list[str],
+    samples: bool,
+    as_json: bool,
+    archive: Path | None = None,
+    wait_s: float = 0.0,
+) -> None:
+    """Run all probes, the most informative first. Exit with 1 if results differ from plain PyTorch's, or if nothing was measured.
+
+    Waits up to `wait_s` seconds, beyond `minutes`, until other processes leave the GPU alone.
+    """
+    opener, targets, product = _opener(device, minutes), [target(text) for text in models] or TARGETS, ""
+    if out is not None:
+        archive = archive or archive_path(out)
+        _check_outputs(out, archive)
+    if out is None or wait_s:
+        with jobs.progress("waiting for other processes", as_json) as bar, Processes(Path(), opener) as processes:
+            product, busy_share = processes.look(wait_s, lambda text: bar(0, 1, text))
+        if line := verdicts.busy_line(busy_share, "gpu"):
+            print(f"schedcast: {line}", file=sys.stderr)
+    folder = out or default_place(product)
+    _check_outputs(folder, archive)
+    with Processes(folder, opener, targets, samples) as processes:
+        document = write(processes.ask, probes(targets), minutes, folder, archive, as_json, resume=resume)
+    if not document.same_numbers or not any(part.measured and part.file for part in document.parts):
+        raise typer.Exit(1)
+
+
+def _opener(device: str, minutes: float) -> str:
+    """What opens the GPU in a probe's process. Raises SchedcastError for a device that is no GPU, and for no time."""
+    check_names(Placement(device))
+    if device == "cpu":
+        raise SchedcastError("--device cpu: this command is about a GPU; use cuda or cuda:N, or schedcast demo for the CPU")
+    if not 0 < minutes < math.inf:
+        raise SchedcastError(f"--minutes is {minutes:g}; expected a number above 0")
+    return f"{REAL}:{device.partition(':')[2] or '0'}"
+
+
+def _check_outputs(folder: Path, archive: Path | None) -> None:
+    kind = GPU_REPORT if (folder / REPORT).exists() or not GPU_FIRST.written(folder) else GPU_FIRST
+    check_outputs({"--out": OutputFolder(folder, kind), "--archive": archive})
+
+
+def target(text: str) -> Target:
+    """Read MODEL@BATCH. Raises SchedcastError for anything else, and for a model that does not exist."""
+    model, at, batch = text.rpartition("@")
+    if not (at and model and batch.isdecimal()):
+        raise SchedcastError(f"--models {text!r} is not MODEL@BATCH; give it as in --models resnet50@64")
+    Job(model, int(batch)).factory  # noqa: B018 - raises for a wrong name before anything is measured
+    return Target(model, int(batch))
+
+
+def clock_words(seconds: float) -> str:
+    """Minutes and seconds, such as 6:05; 0:00 if none are left."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{rest:02}"
+
+
+def default_place(product: str) -> Path:
+    """The folder of a GPU's report: in the package's data in a checkout of the repository, else in the current folder."""
+    package = Path(traces.__file__).resolve().parent
+    data = package / "data"
+    name = slug(product) or "gpu"
+    in_checkout = (package.parent / ".git").exists() and (package.parent / "pyproject.toml").exists()
+    if in_checkout and os.access(data if data.exists() else package, os.W_OK):
+        return data / name
+    return Path(f"gpu-report-{name}")
+
+
+def write(
+    ask: Ask, ordered: Sequence[Probe], minutes: float, folder: Path, archive: Path | None, as_json: bool = False, **more
+) -> GpuReport:
+    """Run the probes, write the folder and its archive after every one, and print the answers. `more` are arguments of `Runner`."""
+    console = Console(file=sys.stderr, soft_wrap=True)
+    budget = round(60 * minutes)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False)
+
+    def tell(report: GpuReport, latest: PartRecord | None) -> None:
+        write_atomic(folder / README, page.readme(report, report.read_validations(folder)))
+        if archive is not None:
+            write_archive(folder, archive)
+        if latest is not None:
+            say(f"{page.part_line(latest)} ({clock_words(runner.left_s())} left)")
+
+    with jobs.progress("probing the GPU", as_json) as bar:
+        runner = Runner(
+            folder, ordered, minutes, ask, tell, lambda text: bar(min(budget, round(budget - runner.left_s())), budget, text), **more
+        )
+        report = runner.run()
+    for part in report.parts:
+        if part.status == "left":
+            say(page.part_line(part))
+    say("What to fix first:")
+    for line in page.mend_words(report):
+        say(f"  {line}")
+    for line in page.summary_words(report):
+        say(f"- {line}")
+    say(f"report: {folder / README}" + (f", all of it in {archive}" if archive else ""))
+    if as_json:
+        print_document(report.document())
+    return report
