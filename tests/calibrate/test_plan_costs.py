@@ -31,7 +31,7 @@ def by_cost(monkeypatch):
         return replace(plain, strategy="by-cost", segments=(replace(plain.segments[0], tasks=tasks),))
 
     discovered = {name: strategies.get(name) for name in strategies.names(1)}
-    discovered["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, uses_costs=True)
+    discovered["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, "by-cost", uses_costs=True)
     monkeypatch.setattr(strategies, "_discover", lambda: discovered)
     monkeypatch.setattr(co_runs, "ROUNDS", 1)
     monkeypatch.setattr(co_runs, "FEWEST", 1)
