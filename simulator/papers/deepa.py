@@ -219,8 +219,7 @@ def _pictures(divided: Found) -> Iterator[DividedNetwork]:
 def _layers(own: Divided) -> Iterator[DividedLayer]:
     inputs: dict[int, Mapping[int, None]] = {}
     for edge in own.network.edges:
-        if edge.source is not None:
-            inputs.setdefault(edge.target, {})[edge.source] = None
+        inputs.setdefault(edge.target, {})[edge.source] = None
     for number, (layer, configuration) in enumerate(zip(own.network.layers, own.best, strict=True)):
         read, degrees = tuple(inputs.get(number, ())), configuration.degrees
         yield DividedLayer(name=layer.name, kind=own.kind(number), shape=layer.shape, degrees=degrees, inputs=read)

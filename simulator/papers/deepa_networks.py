@@ -68,8 +68,7 @@ class Divided:
         """Bytes of a step by the paper's model."""
         network = self.network
         moved = sum(paper.update_bytes(network, layer, own) for layer, own in enumerate(chosen))
-        edges = [edge for edge in network.edges if edge.source is not None]
-        return moved + sum(paper.transfer_bytes(network, edge, chosen[edge.source], chosen[edge.target]) for edge in edges)
+        return moved + sum(paper.transfer_bytes(network, edge, chosen[edge.source], chosen[edge.target]) for edge in network.edges)
 
     def exact_bytes(self, chosen: Sequence[Configuration]) -> float:
         """Bytes of a step that really move."""
