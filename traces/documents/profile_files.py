@@ -12,15 +12,15 @@ from traces.files import cannot_write
 from traces.locks import locked
 
 
-def data_folder() -> Path:
-    """The user's data folder, or that of the project's former name if only that exists. SCHEDCAST_DATA in the environment names another."""
+def user_folder() -> Path:
+    """The user's data folder: that of the project's former name if only that exists."""
     folder, former = (Path(platformdirs.user_data_dir(name)) for name in ("schedcast", "stepcast"))
-    return Path(os.environ.get("SCHEDCAST_DATA") or (former if former.exists() and not folder.exists() else folder))
+    return former if former.exists() and not folder.exists() else folder
 
 
 def default_folder() -> Path:
-    """The folder for profiles in the user's data folder."""
-    return data_folder() / "profiles"
+    """The folder for profiles in the user's data folder, or in the folder that the environment variable SCHEDCAST_DATA names."""
+    return Path(os.environ.get("SCHEDCAST_DATA") or user_folder()) / "profiles"
 
 
 def default_path(identity_name: str) -> Path:

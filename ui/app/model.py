@@ -4,8 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from platformdirs import user_data_path
-
+from traces.documents.profile_files import user_folder
 from traces.errors import SchedcastError
 from ui.request import MODEL, JobRequest
 
@@ -34,7 +33,7 @@ def report_places(arguments: Sequence[str]) -> list[Path]:
 
 def reports_folder() -> Path:
     """The folder in the user's data folder whose reports the app offers."""
-    return user_data_path("schedcast") / "reports"
+    return user_folder() / "reports"
 
 
 def start_command(
