@@ -41,7 +41,7 @@ gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 ui: $(READY)
 	$(RUN)/schedcast ui $(ARGS)
 
-# What a change usually breaks: papers, fuzzing, hostile pages and the full matrix of numerics are in test-all.
+# What a change usually breaks: papers, fuzzing and hostile names in pages are in test-all.
 test: lint
 	$(COMPILE_OWN)
 	$(TESTS) -m 'not thorough' $(ARGS)

@@ -32,6 +32,9 @@ LONGEST = (
     "ui/app/test_hostile_names.py", "ui/commands/test_preflight.py", "ui/app/test_app.py", "fuzz/test_app.py",
 )  # fmt: skip
 
+#: The folders and files that `make test` leaves out.
+THOROUGH = ("fuzz/", "simulator/papers/", "ui/app/test_hostile_names.py")
+
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
 settings.load_profile("no deadline")
 
@@ -79,7 +82,10 @@ def _freeze_objects() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first."""
+    """Put the tests of the longest files first, and mark the thorough ones."""
+    for item in items:
+        if str(item.path.relative_to(Path(__file__).parent)).startswith(THOROUGH):
+            item.add_marker("thorough")
     place_of = {str(Path(__file__).parent / name): place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place_of.get(str(item.path), len(LONGEST)))
 
