@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import tokenize
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,13 @@ def test_a_folder_says_what_it_is_for_and_holds_no_code(path):
     (docstring,) = tree(path).body
     assert ast.get_docstring(tree(path)), docstring
     assert len(path.read_text().splitlines()) <= 5
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_places_that_a_page_names_are_there(page):
+    """A place is a path in backquotes that begins with one of the folders; `my_...` is the reader's own file."""
+    places = re.findall(rf"`((?:{'|'.join((*PACKAGES, 'tests', 'docs'))})/[\w/.]+)`", (ROOT / page).read_text())
+    assert [place for place in places if "my_" not in place and not (ROOT / place).exists()] == []
 
 
 def test_imports_are_absolute():
