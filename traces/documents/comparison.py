@@ -4,7 +4,7 @@ Floats are finite or null. A quantity that does not exist, such as the measured 
 """
 
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, quantiles
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -28,6 +28,9 @@ PROFILE: Final = "profile"
 RelativeError = Annotated[float, Field(gt=-1)]
 #: A measured speed-up that differs from 1 by at most the A/A spread plus this margin is no clear gain or loss; its sign is not scored.
 SIGN_MARGIN = 0.03
+#: Above this `Validation.swing` the machine itself changed its speed. Of 41 validations on a 2-core virtual machine with neighbors, 32 lie
+#: between 1.02 and 1.26, and nine, some of which erred by a third, between 1.35 and 2.05.
+UNSTEADY = 1.3
 
 
 class Shares(Data):
@@ -256,6 +259,20 @@ class Validation(Document):
     def busy(self) -> bool:
         """Whether other processes took so much of the machine that this is no measurement."""
         return is_busy(self.busy_share)
+
+    @property
+    def swing(self) -> float | None:
+        """By what factor the quartiles of a schedule's steps lie apart, in the median over the schedules; None if none ran four times.
+
+        On a virtual machine this tells of neighbors that take memory bandwidth or the clock: they leave no trace in `busy_share`.
+        """
+        quartiles = [quantiles(result.measured_runs_s, n=4) for result in self.ran if len(result.measured_runs_s) >= 4]
+        return median(high / low for low, _, high in quartiles) if quartiles else None
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the machine changed its speed so much during the steps that errors say little about the prediction."""
+        return self.swing is not None and self.swing > UNSTEADY
 
     def gain_over_pytorch(self, result: ValidationResult) -> Gain | None:
         """The measured gain of a strategy over plain PyTorch; None if either was not measured, and for plain PyTorch itself."""

@@ -35,7 +35,15 @@ def headline(validation: Validation) -> str:
         return ""
     rival_s = _rival_s(validation)
     times = f"{units.duration(validation.fastest.measured_step_s)} per step, {units.duration(rival_s)} with {_rival(validation)}"
-    return f"{short_headline(validation)}: {times}."
+    return f"{short_headline(validation)}: {times}.{f' {unsteady_line(validation.swing)}' if validation.unsteady else ''}"
+
+
+def unsteady_line(swing: float) -> str:
+    """That the machine changed its speed during a measurement: `swing` is by what factor the quartiles of a schedule's steps lie apart."""
+    return (
+        f"The machine changed its speed meanwhile: a quarter of a schedule's steps took at least {swing:.1f} times as long as another"
+        " quarter, so errors say little. Validate again at a quieter time."
+    )
 
 
 def headlines(validations: Sequence[Validation]) -> list[str]:

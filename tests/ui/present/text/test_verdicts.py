@@ -33,3 +33,14 @@ def test_a_busy_machine_is_the_headline():
     assert second.startswith("small-cnn: turbodl is 1.33x")
     assert verdicts.busy_line(0.1) == verdicts.busy_line(None) == ""
     assert "of the GPU" in verdicts.busy_line(0.2, "gpu")
+
+
+def test_a_machine_that_changed_its_speed_is_named_beside_the_headline():
+    """A neighbor on the same host takes memory bandwidth, but none of the CPU time of this machine: only the steps themselves show it."""
+    swung, steady = (
+        validation(*(against(name, 0.03, (1.29, 1.37), measured_runs_s=steps_s * 4) for name in ("turbodl", "baseline")))
+        for steps_s in ((0.03, 0.06), (0.03, 0.033))
+    )
+    assert (swung.unsteady, steady.unsteady, validation(skipped()).unsteady) == (True, False, False)
+    assert "a quarter of a schedule's steps took at least 2.0 times as long as another quarter" in verdicts.headline(swung)
+    assert "speed meanwhile" not in verdicts.headline(steady)
