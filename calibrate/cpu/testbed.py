@@ -1,4 +1,7 @@
-"""The testbed of this machine's CPU."""
+"""The testbed of this machine's CPU.
+
+Samples the keys of plans in the rounds of a validation, where each plan's turn comes when its program runs.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
@@ -6,13 +9,13 @@ from pathlib import Path
 
 from calibrate.cpu.contention import CoRuns, learn_contention
 from calibrate.cpu.host import measure_host
-from calibrate.cpu.key_sampler import KeySampler
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSampler
-from calibrate.cpu.sampler import Sampler
+from calibrate.cpu.sampler import KeyPairs, Sampler
 from calibrate.cpu.session import ROUNDS, calibrate_cpu
 from calibrate.identity import describe_cpu, this_cpu
 from calibrate.operands import OperandPool
+from calibrate.samples import store_samples
 from calibrate.testbed import Progress, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
@@ -26,6 +29,36 @@ from simulator.plan.plan import Plan
 from traces import units
 from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Profile
+
+
+class KeySampler:
+    """The samples of plans' keys. A plan's keys are compiled when they are first sampled, so that until then they take no memory."""
+
+    def __init__(self, machine: Machine, sampler: KeyPairs):
+        self._machine, self._sampler = machine, sampler
+        self._keys: dict[int, tuple[Plan, tuple[str, ...]]] = {}  # by identity: plans are large, and not hashable
+
+    def sample(self, plans: Sequence[Plan], number: int) -> None:
+        """Take sample `number` of every key of `plans`: one cold and one warm, however many of the plans have the key."""
+        keys = dict.fromkeys(key for plan in plans for key in self._keys_of(plan))
+        self._sampler.sample(list(keys), number)
+
+    def _keys_of(self, plan: Plan) -> tuple[str, ...]:
+        if id(plan) not in self._keys:
+            keys = plan.keys(self._machine)
+            self._sampler.add(plan, keys)
+            self._keys[id(plan)] = plan, tuple(key for key in keys if key in self._sampler.samples)
+        return self._keys[id(plan)][1]
+
+    def store(self, profile: Profile, numbers: Collection[int]) -> None:
+        """Write each key's costs, computed from its samples with the given numbers, into the profile."""
+        store_samples(self._sampler.samples, self._sampler.failures, profile, numbers)
+
+    def relative(self, numbers: Collection[int]) -> dict[str, dict[int, float]]:
+        """By key and number, the samples with the given numbers as multiples of the key's median (`Samples.relative`)."""
+        wanted = frozenset(numbers)
+        return {key: own for key, samples in self._sampler.samples.items() if (own := samples.relative(wanted))}
+
 
 #: Samples per key of a preview: the first is discarded.
 PREVIEW_ROUNDS = 3

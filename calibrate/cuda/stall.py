@@ -1,7 +1,7 @@
 """A GPU that does not finish what calibration issued: noticed, reported and never waited for again.
 
-Kernels whose blocks wait for each other may never end beside others; see `executors.cuda.waiting`. Nothing can stop them, so no other work
-can be measured in this process.
+Kernels whose blocks wait for each other may never end beside others; see `executors.cuda.torch_driver`. Nothing can stop them, so no
+other work can be measured in this process.
 """
 
 from collections.abc import Iterable

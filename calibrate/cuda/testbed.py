@@ -1,9 +1,16 @@
-"""The testbed of this machine's GPU."""
+"""The testbed of this machine's GPU.
+
+What the host spends in PyTorch's own loop, besides what the executor needs to issue the same ops.
+
+Plain PyTorch's training of a job on a GPU.
+"""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+
+import torch
 
 from calibrate.cuda.anchor import EDGE, GpuAnchor
 from calibrate.cuda.bench import Bench, Effort, objects_kept
@@ -11,8 +18,6 @@ from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.dispatch import TinyOps, dispatch_s, plain_machine
 from calibrate.cuda.host import measure_host
-from calibrate.cuda.loop import measure_loop
-from calibrate.cuda.plain import GpuLoop
 from calibrate.cuda.profiler_effect import after_profiler, before_profiler
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.session import calibrate_gpu
@@ -20,22 +25,82 @@ from calibrate.cuda.stall import STALLED, GpuStalledError, stalled, wait
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
 from calibrate.identity import describe_gpu, this_gpu
+from calibrate.loop import loop_costs
 from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import Driver
+from executors.cuda.driver import Driver, Stream
 from executors.cuda.partitions import runnable_mode
+from executors.reference import Reference
 from executors.run import Backend
+from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.this_gpu import gpu_machine
 from simulator.model.built import Built
 from simulator.model.job import DEFAULT, Job
-from simulator.model.user_code import brief
+from simulator.model.user_code import brief, training_step
 from simulator.plan.plan import Plan
-from traces.documents.profile import Profile, Stats
+from traces.documents.profile import LoopCosts, Profile, Stats
 from traces.errors import SchedcastError
+
+
+class GpuLoop:
+    """Plain PyTorch on a stream of the whole GPU (`calibrate.testbed.PlainLoop`)."""
+
+    about = ""
+
+    def __init__(self, plain: Reference, driver: Driver, stream: Stream, batch: int):
+        """`batch`: the number of samples per step."""
+        self._plain, self._driver, self._stream, self._batch = plain, driver, stream, batch
+        self.losses: list[float] = []
+
+    def train(self, steps: int, batches: Sequence[tuple] | None = None) -> list[float]:
+        """Issue the steps back to back; each has the mean length. Batches are moved to the device before them."""
+        if batches is not None:
+            batches = [(tuple(map(self._moved, inputs)), self._moved(target)) for inputs, target in batches]
+        driver, losses = self._driver, []
+        driver.synchronize()
+        driver.use(self._stream)
+        with training_step(self._batch):
+            begin = driver.now_s()
+            for number in range(steps):
+                if batches is not None:
+                    self._plain.feed(*batches[number])
+                losses.append(self._plain.step())
+            driver.synchronize()
+            length_s = (driver.now_s() - begin) / steps
+        self.losses += map(float, losses)
+        return [length_s] * steps
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Copy the module's parameters and buffers into `targets`, by name."""
+        for name, tensor in module_tensors(self._plain.module).items():
+            targets[name].detach().copy_(tensor.detach())
+
+    def restart(self, warm_up: int) -> None:
+        """Do nothing: the loop has no process of its own, and PyTorch keeps the GPU's memory between steps."""
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(next(self._plain.module.parameters()).device)
+
+
+def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
+    """Time the host in `steps` steps of a loop of tiny ops on an idle stream, against the executor's issue of the same ops one by one."""
+    driver = bench.driver
+    driver.use(bench.stream)
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        driver.synchronize()
+        begin = driver.now_s()
+        work()
+        return driver.now_s() - begin
+
+    costs = loop_costs(tiny.loop_job, tiny.loop, tiny.machine, tiny.issue_s, seconds_of, CudaBackend(tiny.machine, driver), steps)
+    driver.synchronize()
+    return costs
+
 
 #: The entry of a device's description that says why the mode is not the one asked for.
 MODE_REASON = "mode_reason"

@@ -1,5 +1,15 @@
-"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver for functions that PyTorch lacks."""
+"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver for functions that PyTorch lacks.
 
+Sets PyTorch's flags that decide which dense kernels run on float32 operands.
+
+Waits for the GPU so that Ctrl-C works, and so that a GPU that never finishes is reported instead of waited for in silence.
+
+PyTorch's synchronize blocks within the driver, where Python handles no signal. Kernels whose blocks wait for each other need all of their
+SMs at once, and may not get them beside other work: cuDNN's persistent batch-norm for channels-last tensors stalls beside collectives
+(pytorch/pytorch#80259). PyTorch's own channels-last batch-norm does not wait: its last block finishes the sum.
+"""
+
+import logging
 import os
 import time
 import warnings
@@ -13,12 +23,67 @@ from executors.cuda import green, host_calls, profiled
 from executors.cuda.bindings import DriverApi, find_driver_api, first_line
 from executors.cuda.capture import captured
 from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
-from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
 from executors.cuda.streams import Streams
-from executors.cuda.waiting import wait_until
 from executors.cuda.workspaces import Workspaces
 from traces.errors import SchedcastError
+
+log = logging.getLogger("schedcast")
+
+#: Seconds after which the wait is reported for the first time. A chunk of steps rarely takes that long.
+PATIENCE_S = 60.0
+#: The GPU is asked without pause for the first millisecond, and then with pauses that are short beside what is waited for.
+SPIN_S, PAUSE_S = 1e-3, 20e-6
+
+
+def wait_until(
+    done: Callable[[], bool],
+    in_flight: Callable[[], str] | None = None,
+    now_s: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when `done` does. Logs a warning with what is `in_flight` after `PATIENCE_S`, and each time the wait has doubled."""
+    begin_s = now_s()
+    report_s = begin_s + PATIENCE_S
+    while not done():
+        waited_s = now_s() - begin_s
+        if begin_s + waited_s >= report_s:
+            what = in_flight() if in_flight is not None else "no plan"
+            log.warning("the GPU has not finished after %.0f s, with %s in flight; Ctrl-C ends the wait", waited_s, what)
+            report_s = begin_s + 2 * waited_s
+        if waited_s > SPIN_S:
+            pause(PAUSE_S)
+
+
+def set_precision(precision: str) -> dict[str, object]:
+    """Allow TF32 in matrix products, convolutions and recurrent layers if `precision` is "tf32", and forbid it otherwise.
+
+    With "default", PyTorch's own setting, it is allowed in all of cuDNN (convolutions and recurrent layers) and forbidden in products.
+
+    Also turns autotuning off. Returns the current flags.
+
+    PyTorch has old flags (allow_tf32) and new ones (fp32_precision), and reading an old one raises if the two disagree. When an old one is
+    turned off, the new one inherits the setting of a level above, which may be TF32. So this function sets both, the old ones first.
+    """
+    backends: Any = torch.backends  # has attributes that its type does not list
+    matmul, cudnn = backends.cuda.matmul, backends.cudnn
+    products, convolutions = precision == "tf32", precision in ("tf32", "default")
+    matmul.allow_tf32 = products
+    cudnn.allow_tf32 = convolutions
+    for backend, on in ((matmul, products), (cudnn.conv, convolutions), (cudnn.rnn, convolutions)):
+        backend.fp32_precision = "tf32" if on else "ieee"
+    cudnn.benchmark = False  # autotuning may choose another kernel in the next process
+    return {
+        "matmul_tf32": matmul.allow_tf32,
+        "cudnn_tf32": cudnn.allow_tf32,
+        "cudnn_enabled": cudnn.enabled,
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_deterministic": cudnn.deterministic,
+        "fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "fp16_accumulation": matmul.allow_fp16_accumulation,
+    }
+
 
 #: Hardware queues between host and GPU. With CUDA's default of 8, more than 8 streams share queues and wait for each other needlessly.
 CONNECTIONS = "32"

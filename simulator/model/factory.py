@@ -1,4 +1,7 @@
-"""Run a model factory. It is the user's code: every failure in it becomes a SchedcastError of one line that says what failed and where."""
+"""Run a model factory. It is the user's code: every failure in it becomes a SchedcastError of one line that says what failed and where.
+
+How far a factory is: the number of PyTorch's functions that it has called.
+"""
 
 import sys
 import threading
@@ -6,9 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from torch.overrides import TorchFunctionMode
+
 from simulator.model.time_limit import time_limit
 from simulator.model.user_code import blamed
 from traces.errors import SchedcastError
+
+
+class CountedCalls(TorchFunctionMode):
+    """A context that counts the calls of PyTorch's functions in `count`."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Count a call and make it."""
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
 
 if TYPE_CHECKING:
     from simulator.model.built import Built
@@ -60,7 +77,6 @@ def call_factory(factory: Factory, batch: int) -> "Built":
 def _built(factory: Factory, batch: int) -> "Built":
     from simulator.model.batch import arguments
     from simulator.model.built import Built, FactoryFailedError
-    from simulator.model.counted_calls import CountedCalls
 
     try:
         calls = CountedCalls()

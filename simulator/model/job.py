@@ -1,17 +1,30 @@
-"""A training job: the model, the batch size and the optimizer. It captures its graph on demand."""
+"""A training job: the model, the batch size and the optimizer. It captures its graph on demand.
+
+Plans that are in use, so that an equal one need not be made, nor what follows from it derived, again.
+"""
 
 import hashlib
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from simulator.model.graph import TrainingGraph
 from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from simulator.plan.bodies.update import check_form, hyper_parameters
-from simulator.plan.in_use import PlansInUse
+from simulator.plan.plan import Plan
 from traces.errors import SchedcastError, UnknownNameError
 from traces.interrupts import interrupts_delayed
+
+
+class PlansInUse(WeakValueDictionary[tuple, Plan]):
+    """Plans that somebody still holds, by what they were made from. Other processes receive none of them."""
+
+    def __reduce__(self) -> tuple[type["PlansInUse"], tuple[()]]:
+        """Pickle as an empty one."""
+        return PlansInUse, ()
+
 
 #: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
 DEFAULT = "default"

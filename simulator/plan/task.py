@@ -1,14 +1,29 @@
-"""The parts of a plan as plain data: operands, values on storages, task bodies, tasks and segments."""
+"""The parts of a plan as plain data: operands, values on storages, task bodies, tasks and segments.
+
+Finds every kind of task body. Bodies build on plans, so this module knows their package by name alone.
+"""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
 from functools import reduce
 from operator import or_
 from types import MappingProxyType
 from typing import Annotated, Any
 
+from simulator.plan.discovery import modules
 from simulator.plan.ops import OpName
+
+
+def body_types() -> dict[str, type]:
+    """Every kind of body by its `kind` string: the dataclasses with a field `kind` that a module of `simulator.plan.bodies` defines."""
+    return {
+        str(item.__dataclass_fields__["kind"].default): item
+        for module in modules("simulator.plan.bodies")
+        for item in vars(module).values()
+        if is_dataclass(item) and isinstance(item, type) and item.__module__ == module.__name__ and "kind" in item.__dataclass_fields__
+    }
+
 
 DTYPE_BYTES = MappingProxyType({
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -201,8 +216,6 @@ class Body:
         if cls is not Body:
             return handler(source)
         from pydantic import Discriminator
-
-        from simulator.plan.body_types import body_types
 
         return handler.generate_schema(Annotated[reduce(or_, body_types().values()), Discriminator("kind")])
 

@@ -1,17 +1,53 @@
-"""Plain PyTorch: the user's own loop, as autograd and the optimizer issue it. It is predicted like a plan; no executor runs it."""
+"""Plain PyTorch: the user's own loop, as autograd and the optimizer issue it. It is predicted like a plan; no executor runs it.
 
+Joins the ops into which capture splits a backward op (dX, and dW with dB), so that the graph has the op that autograd issues.
+"""
+
+import json
 from dataclasses import dataclass, replace
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.model.layers.joint_backward import joined
+from simulator.plan.bodies.masked_backward import KERNELS
 from simulator.plan.bodies.op_class import op_class
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
 from traces.documents.comparison import PYTORCH
 from traces.errors import SchedcastError
+
+
+def joined(graph: TrainingGraph) -> TrainingGraph:
+    """The graph in which neighbors that differ only in their `output_mask` are one op, with the results of both."""
+    ops: list[Op] = []
+    for op in graph.ops:
+        other = _join(ops[-1], op) if ops else None
+        if other is None:
+            ops.append(op)
+        else:
+            ops[-1] = other
+    return replace(graph, ops=tuple(ops))
+
+
+def _join(first: Op, second: Op) -> Op | None:
+    """One op with the results of both; None if they are not parts of one op."""
+    a, b = first.body, second.body
+    same = a.target == b.target and a.kwargs == b.kwargs and first.reads == second.reads and first.layer == second.layer
+    if a.target not in KERNELS or not same or set(a.outputs) & set(b.outputs):
+        return None
+    *arguments, mask = json.loads(a.args)
+    *others, other_mask = json.loads(b.args)
+    if arguments != others:
+        return None
+    both = [mine or yours for mine, yours in zip(mask, other_mask, strict=True)]
+    written = dict(sorted([*zip(a.outputs, first.writes, strict=True), *zip(b.outputs, second.writes, strict=True)]))
+    args = json.dumps([*arguments, both], separators=(",", ":"))
+    body = OpCall(a.target, args, a.kwargs, tuple(written), a.flops + b.flops, a.launches)
+    return replace(first, body=body, writes=tuple(written.values()), view_calls=first.view_calls + second.view_calls)
+
 
 NAME = PYTORCH
 ABOUT = "plain PyTorch: your own loop, as autograd and the optimizer issue it; predicted, and timed by validate, but not run as a plan"

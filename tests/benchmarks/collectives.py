@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrate.collective_fit import fit_collective
+from calibrate.distributed.collectives import fit_collective
 from tests.support.shared_data import shared_folder
 from traces.documents.collectives import CollectiveLaw
 

@@ -1,7 +1,7 @@
 """The error of costs that were not measured: `python -m tests.benchmarks.cost_fit PROFILE.json [--write]`.
 
 Leaves out each model of a profile in turn, predicts its keys from those of the others, and prints the root mean square of
-log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.engine.costs.left_out`), with the number
+log(measured / predicted) by op class and by how far the keys lie beyond those fitted (`simulator.engine.costs.fits`), with the number
 of models behind each figure. PROFILE is what `schedcast calibrate --model NAME -o PROFILE.json` measured for several models. With --write
 the figures become `simulator/engine/costs/left_out.json`, which serves profiles of few models.
 """
@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from calibrate.cpu.testbed import cpu_machine
-from simulator.engine.costs.fits import ProfileFits
-from simulator.engine.costs.left_out import LIMITS, SHIPPED, LeftOut
+from simulator.engine.costs.fits import LIMITS, SHIPPED, LeftOut, ProfileFits
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.sites import Sites
 from traces.documents.profile import Profile

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate import jacobian_generation
+from calibrate import reproduction
 from simulator.papers import bppsa_sparse
 from simulator.plan.bodies.csr.rules import ConvolutionRule, MaxPoolRule
 
@@ -15,8 +15,8 @@ def test_each_layer_is_timed_by_rule_and_by_column(monkeypatch):
         "ReLU": replace(bppsa_sparse.FIRST["ReLU"], elements=64),
         "max-pooling": MaxPoolRule(2, 6, 6, (3, 3), (2, 2), (2, 2)),
     }
-    monkeypatch.setattr(jacobian_generation, "FIRST", rules)
-    rows = jacobian_generation.generation_table().rows
+    monkeypatch.setattr(reproduction, "FIRST", rules)
+    rows = reproduction.generation_table().rows
     assert [row.labels["columns"] for row in rows] == ["72", "64", "18"]
     for row in rows:
         assert row.predicted("by rule") > 0

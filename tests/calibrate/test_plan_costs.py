@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.cpu import co_runs
+from calibrate.cpu import contention
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import no_progress
@@ -33,8 +33,8 @@ def by_cost(monkeypatch):
     discovered = {name: strategies.get(name) for name in strategies.names(1)}
     discovered["by-cost"] = strategies.Strategy("by-cost", "for this test", baseline.options_type, plan, "by-cost", uses_costs=True)
     monkeypatch.setattr(strategies, "_discover", lambda: discovered)
-    monkeypatch.setattr(co_runs, "ROUNDS", 1)
-    monkeypatch.setattr(co_runs, "FEWEST", 1)
+    monkeypatch.setattr(contention, "ROUNDS", 1)
+    monkeypatch.setattr(contention, "FEWEST", 1)
     return kinds
 
 

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from calibrate import rounds
-from calibrate.cpu import co_runs
+from calibrate.cpu import contention
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
 from executors.cpu.cores import available_cores
@@ -17,7 +17,7 @@ from traces.documents.shipped import shipped_validations
 
 
 def test_drift_corrects_only_costs_from_another_time(monkeypatch):
-    for module, name in ((rounds, "ROUNDS"), (co_runs, "ROUNDS"), (co_runs, "FEWEST")):
+    for module, name in ((rounds, "ROUNDS"), (contention, "ROUNDS"), (contention, "FEWEST")):
         monkeypatch.setattr(module, name, 2)
     job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=CpuTestbed().identity)
     interleaved = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), timelines=False).validation

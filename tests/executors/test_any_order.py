@@ -9,7 +9,7 @@ from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.plan.board.hazards import hazards_within
+from simulator.plan.board.board import hazards_within
 from simulator.plan.board.order import Entry, Order
 from simulator.plan.plan import Plan
 from tests.support.applicable import core_groups, default_plans

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from calibrate import loop
-from calibrate.cuda import dispatch, queue, rates
+from calibrate.cuda import dispatch, host, rates
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.co_runs import Sizes
 from calibrate.cuda.testbed import GpuTestbed
@@ -33,7 +33,7 @@ def few_repetitions() -> Iterator[None]:
     The queue that is tried stays longer than a simulated stream's, which takes 1000 launches. Rates are measured on small tensors.
     """
     shorter = {
-        (dispatch, "_WARM_UP"): 2, (dispatch, "_PERIODS"): 2, (dispatch, "_CHUNKS"): 2, (loop, "_WARM_UP"): 3, (queue, "MOST"): 1200,
+        (dispatch, "_WARM_UP"): 2, (dispatch, "_PERIODS"): 2, (dispatch, "_CHUNKS"): 2, (loop, "_WARM_UP"): 3, (host, "MOST"): 1200,
         (rates, "_MEMORY_SHARE"): 1 / 1024,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 
-from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b, zero_bubble
+from simulator.strategies import interleaved_1f1b
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b, zero_bubble
 from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
 
 #: Our schedules by their name: from numbers of ranks and micro-batches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": gpipe.order,
     "1f1b": one_f_one_b.order,
-    "interleaved-1f1b": interleaved.order,
+    "interleaved-1f1b": interleaved_1f1b.order,
     "zero-bubble": zero_bubble.order,
     "zero-bubble in the memory of 1F1B": lambda ranks, m: zero_bubble.order(ranks, m, most_alive=ranks),
     "zero-bubble, looped": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="looped"),

@@ -12,7 +12,7 @@ _THREADS, _MATRICES = 128, 8
 
 
 def steps(rule: Rule, places: Sequence[int], c_type: str, width: int, device: torch.device) -> Callable[..., Tensor] | None:
-    """A function from the task's reads to the Jacobians [m, B, H, H], like the batched functions of `executors.kernels.step_jacobians`.
+    """A function from the task's reads to the Jacobians [m, B, H, H], like the batched functions of `executors.kernels.jacobian_values`.
 
     `places`: the step of each Jacobian. Returns None if the kernel cannot be compiled.
     """

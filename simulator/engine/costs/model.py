@@ -12,6 +12,11 @@ Costs are medians of the samples, because a measured step is the median of steps
 step, and the median of such steps is the sum of the medians. (Sums of winsorized means were 7.0 % from the median step of eight models on
 one core, sums of medians 5.3 %.) Copies between memories and collectives of a library cost nothing here: links price them. The model also
 says how much concurrent tasks slow each other down (`pair_multipliers`).
+
+What PyTorch's own loop adds to a task: modules and autograd's graph in forward, autograd's engine in backward, and the optimizer.
+
+A profile measures it as the difference between the loop and the executor's calls of the same ops, so it may be negative: in backward
+autograd issues ops from C++, and the executor from Python. On a GPU it is time of the host, on a CPU of the task itself.
 """
 
 from collections.abc import Mapping
@@ -22,7 +27,6 @@ from math import hypot
 import numpy as np
 
 from simulator.engine.costs import efficiencies, fresh_memory
-from simulator.engine.costs.autograd import with_assumed_loop, with_loop
 from simulator.engine.costs.contention import SMALL, group_of
 from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Cost
 from simulator.engine.costs.efficiencies import precision_of
@@ -30,11 +34,38 @@ from simulator.engine.costs.fits import ProfileFits
 from simulator.engine.costs.issue import IssueTimes
 from simulator.engine.costs.sites import Sites
 from simulator.engine.costs.threads import ThreadRatios
-from simulator.machine.machine import Machine
+from simulator.machine.machine import HostLane, Machine
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
-from simulator.plan.task import Resource, Task
-from traces.documents.profile import KeyCost, Profile
+from simulator.plan.task import BACKWARD, Resource, Task
+from traces.documents.profile import KeyCost, LoopCosts, Profile
+
+
+def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:
+    """The cost of a task in PyTorch's own loop. `on_host`: a host issues the task. A task never takes less than half its own time."""
+    added_s = _added_s(task, loop)
+    if not on_host:
+        return replace(cost, overhead_s=max(added_s, -cost.warm_s / 2))
+    return cost if cost.issue_s is None else replace(cost, issue_s=max(cost.issue_s + added_s, cost.issue_s / 2))
+
+
+def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
+    """The cost of a task in PyTorch's own loop on a machine without measurements: each op but updates takes `loop_s` more of the host."""
+    if task.body.is_update or not host.loop_s:
+        return cost
+    return replace(
+        cost, issue_s=(cost.launches - 1) * host.dispatch_s + _ops(task) * host.loop_s, issue_error=host.errors.get("loop_s", 0.0)
+    )
+
+
+def _added_s(task: Task, loop: LoopCosts) -> float:
+    if task.body.is_update:
+        return loop.update_s + loop.parameter_s * len(task.body.parameters)
+    return _ops(task) * (loop.backward_s if task.phase == BACKWARD else loop.forward_s) + task.view_calls * loop.view_s
+
+
+def _ops(task: Task) -> int:
+    return len(task.body.inner_ops) or 1
 
 
 def linked(task: Task) -> bool:

@@ -2,6 +2,8 @@
 
 A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.autograd.grad` issue below autograd. Module hooks keep a
 stack of running modules, which gives each op its layer; a backward op has the layer in which its autograd node was made.
+
+Track the module that an op belongs to, in forward and in backward.
 """
 
 import logging
@@ -13,12 +15,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from simulator.model.built import Built, FactoryFailedError
 from simulator.model.capture.gradients import finish
 from simulator.model.capture.intercept import CanonicalForms, without_redraws
 from simulator.model.capture.known_values import UnknownContentError
-from simulator.model.capture.module_stack import Layers
 from simulator.model.capture.recorder import OwnTensorError, Recorder
 from simulator.model.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.model.graph import TrainingGraph
@@ -28,6 +30,47 @@ from simulator.model.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import SchedcastError
 from traces.garbage import gc_paused
+
+
+class Layers:
+    """A context in which `enter(path)` is called with the innermost running module; in backward, with the module of the running node."""
+
+    def __init__(self, module: torch.nn.Module, enter: Callable[[str], None]):
+        self._module, self._enter = module, enter
+        self._stack: list[str] = []
+        self._handles: list[Any] = []
+        self._seen: set[Any] = set()
+
+    def __enter__(self):
+        for name, module in self._module.named_modules():
+            self._handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._push(name)))
+            self._handles.append(module.register_forward_hook(lambda _m, _i, output: self._pop(output)))
+        return self
+
+    def __exit__(self, *error):
+        for handle in self._handles:
+            handle.remove()
+
+    def _push(self, name: str) -> None:
+        self._stack.append(name)
+        self._enter(name)
+
+    def _pop(self, output: Any) -> None:
+        layer = self._stack.pop()
+        self._claim(output, layer)
+        self._enter(self._stack[-1] if self._stack else "loss")
+
+    def _claim(self, output: Any, layer: str) -> None:
+        """Assign every autograd node made since the last call to `layer`, so that its backward ops have this layer."""
+        nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        while nodes:
+            node = nodes.pop()
+            if node in self._seen:
+                continue
+            self._seen.add(node)
+            node.register_prehook(lambda _g, layer=layer: self._enter(layer))
+            nodes += [following for following, _ in node.next_functions if following is not None]
+
 
 # This logger prints a traceback for every exception that it passes on. Schedcast reports these itself, in one line.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)

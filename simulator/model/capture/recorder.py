@@ -2,9 +2,11 @@
 
 A result on the storage of an argument is a view, so views never become ops. The modules of this folder are the only ones that use PyTorch's
 private modules (torch._subclasses, torch.utils._python_dispatch).
+
+The tensor arguments of an op as positions among its operands.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import repeat
@@ -20,7 +22,6 @@ from simulator.model.capture import out_variants
 from simulator.model.capture.branches import Branches, depends_on_values
 from simulator.model.capture.formulas import SHAPES, flops
 from simulator.model.capture.known_values import KnownValues, UnknownContentError
-from simulator.model.capture.numbered_arguments import NumberedArguments
 from simulator.model.graph import Op
 from simulator.model.ops.aten_json import encode, name_of
 from simulator.model.ops.content import text_of
@@ -30,6 +31,35 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.random_draws import is_random
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
 from traces.errors import SchedcastError
+
+
+class NumberedArguments:
+    """Number the tensor arguments of an op: first those that it reads, then those that it changes."""
+
+    def __init__(self, operand: Callable[[torch.Tensor], Operand], mutated: list[torch.Tensor]):
+        """`operand` returns the operand of a tensor. `mutated`: the tensors that the op changes."""
+        self._operand = operand
+        self._mutated = {id(t) for t in mutated}
+        self._reads: dict[Operand, int] = {}
+        self._mutates: dict[Operand, int] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> str:
+        """Return a placeholder for the tensor, which `renumber` replaces by its position."""
+        operand = self._operand(tensor)
+        table, mark = (self._mutates, "m") if id(tensor) in self._mutated else (self._reads, "r")
+        return f"{mark}{table.setdefault(operand, len(table))}"
+
+    def finish(self) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        """Return (reads, mutates)."""
+        return tuple(self._reads), tuple(self._mutates)
+
+    def renumber(self, text: str) -> str:
+        """Replace the placeholders in `text` by positions in reads + mutates."""
+        for mark, table, first in (("r", self._reads, 0), ("m", self._mutates, len(self._reads))):
+            for position in table.values():
+                text = text.replace(f'{{"$":"{mark}{position}"}}', f'{{"$":{first + position}}}')
+        return text
+
 
 #: Tensor arguments that an op changes although its schema does not say so: the running statistics of batch-norm in training.
 HIDDEN_MUTATIONS = {"aten.native_batch_norm.default": (3, 4)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calibrate.compiled import compile_alone
-from calibrate.cpu.loop import measure_loop
+from calibrate.cpu.plain_server import measure_loop
 from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from calibrate.operands import OperandPool, fill

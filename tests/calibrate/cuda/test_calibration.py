@@ -11,8 +11,7 @@ from calibrate.cuda import session
 from calibrate.cuda.bench import Bench, Effort
 from calibrate.cuda.co_runs import Sizes, co_runs
 from calibrate.cuda.cold import Cold
-from calibrate.cuda.host import measure_host
-from calibrate.cuda.queue import queue_depth
+from calibrate.cuda.host import measure_host, queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers

@@ -1,7 +1,7 @@
 """Ops of a plan aligned with recorded ones."""
 
-from calibrate.traced.alignment import Token, aligned
 from calibrate.traced.names import common_name
+from calibrate.traced.steps import Token, aligned
 
 A, B, C = (Token(name, ((2, 3),), "forward") for name in "abc")
 

@@ -13,8 +13,8 @@ import torch
 
 from executors.cuda import capture, host_calls, profiled, torch_driver
 from executors.cuda.bindings import DriverApi
-from executors.cuda.precision import set_precision
 from executors.cuda.probe import Probe
+from executors.cuda.torch_driver import set_precision
 from tests.support.fake_cuda import POOLED, Bindings, Torch
 from tests.support.kineto_traces import Trace
 from traces.errors import SchedcastError

@@ -11,7 +11,7 @@ import torch
 
 from executors.cuda import torch_driver
 from executors.cuda.backend import CudaBackend
-from executors.cuda.waiting import PATIENCE_S, wait_until
+from executors.cuda.torch_driver import PATIENCE_S, wait_until
 from executors.tensors import job_tensors
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job

@@ -1,6 +1,6 @@
 """The walk of a plan through the cache. Values have 400 bytes."""
 
-from simulator.engine.cache import Cache, resident_shares
+from simulator.engine.recipes import Cache, resident_shares
 from simulator.engine.simulation import simulate
 from tests.support.tiny import build, cpu, task
 

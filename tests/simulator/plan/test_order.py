@@ -1,7 +1,7 @@
 """Reordering by rank: the lowest rank first, and no task before its dependencies."""
 
 from simulator.plan.dependencies import Dependencies
-from simulator.plan.order import by_rank
+from simulator.strategies.turbodl import by_rank
 from tests.support import tiny
 
 RANKS = {"a": 2, "b": 1, "c": 0, "d": 0, "e": 1}

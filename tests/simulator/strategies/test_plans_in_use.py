@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.engine.cache import resident_shares
 from simulator.engine.costs.model import CostModel
+from simulator.engine.recipes import resident_shares
 from simulator.machine.presets import load_machine
 from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job

@@ -13,7 +13,7 @@ from tests.support import fake_jobs
 from tests.support.app_pages import app_at, charts_of
 from tests.support.stand_in import answer_by
 from traces.errors import SchedcastError
-from ui.app.background import BackgroundRun
+from ui.app.pages.compare import BackgroundRun
 from ui.app.sweeping import check_points, commands, outcomes_at, parameters, parse_values
 from ui.request import JobRequest
 

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
 from ui.app import state, timeline_parts
-from ui.app.perfetto_parts import trace_bytes
+from ui.app.timeline_parts import trace_bytes
 
 
 def editable_page():

@@ -1,15 +1,19 @@
-"""The app's page that compares strategies, at one point or over one or two parameters, and keeps what was tried side by side."""
+"""The app's page that compares strategies, at one point or over one or two parameters, and keeps what was tried side by side.
 
-from collections.abc import Sequence
+Work that goes on behind a page, item by item, while the page shows how far it is. It can be stopped between two items.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 import streamlit as st
 
 from simulator.predict.sweep import Axis, Outcome, points
 from traces.documents.comparison import PYTORCH
 from traces.errors import SchedcastError
-from ui.app.background import BackgroundRun
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
 from ui.app.request_form import put_link, request_ui, request_words
@@ -22,6 +26,58 @@ from ui.present.text import sweeps as sweep_words
 from ui.present.text.formulas import formulas_of
 from ui.present.text.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class BackgroundRun(Generic[Item, Result]):
+    """A thread that calls `work` on every item. `results` grows by the results of each item, in order.
+
+    `error`: why the work ended early, in one line; empty if it did not.
+    """
+
+    def __init__(self, items: Sequence[Item], work: Callable[[Item], Iterable[Result]]):
+        self.total = len(items)
+        self.done = 0
+        self.results: list[Result] = []
+        self.error = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(tuple(items), work), daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether items are left, and nobody has stopped the work."""
+        return self._thread.is_alive()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the work was stopped before its end."""
+        return self._stop.is_set() and self.done < self.total
+
+    def stop(self) -> None:
+        """End the work after the current item."""
+        self._stop.set()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the work has ended."""
+        self._thread.join(timeout_s)
+
+    def _run(self, items: Sequence[Item], work: Callable[[Item], Iterable[Result]]) -> None:
+        for item in items:
+            if self._stop.is_set():
+                return
+            try:
+                self.results += work(item)
+            except SchedcastError as error:
+                self.error = str(error)
+                return
+            except Exception as error:  # a thread has nobody to raise to: the page says what happened
+                self.error = f"{type(error).__name__}: {error}"
+                raise
+            self.done += 1
+
 
 TITLE, ICON, ORDER = "Compare", ":material/stacked_line_chart:", 20
 NOTHING, FASTEST = "nothing", "the fastest at each point"

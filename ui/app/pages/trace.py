@@ -1,4 +1,7 @@
-"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
+"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules.
+
+The part of the trace page that builds a what-if rule: what to change, which kernels, and how much that is before it is applied.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -9,14 +12,17 @@ import pandas as pd
 import streamlit as st
 
 from simulator.replay.diff.stragglers import stragglers
+from simulator.replay.replay import Replay
 from simulator.replay.whatif import registry as whatif
+from simulator.replay.whatif.edit import device_work
+from simulator.replay.whatif.kernel_classes import kernel_classes
 from simulator.replay.whatif.marked import changes, marked
 from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
+from simulator.replay.whatif.search import kernel_matches
 from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
 from traces.errors import SchedcastError, UnknownNameError
-from ui.app.rule_builder import RULES_KEY, rule_builder_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
 from ui.app.table_parts import formulas_ui, table_ui
@@ -26,7 +32,49 @@ from ui.present.text import replays as replay_words
 from ui.present.text import stragglers as straggler_words
 from ui.present.text.formulas import FORMULAS
 from ui.present.text.labels import markdown_escaped
-from ui.present.text.rules import changed_words
+from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
+
+#: The key of the text of the rules that are asked.
+RULES_KEY = "rules text"
+#: Kernel names that are offered.
+OFFERED = 8
+_OWN = "a search of my own"
+
+
+def rule_builder_ui(replay: Replay) -> None:
+    """Let the user put a rule together, see what it matches, and add it to those that are asked."""
+    st.subheader("Build a change", anchor=False)
+    first, second, third = st.columns(3)
+    kind = select(first, "Change", list(RULES), "built kind", words=RULES.__getitem__)
+    speed = select(second, "How much", list(SPEEDS), "built speed") if "{speed}" in kind else ""
+    regex = ""
+    if kind in OF_KERNELS:
+        classes = {each.name: each.pattern for each in kernel_classes(device_work(replay))[:OFFERED]}
+        chosen = select(third, "Kernels", [*classes, _OWN], "built kernels")
+        regex = classes.get(chosen, "")
+        if chosen == _OWN:
+            regex = text(st.text_input, "Search kernels by a regular expression", "built regex", placeholder="gemm|conv").strip()
+        if not regex:
+            st.caption("Write what the kernels' names contain.")
+            return
+        try:
+            matches = kernel_matches(replay, regex)
+        except SchedcastError as error:
+            st.error(markdown_escaped(str(error)))
+            return
+        st.write(markdown_escaped(match_words(matches)))
+        st.dataframe(match_cells(matches), hide_index=True)
+    rule = rule_text(kind, speed, regex)
+    left, right = st.columns([3, 1], vertical_alignment="center")
+    left.code(rule, language=None)
+    right.button("Add the change", icon=":material/add:", on_click=add_rule, args=(rule,), width="stretch")
+
+
+def add_rule(rule: str) -> None:
+    """Add a rule to those that are asked, unless it is there."""
+    lines = [line for line in str(st.session_state.get(RULES_KEY, "")).splitlines() if line.strip()]
+    st.session_state[RULES_KEY] = "\n".join(dict.fromkeys([*lines, rule]))
+
 
 TITLE, ICON, ORDER = "Trace", ":material/replay:", 60
 #: The names in the query of the page's link.

@@ -1,4 +1,7 @@
-"""The app's page of reports and trainings: predicted above measured, with errors and their causes."""
+"""The app's page of reports and trainings: predicted above measured, with errors and their causes.
+
+The app's page of a training, which `schedcast run --out` wrote.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,23 +11,58 @@ import streamlit as st
 from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.shipped import example_report
+from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app.links import command, request_of
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
 from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
-from ui.app.training_parts import training_place, training_ui
 from ui.app.uploads import offered_reports, report_upload_ui
 from ui.app.validation_run import validation_run_ui
 from ui.app.waterfall_parts import measured_waterfall_ui
 from ui.present.figures import charts
 from ui.present.figures.task_errors_chart import errors_figure
+from ui.present.figures.training_chart import training_figure
+from ui.present.figures.training_curves import measures
+from ui.present.reports import training as training_report
 from ui.present.reports.report import Report, read_report
 from ui.present.reports.validations import Shown, validation_section
 from ui.present.text import sentences, tables, verdicts
 from ui.present.text import task_errors as error_words
+from ui.present.text import trainings as training_words
 from ui.present.text.labels import SCHEDULE, markdown_escaped, row_labels
+from ui.present.text.verdicts import busy_line
+
+
+def training_place(place: Path) -> Path | None:
+    """The document in a training's folder; None for any other path."""
+    document = place / training_report.DOCUMENT
+    return document if document.is_file() else None
+
+
+def training_ui(document: Path) -> None:
+    """Show curves, sentences and table of one training."""
+    try:
+        run = load_run(str(document), document.stat().st_mtime_ns)
+    except SchedcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return
+    st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
+    if busy := busy_line(run.busy_share):
+        st.error(markdown_escaped(busy))
+    st.write(markdown_escaped("; ".join(training_words.sentences(run)) + "."))
+    measure = st.radio("over", list(measures(run)), horizontal=True, key="measure")
+    st.plotly_chart(training_figure(run, measure), key="training")
+    table_ui(training_words.cells(run))
+    formulas_ui("Step of a training", "Loss at the end", "Difference of losses")
+
+
+@st.cache_resource(max_entries=8, show_spinner="Reading the training")
+def load_run(place: str, stamp: int) -> TrainingRun:
+    """A training from the cache. It is read again when its document has changed, which `stamp` shows."""
+    return TrainingRun.load(place)
+
 
 #: The query that the user came with.
 Link = Mapping[str, Sequence[str]]

@@ -1,4 +1,9 @@
-"""The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change."""
+"""The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change.
+
+The parts of the app about predictions that do not fit in memory: red, first, and without a step time to rely on.
+
+The part of a page of predictions that says when too little was measured here for a verdict, and offers to measure it.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -6,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from simulator.predict.sweep import outcome
@@ -13,28 +19,92 @@ from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
 from traces.errors import SchedcastError
+from ui.app import runs
+from ui.app.command_parts import command_ui
 from ui.app.history import pin, remember
-from ui.app.links import command, query_of
-from ui.app.measure_parts import measuring_ui, unmeasured_ui
-from ui.app.memory_parts import predictions_table_ui, shortage_ui
+from ui.app.links import arguments, command, query_of
 from ui.app.navigation import link_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, picture, share_ui
 from ui.app.state import BUTTON, select
-from ui.app.table_parts import formulas_ui
+from ui.app.table_parts import formulas_ui, table_ui
 from ui.app.timeline_parts import timelines_ui
 from ui.app.waterfall_parts import prediction_waterfall_ui
 from ui.present.figures import charts
 from ui.present.reports.page import Section
 from ui.present.reports.predictions import prediction_section, predictions_sections
 from ui.present.reports.timelines import timeline_section
-from ui.present.text import odds, sentences, tables
+from ui.present.text import fits, odds, sentences, tables
 from ui.present.text.formulas import FORMULAS, PREDICTED
 from ui.present.text.labels import markdown_escaped, strategy_name
 from ui.present.text.predictions import place, predictions_document
+from ui.present.text.sentences import no_verdict_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Forecast, Refusal
+
+#: The module of `ui.app.pages` that shows the runs.
+PAGE = "what_if"
+
+
+def measuring_ui() -> None:
+    """Show the measurement of a job that is running. When it has ended, the page is drawn anew, with the new costs."""
+    run = runs.latest(PAGE)
+    if run is not None and run.command.running:
+        with st.container(border=True):
+            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
+
+
+def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
+    """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
+    here = all(answer.measured_here for answer in forecasts)
+    words = no_verdict_words((answer.prediction.measured_share for answer in forecasts), here)
+    if not words:
+        return
+    st.warning(markdown_escaped(words[0]))
+    if not here or request.scale or not all(use.name.startswith("cpu") for answer in forecasts for use in answer.prediction.devices):
+        return
+    if runs.running() is not None:
+        return
+    run = runs.latest(PAGE)
+    if run is not None and run.command.status and not run.command.cancelled:
+        st.error(markdown_escaped(run.command.mistake))
+    if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
+        try:
+            runs.start(arguments(request, "--calibrate", "--json"), PAGE)
+        except SchedcastError as error:
+            st.error(markdown_escaped(str(error)))
+        else:
+            st.rerun()
+
+
+#: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
+PLAIN_COLUMNS = ("strategy", "peak memory", "fits")
+RED, DIM_RED = "color: #D1495B", "color: #DFA6AD"
+
+
+def shortage_ui(predictions: Sequence[Prediction]) -> None:
+    """Say in red, for each prediction that does not fit, by how much, what holds the memory, and the largest batch that fits."""
+    for prediction in predictions:
+        if not prediction.fits:
+            st.error(markdown_escaped(" ".join(fits.fit_words(prediction))))
+
+
+def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
+    """Show the table of predictions. Rows of those that do not fit are red, and their times dimmed.
+
+    `here`: whether measured costs are this machine's.
+    """
+    fitting, rows = [prediction.fits for prediction in predictions], tables.prediction_rows(predictions, here)
+    if all(fitting):  # without styles, which take longer than all else
+        table_ui(rows)
+        return
+
+    def styles(row: pd.Series) -> list[str]:
+        return ["" if fitting[row.name] else RED if head in PLAIN_COLUMNS else DIM_RED for head in row.index]
+
+    table_ui(rows, pd.DataFrame(rows).style.apply(styles, axis=1))
+
 
 TITLE, ICON, ORDER = "What if", ":material/tune:", 10
 #: Rows of the table of the critical path's longest tasks.

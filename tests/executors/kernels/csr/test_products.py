@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from executors.kernels.csr import sums
+from executors.kernels.csr import products
 from executors.kernels.csr.products import compile_product
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
@@ -50,7 +50,7 @@ def task(body, *tensors):
 @pytest.mark.parametrize("samples", [(1, 1), (1, 3), (3, 1), (3, 3)])
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 def test_every_pair_of_formats(left, right, samples, scratch, monkeypatch):
-    monkeypatch.setitem(sums._SCRATCH, "cpu", scratch)
+    monkeypatch.setitem(products._SCRATCH, "cpu", scratch)
     torch.manual_seed(0)
     a, b = random(left, samples[0]), random(right, samples[1])
     body = JacobianProduct(left, right)

@@ -13,7 +13,7 @@ import torch
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.forms import Forms
-from executors.kernels import scan_level, step_jacobians
+from executors.kernels import jacobian_values, scan_level
 from executors.kernels.native import compile as native
 from executors.kernels.native import jacobian_values as native_values
 from executors.kernels.native import nvrtc
@@ -127,14 +127,14 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
 @pytest.mark.parametrize("width", [1, 5, 20])
 def test_jacobians_equal_those_of_pytorchs_ops(on_host, width, leftmost):
     m, samples, c_type = 9, 3, partial(torch.rand, dtype=torch.float64)
-    places = step_jacobians._steps_in_scan_order(m, leftmost)
+    places = jacobian_values._steps_in_scan_order(m, leftmost)
     index = torch.tensor(places)
     rnn = (c_type(m, samples, width) - 0.5, c_type(width, width))
     gru = (*(c_type(m, samples, n * width) for n in (1, 2, 1, 1)), c_type(3 * width, width))
     cases = [(RnnSteps("tanh", leftmost), rnn), (RnnSteps("relu", leftmost), rnn), (GruSteps(leftmost), gru)]
     for rule, reads in cases:
         jacobians = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
-        assert_close(jacobians, step_jacobians._KERNELS[rule.of](rule, index, *reads))
+        assert_close(jacobians, jacobian_values._KERNELS[rule.of](rule, index, *reads))
     assert on_host.launches == 3
 
 

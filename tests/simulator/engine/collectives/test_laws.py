@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrate.collective_fit import fit_collective, store_collective
+from calibrate.distributed.collectives import fit_collective, store_collective
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link, Machine
 from simulator.machine.measured_gpu import with_measured

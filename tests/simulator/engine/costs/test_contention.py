@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.cpu import co_runs
 from calibrate.cpu import contention as co_run_contention
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
@@ -196,8 +195,8 @@ def test_on_a_cpu_with_multipliers_tasks_draw_no_bandwidth(two_cores):
 
 
 def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores, monkeypatch):
-    monkeypatch.setattr(co_runs, "ROUNDS", 2)
-    monkeypatch.setattr(co_runs, "FEWEST", 2)
+    monkeypatch.setattr(co_run_contention, "ROUNDS", 2)
+    monkeypatch.setattr(co_run_contention, "FEWEST", 2)
     monkeypatch.setattr(contention, "SMALL_S", 100.0)  # all tasks count as short, however busy the machine is
     one, two = (planned(two_cores, text) for text in ("backward-fusion", "backward-fusion:update_stream=on"))
     profile = calibrated(two, two_cores, seconds=1e-5)
@@ -220,8 +219,8 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
 
 
 def test_a_pair_without_suitable_tasks_is_not_measured_again(two_cores, monkeypatch):
-    monkeypatch.setattr(co_runs, "ROUNDS", 1)
-    monkeypatch.setattr(co_runs, "FEWEST", 1)
+    monkeypatch.setattr(co_run_contention, "ROUNDS", 1)
+    monkeypatch.setattr(co_run_contention, "FEWEST", 1)
     monkeypatch.setattr(co_run_contention, "group_of", lambda op_class, seconds, kind: "another")
     plan = planned(two_cores, "backward-fusion:update_stream=on")
     profile = calibrated(plan, two_cores, seconds=1e-3)  # the profile calls the tasks long; measured, they are of another group

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.engine.costs.cost import FITTED
-from simulator.engine.costs.left_out import EVERY, LEAST_MODELS, LIMITS, SHIPPED, WIDE, Bin, LeftOut, left_out, shipped_left_out
+from simulator.engine.costs.fits import EVERY, LEAST_MODELS, LIMITS, SHIPPED, WIDE, Bin, LeftOut, left_out, shipped_left_out
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.roofline import Estimate
 from simulator.machine.this_cpu import this_cpu

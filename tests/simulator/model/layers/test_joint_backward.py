@@ -3,7 +3,7 @@
 import json
 
 from simulator.model.job import Job
-from simulator.model.layers.joint_backward import joined
+from simulator.strategies.pytorch import joined
 
 
 def targets(graph) -> list[tuple[str, tuple[int, ...]]]:

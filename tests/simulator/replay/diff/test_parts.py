@@ -8,12 +8,11 @@ from statistics import fmean
 
 import pytest
 
-from simulator.replay.diff import align
-from simulator.replay.diff.align import aligned, refined
+from simulator.replay.diff import pairs
+from simulator.replay.diff.diff import fair_shares
 from simulator.replay.diff.hybrid import Hybrid
 from simulator.replay.diff.of_replay import run_of_replay
-from simulator.replay.diff.pairs import pair
-from simulator.replay.diff.shares import fair_shares
+from simulator.replay.diff.pairs import aligned, pair, refined
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import device_work, with_duration, with_tasks, without
 from simulator.replay.whatif.ladder import changed_step_s
@@ -26,17 +25,17 @@ def test_inserted_removed_and_replaced_items_do_not_shift_the_others():
     assert aligned("", "abc") == aligned("abc", "") == aligned("abc", "xyz") == []
 
 
-@pytest.mark.parametrize("cells", [align.MOST_CELLS, 8], ids=["by a table", "divided"])
+@pytest.mark.parametrize("cells", [pairs.MOST_CELLS, 8], ids=["by a table", "divided"])
 def test_as_many_items_are_aligned_as_possible(monkeypatch, cells):
-    monkeypatch.setattr(align, "MOST_CELLS", cells)
+    monkeypatch.setattr(pairs, "MOST_CELLS", cells)
     for seed in range(60):
         draw = random.Random(seed)
         first, second = ("".join(draw.choices("abc", k=draw.randint(0, 14))) for _ in range(2))
-        pairs = aligned(first, second)
-        assert all(first[i] == second[j] for i, j in pairs)
-        assert pairs == sorted(pairs)
-        assert len({i for i, _ in pairs}) == len({j for _, j in pairs}) == len(pairs) == longest(first, second)
-        assert len(pairs) >= sum(block.size for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks())
+        both = aligned(first, second)
+        assert all(first[i] == second[j] for i, j in both)
+        assert both == sorted(both)
+        assert len({i for i, _ in both}) == len({j for _, j in both}) == len(both) == longest(first, second)
+        assert len(both) >= sum(block.size for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks())
 
 
 def longest(first, second):

@@ -3,10 +3,11 @@
 import pytest
 
 from simulator.model.job import Job
+from simulator.strategies import interleaved_1f1b
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.of_plan import schedule_of
-from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
 from tests.support.applicable import core_groups
 from tests.support.places import SUPPORT
 from tests.support.torch_orders import runtime, simulated
@@ -16,7 +17,7 @@ MLP = f"{SUPPORT / 'mlp.py'}:make"
 ORDERS = {
     "gpipe": gpipe.order(2, 4),
     "1f1b": one_f_one_b.order(2, 4),
-    "interleaved-1f1b:per_device=1": interleaved.order(2, 4, 1),
+    "interleaved-1f1b:per_device=1": interleaved_1f1b.order(2, 4, 1),
 }
 
 

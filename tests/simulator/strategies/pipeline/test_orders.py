@@ -4,7 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b, zero_bubble
+from simulator.strategies import interleaved_1f1b
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b, zero_bubble
 from simulator.strategies.pipeline.schedule import UNITS, Action, check, makespan_s, timed
 from tests.support.exact_schedules import shortest
 from tests.support.peak_forwards import peak_forwards
@@ -24,7 +25,7 @@ EXCESS = {
 #: Ours of the same name, for p ranks with m micro-batches in the memory of torch's.
 SAME = {
     "GPipe": gpipe.order,
-    "Interleaved1F1B": interleaved.order,
+    "Interleaved1F1B": interleaved_1f1b.order,
     "InterleavedZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="looped"),
     "ZBVZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="v"),
 }
@@ -43,7 +44,7 @@ def test_no_schedule_is_refused_or_deadlocks(name, ranks):
 def test_interleaved_schedules_of_any_depth_run(per_rank):
     for ranks in range(1, 9):
         for micro_batches in (1, 2, 5, 8, 13, 32):
-            order = interleaved.order(ranks, micro_batches, per_rank)
+            order = interleaved_1f1b.order(ranks, micro_batches, per_rank)
             check(order)
             assert order.stages == ranks * per_rank
             if micro_batches >= ranks:
@@ -68,7 +69,7 @@ def test_ours_are_as_short_as_torchs_and_keep_no_more_forwards(name, ranks, micr
 
 @pytest.mark.parametrize(("ranks", "micro_batches", "per_rank"), [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (8, 32, 4)])
 def test_interleaved_orders_are_torchs(ranks, micro_batches, per_rank):
-    assert interleaved.order(ranks, micro_batches, per_rank) == torch_order("Interleaved1F1B", ranks, micro_batches, per_rank)
+    assert interleaved_1f1b.order(ranks, micro_batches, per_rank) == torch_order("Interleaved1F1B", ranks, micro_batches, per_rank)
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
@@ -112,7 +113,7 @@ def test_1f1b_is_deepspeeds(stages, micro_batches):
 def test_live_forwards_on_four_ranks():
     assert peak_forwards(gpipe.order(4, 16)) == [16, 16, 16, 16]
     assert peak_forwards(one_f_one_b.order(4, 16)) == [4, 3, 2, 1]
-    assert peak_forwards(interleaved.order(4, 16)) == [11, 9, 7, 5]
+    assert peak_forwards(interleaved_1f1b.order(4, 16)) == [11, 9, 7, 5]
     assert peak_forwards(torch_order("ZBVZeroBubble", 4, 16)) == [8, 8, 8, 8]
     assert max(peak_forwards(zero_bubble.order(8, 16, most_alive=8, shape="v"))) == 8
 

@@ -6,8 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from simulator.strategies.sharding import elimination
-from simulator.strategies.sharding.elimination import IrreducibleError, cheapest, min_plus
+from simulator.strategies.sharding import search
+from simulator.strategies.sharding.search import IrreducibleError, cheapest, min_plus
 from tests.support.integer_programs import by_integer_program
 
 
@@ -78,7 +78,7 @@ def test_no_nodes_cost_nothing():
 
 
 def test_a_graph_that_does_not_reduce_is_refused_if_it_has_too_many_joint_choices(monkeypatch):
-    monkeypatch.setattr(elimination, "MOST_JOINT_CHOICES", 100)
+    monkeypatch.setattr(search, "MOST_JOINT_CHOICES", 100)
     nodes = [np.zeros(2)] * 4 + [np.zeros(4)] * 4
     dense = [(u, v, np.zeros((nodes[u].size, nodes[v].size))) for v in range(8) for u in range(v)]
     with pytest.raises(IrreducibleError) as refusal:

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.strategies.sharding import elimination, search
+from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network
@@ -77,7 +77,7 @@ def test_a_network_that_does_not_reduce_is_refused_by_the_layers_that_remain(mon
     tables = cost_tables(Network(Job(f"{tmp_path / 'dense.py'}:make", 2).graph()), load_machine("p100x4"), None)
     whole = cheapest_of(tables)
     assert len(whole) == len(tables.configurations)
-    monkeypatch.setattr(elimination, "MOST_JOINT_CHOICES", 1)
+    monkeypatch.setattr(search, "MOST_JOINT_CHOICES", 1)
     with pytest.raises(SchedcastError, match=r"the network does not reduce: \d+ layers .*deepa:config=FILE.json"):
         search.cheapest_of(tables)
 

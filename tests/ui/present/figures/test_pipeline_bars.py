@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.strategies.pipeline.orders import gpipe, interleaved, one_f_one_b
+from simulator.strategies import interleaved_1f1b
+from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
 from simulator.strategies.pipeline.schedule import Action, Schedule
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
@@ -47,7 +48,7 @@ def test_the_bubble_of_gpipe_is_idle_time():
 
 
 def test_several_stages_of_a_device_have_their_number_and_a_shade():
-    panel = timeline_panel(pipeline_timeline(interleaved.order(2, 2, 2)))
+    panel = timeline_panel(pipeline_timeline(interleaved_1f1b.order(2, 2, 2)))
     assert panel.rows == ("cpu:0 stages 0, 2", "cpu:1 stages 1, 3")
     by_label = {bar.labels: bar.shade for bar in panel.bars["forward"]}
     assert by_label == {

@@ -15,9 +15,7 @@ from traces.documents.comparison import Comparison
 from traces.documents.timeline import Span, Timeline
 from ui.present.figures import palette
 from ui.present.figures.timeline_canvas import assets, page
-from ui.present.figures.timeline_canvas.layers import layer_groups
-from ui.present.figures.timeline_canvas.payload import ARRAYS, timelines_payload
-from ui.present.figures.timeline_canvas.tracks import MOST_TRACKS, one_track, tracks
+from ui.present.figures.timeline_canvas.payload import ARRAYS, MOST_TRACKS, layer_groups, one_track, timelines_payload, tracks
 from ui.present.figures.timeline_panels import timeline_panel
 
 

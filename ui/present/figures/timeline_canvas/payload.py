@@ -7,23 +7,100 @@
 
 Times are whole ticks of `tick_ms` from the start of the step. An array holds the bars of all panels, row after row, in a row track after
 track, in a track in order of start. Under the lanes of a panel are its strips of memory (`memory.py`).
+
+Groups layers by the start of their paths, for coloring.
+
+Splits the spans of a lane into tracks whose spans do not overlap, so that the browser finds visible ones by binary search.
 """
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from traces.documents.timeline import Cause, Timeline
+from traces.documents.timeline import Cause, Span, Timeline
 from ui.present.figures import palette
-from ui.present.figures.timeline_canvas.layers import layer_groups
 from ui.present.figures.timeline_canvas.memory import Strips
-from ui.present.figures.timeline_canvas.tracks import borders, one_track, tracks
 from ui.present.figures.timeline_panels import X_LABEL, Bar, TimelinePanel, timeline_panel
 from ui.present.text.labels import headline
+
+#: Tracks of a lane at most. Spans that fit into none of them lose the part that overlaps in the last one.
+MOST_TRACKS = 8
+
+
+def tracks(start: np.ndarray, end: np.ndarray) -> list[list[int]]:
+    """The indices of spans by track, each in order of start. Spans of a lane overlap where they are nested or a timer was inexact.
+
+    `start`, `end`: integer ticks of each span. Those of shortened spans are changed in place.
+    """
+    placed: list[list[int]] = []
+    reached: list[int] = []  # the end of each track
+    for index in np.lexsort((-end.astype(np.int64), start)).tolist():
+        begin, until = int(start[index]), int(end[index])
+        number = next((number for number, last in enumerate(reached) if last <= begin), len(reached))
+        if number == MOST_TRACKS:
+            number -= 1
+            begin = max(begin, reached[number])
+            until = max(begin, until)
+            start[index], end[index] = begin, until
+        if number == len(reached):
+            placed.append([])
+            reached.append(0)
+        placed[number].append(index)
+        reached[number] = until
+    return placed
+
+
+def one_track(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end of stretches in order of start, each without the part that an earlier one covers."""
+    order = np.lexsort((end, start))
+    start, end = start[order], end[order]
+    reached = np.maximum.accumulate(end)
+    start[1:] = np.maximum(start[1:], reached[:-1])
+    return start, np.maximum(start, end)
+
+
+def borders(parts: Sequence[Sequence[int]], first: int) -> list[int]:
+    """Where each part begins in an array that holds all of them from place `first` on, and where the last one ends."""
+    places = [first]
+    for part in parts:
+        places.append(places[-1] + len(part))
+    return places
+
+
+#: Groups with a color of their own. The others share one.
+MOST_GROUPS = 9
+#: Parts of a path at most that name a group.
+_DEEPEST = 4
+
+
+def layer_groups(spans: Iterable[Span]) -> dict[str, str]:
+    """The group of every layer of `spans`, longest groups first: layer1 for layer1.0.conv1. The least depth that makes two groups is taken.
+
+    Spans without a layer belong to no group. Layers of short groups belong to "".
+    """
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for span in spans:
+        if span.layer:
+            seconds[span.layer] += span.end_s - span.start_s
+    for depth in range(1, _DEEPEST + 1):
+        group_of = {layer: ".".join(layer.split(".", depth)[:depth]) for layer in seconds}
+        if len(set(group_of.values())) > 1:
+            break
+    else:
+        group_of = {layer: layer for layer in seconds}
+    totals: defaultdict[str, float] = defaultdict(float)
+    for layer, group in group_of.items():
+        totals[group] += seconds[layer]
+    longest = sorted(totals, key=lambda group: (-totals[group], group))[:MOST_GROUPS]
+    rank = {group: number for number, group in enumerate(longest)}
+    named = {layer: group for layer, group in group_of.items() if group in rank}
+    return dict(sorted(named.items(), key=lambda item: (rank[item[1]], item[0]))) | {layer: "" for layer in group_of if layer not in named}
+
 
 MAGIC = b"STL1"
 #: Phases with an entry of their own in the legend. Files may hold any number; the others share one.
