@@ -13,14 +13,13 @@ from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.forecast import Forecast, forecast_strategy
 from simulator.predict.largest_batch import largest_batch, with_batch_words
 from simulator.strategies import registry as strategies
-from simulator.strategies.options import option_values
 from traces import units
 from traces.documents.comparison import ValidationResult
 from traces.documents.profile import Profile
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code, Refusal, SchedcastError
 
 #: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
@@ -38,8 +37,8 @@ def plan_calibrated(
     progress: Progress,
     announce: Callable[[Mapping[str, Forecast]], None] = lambda forecasts: None,
     every: bool = False,
-) -> tuple[dict[str, Forecast], list[ValidationResult]]:
-    """Plan the strategies with measured costs. Returns forecasts by label, and a row for each strategy that cannot run.
+) -> tuple[dict[str, Forecast], dict[str, Refusal]]:
+    """Plan the strategies with measured costs. Returns by label the forecasts, and why other strategies cannot run.
 
     Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
@@ -47,49 +46,48 @@ def plan_calibrated(
     `announce` receives the first forecasts, before anything is measured for them.
     """
 
-    def plan() -> tuple[dict[str, Forecast], list[ValidationResult], Machine]:
+    def plan() -> tuple[dict[str, Forecast], dict[str, Refusal], Machine]:
         machine = testbed.machine(profile)
         return *plan_all(job, labels, shared_options, machine, CostModel(machine, profile), testbed.mode), machine
 
     labels = list(labels)
-    forecasts, skipped, machine = plan()
+    forecasts, refused, machine = plan()
     announce(forecasts)
     if calibrate and not testbed.interleaved:
         for _ in range(CALIBRATIONS):
             if testbed.calibrate([f.plan for f in forecasts.values()], machine, profile, save_to, progress):
-                forecasts, skipped, machine = plan()
+                forecasts, refused, machine = plan()
     elif calibrate:
         for _ in range(1 if every else PREVIEWS):
             dependent = [f.plan for label, f in forecasts.items() if every or strategies.get(label.partition(":")[0]).uses_costs]
             if not dependent or not testbed.preview(dependent, machine, profile):
                 break
-            forecasts, skipped, machine = plan()
-    return forecasts, skipped
+            forecasts, refused, machine = plan()
+    return forecasts, refused
 
 
 def plan_all(
     job: Job, labels: Iterable[str], shared_options: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
-) -> tuple[dict[str, Forecast], list[ValidationResult]]:
-    """Plan the strategies. Returns forecasts by label, and a row for each strategy that cannot be planned or does not fit.
+) -> tuple[dict[str, Forecast], dict[str, Refusal]]:
+    """Plan the strategies. Returns by label the forecasts, and why other strategies cannot be planned or do not fit.
 
     Raises SchedcastError if the job itself is unusable, or a file that a strategy should follow.
     """
     job.graph()
     forecasts: dict[str, Forecast] = {}
-    skipped: list[ValidationResult] = []
+    refused: dict[str, Refusal] = {}
     for label in dict.fromkeys(labels):
-        strategy, options = strategies.parse(label, shared_options)
-        try:
-            predicted = forecast(plan_strategy(label, shared_options, job, machine, model), machine, model, mode)
-            if not predicted.fits:
-                raise SchedcastError(refusal(predicted, largest_batch(job, label, shared_options, predicted, model, mode)))
+        strategies.parse(label, shared_options)  # a name or an option that does not exist is a mistake of the request
+        predicted = forecast_strategy(job, label, shared_options, machine, model, mode)
+        if isinstance(predicted, Refusal):
+            if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
+                raise predicted.error
+            refused[label] = with_batch_words(predicted, job, label, shared_options, model, mode)
+        elif predicted.fits:
             forecasts[label] = predicted
-        except UnusableFileError:  # the user named the file: this is a mistake of the request
-            raise
-        except SchedcastError as error:
-            told = with_batch_words(error, job, label, shared_options, model, mode)
-            skipped.append(skipped_row(strategy.name, option_values(options), str(told)))
-    return forecasts, skipped
+        else:
+            refused[label] = does_not_fit(predicted, largest_batch(job, label, shared_options, predicted, model, mode))
+    return forecasts, refused
 
 
 def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> ValidationResult:
@@ -99,10 +97,10 @@ def skipped_row(strategy: str, options: Mapping[str, object], why: str) -> Valid
     return ValidationResult(**dict.fromkeys(unknown) | fields)
 
 
-def refusal(predicted: Forecast, largest: int | None) -> str:
-    """Why a plan that needs more memory than its machine has does not run, in one line. `largest`: the largest batch that fits, if any."""
+def does_not_fit(predicted: Forecast, largest: int | None) -> Refusal:
+    """The refusal to run a plan that needs more memory than its machine has. `largest`: the largest batch that fits, if any."""
     shortfall, holders = shortfall_words(predicted.memories), holders_words(predicted.at_peak)
-    return f"{predicted.plan.strategy} does not fit: {shortfall}; {holders}; {batch_words(largest)}"
+    return Refusal(Code.MEMORY, f"{predicted.plan.strategy} does not fit: {shortfall}; {holders}; {batch_words(largest)}")
 
 
 def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> None:

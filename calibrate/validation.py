@@ -24,10 +24,13 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.waterfall import measured_waterfall
+from simulator.strategies import registry as strategies
+from simulator.strategies.options import option_values
 from traces.documents.comparison import BASELINE, INTERLEAVED, PROFILE, PYTORCH, Comparison, Validation, ValidationResult
 from traces.documents.profile import Profile, Stats
 from traces.documents.speedup import measured_speedup
 from traces.documents.verdict import is_busy
+from traces.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -158,11 +161,12 @@ def validate(
             announce(validation_seconds({label: f for label, f in forecasts.items() if label != PYTORCH}, testbed, rounds, calibrate))
 
     profile.measuring(job.model)
-    planned, skipped = plan_calibrated(
+    planned, refused = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
-    loop, plain_row = planned.pop(PYTORCH, None), next((row for row in skipped if row.strategy == PYTORCH), None)
-    skipped = [row for row in skipped if row is not plain_row]
+    loop, rows_of = planned.pop(PYTORCH, None), {label: _refused_row(label, shared_options, why) for label, why in refused.items()}
+    plain_row = rows_of.pop(PYTORCH, None)
+    skipped = list(rows_of.values())
     if BASELINE not in planned:
         skipped += [
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
@@ -215,6 +219,11 @@ def validate(
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
+
+
+def _refused_row(label: str, shared_options: Mapping[str, str], refusal: Refusal) -> ValidationResult:
+    strategy, options = strategies.parse(label, shared_options)
+    return skipped_row(strategy.name, option_values(options), refusal.words)
 
 
 def _check_numerics(

@@ -1,17 +1,73 @@
-"""Errors that a user's request can cause. A message is one line: what was given, what is expected, what to do."""
+"""Errors and refusals that a user's request can cause. A message is one line: what was given, what is expected, what to do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
 
 #: Characters of a message at most.
 LONGEST = 800
 
 
+class Code(StrEnum):
+    """The kinds of refusals."""
+
+    #: An option or a value that cannot be used.
+    REQUEST = "request"
+    #: A name that does not exist.
+    NAME = "name"
+    #: A file that is missing or damaged.
+    FILE = "file"
+    #: A batch that does not divide as a strategy needs.
+    BATCH = "batch"
+    #: Too few devices, or devices of another kind.
+    DEVICES = "devices"
+    #: A model or a way of training that a strategy cannot schedule.
+    MODEL = "model"
+    #: More than a memory holds.
+    MEMORY = "memory"
+    #: A plan that cannot run.
+    PLAN = "plan"
+
+
 class SchedcastError(Exception):
-    """A request that cannot be carried out. The command line prints the message on one line and exits with `exit_status`."""
+    """A request that cannot be carried out. The command line prints the message on one line and exits with `exit_status`.
+
+    `code`: the kind of refusal. `details`: lines that the command line prints below the message.
+    """
 
     exit_status = 2
+    code = Code.REQUEST
+    details = ""
 
-    def __init__(self, message: str = ""):
+    def __init__(self, message: str = "", code: Code | None = None):
         """`message` may quote names from a file; whatever they hold, the error's text is one line that can be printed."""
         super().__init__(_one_line(message))
+        if code is not None:
+            self.code = code
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no result: its kind, and one line of `words`.
+
+    `excess_bytes`: by how much a job that is too large exceeds a memory, if that is known without a plan. `details`: as in SchedcastError.
+    """
+
+    code: Code
+    words: str
+    excess_bytes: int = 0
+    details: str = ""
+
+    @classmethod
+    def by(cls, error: SchedcastError) -> "Refusal":
+        """The refusal that an error says."""
+        return cls(error.code, str(error), getattr(error, "excess_bytes", 0), error.details)
+
+    @property
+    def error(self) -> SchedcastError:
+        """The error to raise if a result is required."""
+        error = SchedcastError(self.words, self.code)
+        error.details = self.details
+        return error
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -33,9 +89,13 @@ def _one_line(message: str) -> str:
 class UnusableFileError(SchedcastError):
     """A file that is missing, damaged, of another kind, or of a newer schema than this version reads."""
 
+    code = Code.FILE
+
 
 class UnknownNameError(SchedcastError):
     """A model, strategy, option, device or machine that does not exist."""
+
+    code = Code.NAME
 
     def __init__(self, kind: str, name: str, accepted: "list[str] | tuple[str, ...]", do: str = ""):
         """`kind` is the noun in the message, `accepted` the names that exist, `do` a hint such as the command that lists them."""

@@ -654,7 +654,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
         if isinstance(error, PeerLostError):
             time.sleep(GRACE_S)  # the process that failed reports why, and then the launcher ends this one
     if isinstance(error, SchedcastError):
-        return _fail(str(error), error.exit_status, getattr(error, "details", ""))
+        return _fail(str(error), error.exit_status, error.details)
     if isinstance(error, OSError) and (error.errno in _STDOUT_ERRORS and error.filename is None):
         from ui.commands.output import cannot_print, silence_stdout
 

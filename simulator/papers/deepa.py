@@ -9,7 +9,7 @@ from simulator.papers import deepa_claims as claims
 from simulator.papers import registry
 from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_EXPOSED, DEEPA_LATE, FRAMEWORKS, IMAGE, IMAGE_EXPOSED, OWT, Batches, Networks
 from simulator.papers.deepa_networks import Divided, Found
-from simulator.papers.predicting import Missing, Steps, StepsByStrategy, first_missing, ratio, speedup
+from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
 from simulator.predict.preset import preset_costs
 from simulator.strategies.sharding.configuration import Configuration
@@ -18,6 +18,7 @@ from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network as LayerNetwork
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper
+from traces.errors import Refusal
 
 PAPER = registry.get("deepa")
 #: Who sums gradients.
@@ -94,7 +95,7 @@ def reproduce(steps: Steps) -> Paper:
     return PAPER.paper(steps, tables, checks, [_chart(batches)], networks=tuple(_pictures(divided)))
 
 
-def _divided(model: str, steps: Steps) -> Divided | Missing:
+def _divided(model: str, steps: Steps) -> Divided | Refusal:
     return steps.attempt(f"configurations of {model}", lambda: Divided.of(Job(model, BATCH), steps.machine_name, SERVER))
 
 
@@ -123,8 +124,8 @@ def _fc6_rows(costs: Sequence[LayerCost]) -> Iterator[tuple]:
 def _configurations(divided: Found) -> Iterator[tuple]:
     """Yield figures 9 to 12: the configuration of each layer."""
     for name, own in divided.items():
-        if isinstance(own, Missing):
-            yield {"network": name, "layers": "", "configuration": ""}, (), (), own.status
+        if isinstance(own, Refusal):
+            yield {"network": name, "layers": "", "configuration": ""}, (), (), status_of(own)
             continue
         for configuration, stretch in groupby(zip(own.best, own.network.layers, strict=True), key=lambda pair: pair[0]):
             names = [layer.name for _, layer in stretch]
@@ -135,8 +136,8 @@ def _configurations(divided: Found) -> Iterator[tuple]:
 def _bytes(divided: Found) -> Iterator[tuple]:
     """Yield figure 8: bytes that move in a step."""
     for name, own in divided.items():
-        if isinstance(own, Missing):
-            yield {"network": name}, (), (), own.status
+        if isinstance(own, Refusal):
+            yield {"network": name}, (), (), status_of(own)
             continue
         image, uneven, even, best = (own.paper_bytes(chosen) for chosen in (own.image, own.uneven_owt, own.owt, own.best))
         exact = [own.exact_bytes(chosen) for chosen in (own.image, own.owt, own.best)]
@@ -146,7 +147,7 @@ def _bytes(divided: Found) -> Iterator[tuple]:
 
 def _status(steps: StepsByStrategy, *texts: str) -> str:
     """ "ok", or what is wrong with the first of the steps that is missing or does not fit."""
-    return next((steps[text].status for text in texts if steps[text].status != OK), OK)
+    return next((status for text in texts if (status := status_of(steps[text])) != OK), OK)
 
 
 def _speedups(steps: Networks) -> Iterator[tuple]:
@@ -160,7 +161,7 @@ def _speedups(steps: Networks) -> Iterator[tuple]:
 def _seconds(steps: Networks) -> Iterator[tuple]:
     """Yield the steps behind figure 7."""
     for name, own in steps.items():
-        yield {"network": name}, [own[text].step_s for text in (FRAMEWORKS, IMAGE, OWT, DEEPA)], (), _status(own, *ALL)
+        yield {"network": name}, [figure(own[text]) for text in (FRAMEWORKS, IMAGE, OWT, DEEPA)], (), _status(own, *ALL)
 
 
 def _batches(batches: Batches) -> Iterator[tuple]:
@@ -175,7 +176,7 @@ def _clusters(node: Networks, nodes: Networks) -> Iterator[tuple]:
     """Yield figure 14: 4 P100, and 4 nodes of them."""
     for name in node:
         for machine, own, rival in ((NODE, node[name], FRAMEWORKS), (NODES, nodes[name], IMAGE)):
-            values = (speedup(own, DEEPA, rival), own[rival].step_s, own[DEEPA].step_s, speedup(own, DEEPA_LATE, DEEPA))
+            values = (speedup(own, DEEPA, rival), figure(own[rival]), figure(own[DEEPA]), speedup(own, DEEPA_LATE, DEEPA))
             yield {"network": name, "machine": machine}, values, [PAPER.values(machine).get(name)], _status(own, rival, DEEPA)
 
 
@@ -184,12 +185,12 @@ def _large(divided: Found, large: Found, steps: Networks, more: Networks) -> Ite
     printed = (None, PAPER.values("large, MiB")["DeePa"] * MIB, None, None, 1 / PAPER.values("large, throughput")["DeePa"])
     for name, small in divided.items():
         wide = large[name]
-        missing = first_missing(small, wide)
-        if missing is not None:
-            yield {"network": name}, (), (), missing.status
+        refusal = first_refusal(small, wide)
+        if refusal is not None:
+            yield {"network": name}, (), (), status_of(refusal)
             continue
         image, best = wide.paper_bytes(wide.image), wide.paper_bytes(wide.best)
-        longer = [ratio(more[name][text].step_s, steps[name][text].step_s) for text in (FRAMEWORKS, DEEPA)]
+        longer = [ratio(figure(more[name][text]), figure(steps[name][text])) for text in (FRAMEWORKS, DEEPA)]
         values = (image - small.paper_bytes(small.image), best - small.paper_bytes(small.best), image / best, *longer)
         yield {"network": name}, values, printed, _status(more[name], FRAMEWORKS, DEEPA)
 

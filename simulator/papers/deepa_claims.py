@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from simulator.papers import registry
 from simulator.papers.deepa_networks import Divided, Found
-from simulator.papers.predicting import StepsByStrategy, ratio, speedup
+from simulator.papers.predicting import StepsByStrategy, figure, ratio, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.one_layer import LayerCost
 from traces.documents.reproduction import Check
@@ -150,7 +150,7 @@ def of_large_networks(divided: Found, large: Found, steps: Networks, more: Netwo
         yield claim(f"ImageNet-22K, {rival}").each({name: (value, value / 1e6) for name, value in added.items()})
     ratios = {name: (wide.paper_bytes(wide.image) / wide.paper_bytes(wide.best),) for name, (_, wide) in pairs.items()}
     yield claim("ImageNet-22K, ratio").each(ratios)
-    slower = {n: tuple(ratio(more[n][text].step_s, own[text].step_s) for text in (FRAMEWORKS, DEEPA)) for n, own in steps.items()}
+    slower = {n: tuple(ratio(figure(more[n][text]), figure(own[text])) for text in (FRAMEWORKS, DEEPA)) for n, own in steps.items()}
     left = published("large, throughput")
     least, most = left["frameworks"]
     yield claim("ImageNet-22K, steps").each(slower, dict.fromkeys(slower, ((1 / most, 1 / least), (None, 1 / left["DeePa"]))))

@@ -7,7 +7,6 @@ from functools import cached_property
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.papers.predicting import Missing
 from simulator.predict.preset import preset_costs
 from simulator.strategies import owt
 from simulator.strategies.sharding import search
@@ -16,6 +15,7 @@ from simulator.strategies.sharding.configurations import nearest
 from simulator.strategies.sharding.costs import paper
 from simulator.strategies.sharding.costs.tables import CostTables
 from simulator.strategies.sharding.network import Network
+from traces.errors import Refusal
 
 LINEAR = frozenset({"aten.addmm.default", "aten.mm.default"})
 
@@ -76,4 +76,4 @@ class Divided:
 
 
 #: Networks with the configurations found, or why there are none, by the paper's name.
-Found = Mapping[str, Divided | Missing]
+Found = Mapping[str, Divided | Refusal]

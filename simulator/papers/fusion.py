@@ -12,11 +12,11 @@ from types import MappingProxyType
 from simulator.model.job import Job
 from simulator.papers import registry
 from simulator.papers.claims import EQUAL
-from simulator.papers.predicting import BASELINE, Missing, Step, Steps, StepsByStrategy, first_missing, speedup
+from simulator.papers.predicting import BASELINE, Step, Steps, StepsByStrategy, figure, first_refusal, speedup, status_of
 from simulator.papers.registry import Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import Chart, Check, Panel, Paper
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 
 PAPER = registry.get("fusion")
 FF, BF, BF2 = "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"
@@ -81,10 +81,10 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("sweeps", (_gains({"model": m, "batch": b}, own) for m, by in sweeps.items() for b, own in by.items())),
         PAPER.table("optimizers", (_gains({"optimizer": name}, own, _share) for name, own in optimizers.items()), **words),
     )
-    predicted = {name: {batch: own for batch, own in by.items() if not first_missing(*own.values())} for name, by in sweeps.items()}
+    predicted = {name: {batch: own for batch, own in by.items() if not first_refusal(*own.values())} for name, by in sweeps.items()}
     sizes = {name: parameters_per_layer(job(name, batches[0])) for name, batches in SCOPE.sweeps}
     same = {name: (sizes[name], by[SCOPE.same_batch]) for name, by in predicted.items() if SCOPE.same_batch in by}
-    shares = {name: (_share(own[BASELINE]), own) for name, own in optimizers.items() if not first_missing(*own.values())}
+    shares = {name: (_share(own[BASELINE]), own) for name, own in optimizers.items() if not first_refusal(*own.values())}
     return PAPER.paper(steps, tables, _checks(predicted, same, shares), _charts(predicted, same, shares))
 
 
@@ -114,12 +114,12 @@ def phase_rows(steps: StepsByStrategy) -> Iterator[tuple]:
     for text, phases in _published("phases, ms").items():
         step = steps[text]
         for phase, ms in phases.items():
-            intervals = [step.interval_s] if phase == "total" else []
-            yield {"schedule": CALLED[text], "phase": phase}, [_phase_s(step, phase)], [ms / 1e3], step.status, intervals
+            intervals = [figure(step, "interval_s")] if phase == "total" else []
+            yield {"schedule": CALLED[text], "phase": phase}, [_phase_s(step, phase)], [ms / 1e3], status_of(step), intervals
 
 
-def _phase_s(step: Step | Missing, phase: str) -> float | None:
-    if isinstance(step, Missing):
+def _phase_s(step: Step | Refusal, phase: str) -> float | None:
+    if isinstance(step, Refusal):
         return None
     forward, backward, update = (step.stretches[name] for name in ("forward", "backward", "update"))
     total = sum(step.stretches.values())
@@ -132,24 +132,30 @@ def step_rows(steps: StepsByStrategy, speedups: str, ms: Mapping[str, float] = M
     """Yield table 2, or section C.4: each schedule's step and its speed-up over the baseline. `ms`: published steps."""
     for text, name in CALLED.items():
         step = steps[text]
-        values = (step.step_s,) if text == BASELINE else (step.step_s, speedup(steps, text))
+        values = (figure(step),) if text == BASELINE else (figure(step), speedup(steps, text))
         printed = (ms[text] / 1e3 if text in ms else None, _published(speedups).get(text))
-        yield {**labels, "schedule": name}, values, printed, (first_missing(step, steps[BASELINE]) or step).status, [step.interval_s]
+        yield (
+            {**labels, "schedule": name},
+            values,
+            printed,
+            status_of(first_refusal(step, steps[BASELINE]) or step),
+            [figure(step, "interval_s")],
+        )
 
 
 def _origin_rows(steps: StepsByStrategy, free: StepsByStrategy) -> Iterator[tuple]:
     """Yield the gains that remain when launches cost nothing: locality and, on a stream of its own, overlap."""
     for text in SHORT:
-        missing = first_missing(*(each[key] for each in (steps, free) for key in (BASELINE, text)))
+        refusal = first_refusal(*(each[key] for each in (steps, free) for key in (BASELINE, text)))
         gains = [speedup(each, text) for each in (steps, free)]
-        yield {"schedule": CALLED[text]}, gains, (), (missing or steps[text]).status
+        yield {"schedule": CALLED[text]}, gains, (), status_of(refusal or steps[text])
 
 
 def _gains(labels: Mapping[str, object], steps: StepsByStrategy, *more: Callable) -> tuple:
     """Return a row of the baseline's step, each schedule's gain, and the largest memory of one. `more`: functions of the baseline."""
-    missing = first_missing(*steps.values())
-    if missing is not None:
-        return labels, (), (), missing.status
+    refusal = first_refusal(*steps.values())
+    if refusal is not None:
+        return labels, (), (), status_of(refusal)
     base, largest = steps[BASELINE], max(steps.values(), key=lambda step: step.peak_bytes)
     gains, saved = [speedup(steps, text) for text in SHORT], [base.step_s - steps[text].step_s for text in SHORT]
     return labels, [*(value(base) for value in more), base.step_s, *gains, *saved, largest.peak_bytes], (), largest.status

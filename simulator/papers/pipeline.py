@@ -12,10 +12,11 @@ from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.claims import span
 from simulator.papers.pipeline_model import NumberedLayer
-from simulator.papers.predicting import BASELINE, Missing, Steps, first_missing
+from simulator.papers.predicting import BASELINE, Steps, first_refusal, status_of
 from simulator.papers.registry import line
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
+from traces.errors import Refusal
 
 PAPER = registry.get("pipeline")
 STRATEGY = "stale-pipeline"
@@ -80,7 +81,7 @@ class Pipelined:
 
 
 #: A network's layers, or why they could not be captured, by built-in model.
-Layers = Mapping[str, tuple[NumberedLayer, ...] | Missing]
+Layers = Mapping[str, tuple[NumberedLayer, ...] | Refusal]
 #: The layers of networks that could be captured.
 Captured = Mapping[Network, tuple[NumberedLayer, ...]]
 
@@ -105,7 +106,7 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("memory", _layer_rows(networks, layers, _increases)),
     )
     resnets, others = (
-        {n: own for n in group if not isinstance(own := layers[n.model], Missing)} for group in (SCOPE.resnets, SCOPE.memory)
+        {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
     )
     return PAPER.paper(steps, tables, (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others)), [_chart(others)])
 
@@ -119,17 +120,17 @@ def _job(name: str) -> Job:
     return Job(name, BATCH, IMAGE_SIZE)
 
 
-def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Missing, steps: Steps) -> Pipelined | Missing:
+def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, steps: Steps) -> Pipelined | Refusal:
     """Predict a network on one GPU, and with stale weights on a GPU for each stage."""
-    if isinstance(layers, Missing):
+    if isinstance(layers, Refusal):
         steps.report(network.name)
         return layers
     job = _job(network.model)
     text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
     predicted = steps.of(job, [text])
     one, several = predicted[BASELINE], predicted[text]
-    missing = first_missing(one, several)
-    return missing or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
+    refusal = first_refusal(one, several)
+    return refusal or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
 
 
 def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:
@@ -141,20 +142,20 @@ def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:
         yield {"pairs": count}, values, printed
 
 
-def speedup_rows(predicted: Mapping[Network, Pipelined | Missing]) -> Iterator[tuple]:
+def speedup_rows(predicted: Mapping[Network, Pipelined | Refusal]) -> Iterator[tuple]:
     """Yield table 5: pipelined training, and hybrid training from its speed-up. `predicted`: pipelined training."""
     for network, own in predicted.items():
         pipelined, hybrid = (PAPER.values(name).get(network.title) for name in ("pipelined", "hybrid"))
-        values = (None, None, None) if isinstance(own, Missing) else (own.speedup, own.not_hidden, _hybrid(own.speedup))
+        values = (None, None, None) if isinstance(own, Refusal) else (own.speedup, own.not_hidden, _hybrid(own.speedup))
         by_formula = pipelined and _hybrid(pipelined)
-        yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), own.status
+        yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), status_of(own)
 
 
 def _layer_rows(networks: Iterable[Network], layers: Layers, figures: Callable, placed: bool = True) -> Iterator[tuple]:
     """Yield a row for each network. `figures`: by network and layers (None if not captured), the computed and the published ones."""
     for network in networks:
         own = layers[network.model]
-        captured, status = (None, own.status) if isinstance(own, Missing) else (own, OK)
+        captured, status = (None, status_of(own)) if isinstance(own, Refusal) else (own, OK)
         yield {"network": network.name, **({"placement": network.placed} if placed else {})}, *figures(network, captured), status
 
 
@@ -176,7 +177,7 @@ def _increases(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple
     return increases, PAPER.values("memory").get(network.title, ())
 
 
-def more_with_depth(networks: Mapping[Network, Pipelined | Missing]) -> Check:
+def more_with_depth(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
     """Judge: deeper networks gain more. The reason has the speed-ups if both GPUs wait for every transfer."""
     claim = PAPER.claim("gain by depth")
     known = [step for step in networks.values() if isinstance(step, Pipelined)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -13,7 +13,7 @@ from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
 from traces.documents.reproduction import OK
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
 T = TypeVar("T")
@@ -43,33 +43,30 @@ class Step:
         return OK if fits else f"does not fit: needs {units.memory(self.peak_bytes)} of {units.memory(self.memory_bytes)}"
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A step that cannot be predicted, and the reason. What a step has, it has as None."""
-
-    why: str
-
-    step_s = interval_s = peak_bytes = streams = overlapped_s = None
-
-    @classmethod
-    def because(cls, error: SchedcastError) -> "Missing":
-        """Return what is missing because of `error`; of an unknown name, without the list of known names."""
-        text = str(error)
-        return cls(text.partition(" (did you")[0].partition("; expected")[0] if isinstance(error, UnknownNameError) else text)
-
-    @property
-    def status(self) -> str:
-        """A phrase that says why the step is missing."""
-        return f"not available: {self.why}"
-
-
 #: Predicted steps by strategy text.
-StepsByStrategy = Mapping[str, Step | Missing]
+StepsByStrategy = Mapping[str, Step | Refusal]
 
 
-def first_missing(*steps: Step | Missing) -> Missing | None:
-    """Return the first step that could not be predicted, or None."""
-    return next((step for step in steps if isinstance(step, Missing)), None)
+def status_of(result: Any) -> str:
+    """Return the status of a step, or of another result that has one; of a refusal, a phrase with the reason."""
+    return f"not available: {result.words}" if isinstance(result, Refusal) else result.status
+
+
+def figure(step: Step | Refusal, name: str = "step_s") -> Any:
+    """Return a figure of a step; None if it could not be predicted."""
+    return None if isinstance(step, Refusal) else getattr(step, name)
+
+
+def first_refusal(*steps: object) -> Refusal | None:
+    """Return the first of the results that is a refusal, or None."""
+    return next((step for step in steps if isinstance(step, Refusal)), None)
+
+
+def _shortened(refusal: Refusal) -> Refusal:
+    """The refusal of an unknown name without the list of known names."""
+    if refusal.code is not Code.NAME:
+        return refusal
+    return replace(refusal, words=refusal.words.partition(" (did you")[0].partition("; expected")[0])
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
@@ -79,7 +76,7 @@ def ratio(one: float | None, other: float | None) -> float | None:
 
 def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | None:
     """Return how many times faster a strategy is than another; None if one of them is missing."""
-    return ratio(*(steps[each].step_s if each in steps else None for each in (over, text)))
+    return ratio(*(figure(steps[each]) if each in steps else None for each in (over, text)))
 
 
 class Steps:
@@ -91,7 +88,7 @@ class Steps:
 
     def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
         self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
-        self._steps: dict[tuple[str, str], Step | Missing] = {}
+        self._steps: dict[tuple[str, str], Step | Refusal] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
     @property
@@ -104,13 +101,13 @@ class Steps:
         """Report progress, for a paper that predicts in a way of its own."""
         self._progress(text)
 
-    def attempt(self, text: str, compute: Callable[[], T]) -> T | Missing:
-        """Report progress and return what `compute` returns, or that it is missing if it raises SchedcastError."""
+    def attempt(self, text: str, compute: Callable[[], T]) -> T | Refusal:
+        """Report progress and return what `compute` returns, or a refusal if it raises SchedcastError."""
         self._progress(text)
         try:
             return compute()
         except SchedcastError as error:
-            return Missing.because(error)
+            return _shortened(Refusal.by(error))
 
     def on(self, machine: str) -> "Steps":
         """Return predictions on another machine, with the same progress function."""
@@ -120,8 +117,8 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True)
 
-    def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Missing]:
-        """Predict a job under the baseline and `strategies`; returns a step, or the reason why it is missing, by strategy text."""
+    def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Refusal]:
+        """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
         texts = list(dict.fromkeys([BASELINE, *strategies]))
         new = [text for text in texts if (job.digest, text) not in self._steps]
         self._progress(job.label)
@@ -136,10 +133,11 @@ class Steps:
                 machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
             for text, result in forecast_many(job, texts, {}, machine, model):
-                failed = isinstance(result, SchedcastError)
-                self._steps[job.digest, text] = Missing.because(result) if failed else self._step(result, machine)
+                refused = isinstance(result, Refusal)
+                self._steps[job.digest, text] = _shortened(result) if refused else self._step(result, machine)
         except SchedcastError as error:
-            self._steps |= {(job.digest, text): Missing.because(error) for text in (BASELINE, *texts)}
+            refusal = _shortened(Refusal.by(error))
+            self._steps |= {(job.digest, text): refusal for text in (BASELINE, *texts)}
 
     def _step(self, forecast: Forecast, machine: Machine) -> Step:
         timeline, device = forecast.timeline, forecast.plan.devices[0]

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from simulator.model.job import Job
 from simulator.papers import registry
-from simulator.papers.predicting import BASELINE, Missing, Steps, StepsByStrategy, ratio, speedup
+from simulator.papers.predicting import BASELINE, Steps, StepsByStrategy, figure, ratio, speedup, status_of
 from simulator.papers.registry import Measurement, line
 from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
+from traces.errors import Refusal
 
 PAPER = registry.get("turbodl")
 #: The paper's configurations as strategies; each adds one method to the one before.
@@ -85,39 +86,41 @@ def _published(cases: Cases, name: str, key: int = 0) -> dict[Case, float]:
 def _configurations(networks: Cases, figures: Callable) -> Iterator[tuple]:
     """Yield one row per configuration; only the last one for a network of which nothing could be predicted."""
     for (model, batch), steps in networks.items():
-        absent = all(isinstance(step, Missing) for step in steps.values())
+        absent = all(isinstance(step, Refusal) for step in steps.values())
         for text in (TURBODL,) if absent else CALLED:
             labels = {"network": model, "batch": batch, "configuration": CALLED[text]}
-            yield labels, *figures(model, text, steps), steps[text].status
+            yield labels, *figures(model, text, steps), status_of(steps[text])
 
 
 def _speed(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, tuple]:
     """Return figures 7 and 11: predicted and published."""
     printed = {CUDNN: 1.0, ASYNC: PAPER.values("asynchronous").get(model), TURBODL: PAPER.values("networks").get(model)}
-    return (steps[text].step_s, speedup(steps, text), speedup(steps, text, CUDNN)), (None, None, printed.get(text))
+    return (figure(steps[text]), speedup(steps, text), speedup(steps, text, CUDNN)), (None, None, printed.get(text))
 
 
 def _concurrency(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, tuple]:
     """Return section 4.3, and how much of a step two kernels or more run at once."""
     step, printed = steps[text], PAPER.values("streams").get(model, {})
-    return (step.streams, step.overlapped_s, ratio(step.overlapped_s, step.step_s)), (printed.get(CALLED[text]),)
+    streams, overlapped_s = figure(step, "streams"), figure(step, "overlapped_s")
+    return (streams, overlapped_s, ratio(overlapped_s, figure(step))), (printed.get(CALLED[text]),)
 
 
 def _gains(cases: Cases, published: Mapping[Case, float]) -> Iterator[tuple]:
     """Yield TurboDL over Caffe+cuDNN, case by case."""
     for case, steps in cases.items():
-        step, values = steps[TURBODL], (steps[CUDNN].step_s, steps[TURBODL].step_s, gain(steps))
-        yield {"network": case[0], "batch": case[1]}, values, (None, None, published.get(case)), step.status, (None, step.interval_s)
+        step = steps[TURBODL]
+        labels, values = {"network": case[0], "batch": case[1]}, (figure(steps[CUDNN]), figure(step), gain(steps))
+        yield labels, values, (None, None, published.get(case)), status_of(step), (None, figure(step, "interval_s"))
 
 
 def _on_both(machines: Mapping[str, Cases]) -> Iterator[tuple]:
     """Yield figure 10: a network on the card, and on a smaller one."""
     for case in SCOPE.networks:
         both = {name: cases[case] for name, cases in machines.items()}
-        failures = {name: steps[TURBODL].status for name, steps in both.items() if steps[TURBODL].status != OK}
+        failures = {name: status for name, steps in both.items() if (status := status_of(steps[TURBODL])) != OK}
         same = len(failures) == 2 and len(set(failures.values())) == 1
         status = next(iter(failures.values())) if same else "; ".join(f"{name} {why}" for name, why in failures.items()) or OK
-        values = [value for steps in both.values() for value in (steps[TURBODL].step_s, gain(steps))]
+        values = [value for steps in both.values() for value in (figure(steps[TURBODL]), gain(steps))]
         yield {"network": case[0], "batch": case[1]}, values, (), status
 
 

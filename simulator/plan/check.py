@@ -11,7 +11,7 @@ from simulator.plan.pieces import box_of
 from simulator.plan.task import BUFFER, CARRIED_KINDS, INPUT, OPTIMIZER_STATE, PARAMETER, Segment, Task, Value
 from simulator.plan.tensors import extent_bytes
 from simulator.plan.text_lines import abridged_lines
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Kinds of values that have content before the first step.
 INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
@@ -22,7 +22,7 @@ class PlanError(SchedcastError):
 
     def __init__(self, message: str, details: str = ""):
         """`message` is one line; `details` may be several."""
-        super().__init__(message)
+        super().__init__(message, Code.PLAN)
         self.details = details
 
 

@@ -30,7 +30,7 @@ def forecast_elsewhere(
     try:
         predicted = forecast(strategy.plan(job, machine, model, replace(options, **changes)), machine, model)
     except SchedcastError as error:
-        raise SchedcastError(f"--predict-on {machine.name}: {error}") from error
+        raise SchedcastError(f"--predict-on {machine.name}: {error}", error.code) from error
     if not predicted.fits:
         raise SchedcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
     return predicted

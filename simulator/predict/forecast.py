@@ -29,7 +29,7 @@ from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Pred
 from traces.documents.memory_use import AtPeak
 from traces.documents.timeline import Timeline
 from traces.documents.verdict import is_judged
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from traces.garbage import gc_paused
 
 
@@ -255,12 +255,12 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
 
 def forecast_strategy(
     job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
-) -> Forecast | SchedcastError:
+) -> Forecast | Refusal:
     """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be."""
     try:
         return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
     except SchedcastError as error:
-        return error
+        return Refusal.by(error)
 
 
 def references(machine: Machine) -> tuple[str, ...]:
@@ -269,7 +269,7 @@ def references(machine: Machine) -> tuple[str, ...]:
 
 
 def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
-    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or SchedcastError).
+    """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or Refusal).
 
     The `references` and the baseline come first, whether or not they are requested.
     """

@@ -9,20 +9,20 @@ from simulator.engine.memory.words import batch_words
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from traces.documents.comparison import Prediction
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 
 #: Other batch sizes that are planned at most.
 MOST_PLANS = 12
 
 
 def largest_batch(
-    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | TooLargeError, model: CostModel, mode: str = "eager"
+    job: Job, text: str, shared: Mapping[str, str], predicted: Forecast | Refusal, model: CostModel, mode: str = "eager"
 ) -> int | None:
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
-    fit, or the refusal to plan it. Batches are multiples of the micro-batches times the plan's devices (without a plan, one), so that both
-    divide them. Each candidate is captured, planned and forecast like the job itself.
+    fit, or the refusal to plan it because it is too large. Batches are multiples of the micro-batches times the plan's devices (without a
+    plan, one), so that both divide them. Each candidate is captured, planned and forecast like the job itself.
     """
 
     def excess(batch: int) -> int | None:
@@ -34,19 +34,17 @@ def largest_batch(
         except SchedcastError:
             return None
 
-    if isinstance(predicted, TooLargeError):
+    if isinstance(predicted, Refusal):
         return largest_fitting(job.accumulate, job.batch, predicted.excess_bytes, excess)
     unit = job.accumulate * len(predicted.plan.devices)
     return largest_fitting(unit, job.batch, excess_bytes(predicted.memories), excess)
 
 
-def with_batch_words(
-    error: SchedcastError, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager"
-) -> SchedcastError:
-    """Return the error, with the largest batch that fits if it says that the job is too large."""
-    if not isinstance(error, TooLargeError):
-        return error
-    return SchedcastError(f"{error}; {batch_words(largest_batch(job, text, shared, error, model, mode))}")
+def with_batch_words(refused: Refusal, job: Job, text: str, shared: Mapping[str, str], model: CostModel, mode: str = "eager") -> Refusal:
+    """Return the refusal, with the largest batch that fits if it says that the job is too large."""
+    if not refused.excess_bytes:
+        return refused
+    return replace(refused, words=f"{refused.words}; {batch_words(largest_batch(job, text, shared, refused, model, mode))}")
 
 
 def with_largest_batch(

@@ -9,6 +9,7 @@ from itertools import groupby, product
 
 from traces.documents.comparison import BASELINE, PYTORCH, Prediction
 from traces.documents.verdict import Gain, verdict
+from traces.errors import Refusal
 
 #: The state of a stretch in which one of the two is refused or does not fit.
 UNUSABLE = "unusable"
@@ -26,7 +27,7 @@ class Axis:
 class Outcome:
     """One strategy at one point of a sweep. `at`: the value of each axis.
 
-    `step_s`: seconds per step; None if the strategy cannot be predicted there, and `why` says the reason. `peak_bytes`: what the memory
+    `step_s`: seconds per step; None if the strategy cannot be predicted there, and then there is a `refusal`. `peak_bytes`: what the memory
     that is closest to its size, or exceeds it most, must hold. `speedup`: over plain PyTorch at the same point, or over the baseline if
     plain PyTorch is not predicted. `gains`: over plain PyTorch and over the baseline, by the name of these, as far as they are predicted.
     """
@@ -38,7 +39,7 @@ class Outcome:
     peak_bytes: int | None = None
     fits: bool = True
     speedup: float | None = None
-    why: str = ""
+    refusal: Refusal | None = None
     gains: Mapping[str, Gain] = field(default_factory=dict)
 
     @property

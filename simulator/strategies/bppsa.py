@@ -18,7 +18,7 @@ from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
 from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
 from traces.documents.timeline import Timeline
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 NAME = "bppsa"
 ABOUT = "back-propagation through a chain as a parallel scan over transposed Jacobians"
@@ -60,7 +60,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies loads neither numpy nor the engine
 
     if job.autocast_dtype is not None:
-        raise SchedcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16")
+        raise SchedcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16", Code.MODEL)
     drafts = _Drafts(job, machine, options)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":

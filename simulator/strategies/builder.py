@@ -38,7 +38,7 @@ from simulator.plan.task import (
 )
 from simulator.plan.tensors import PlanTensors, merged
 from simulator.strategies.options import option_values
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class PlanBuilder:
         """Raise SchedcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
         if self.job.needs_all_gradients:
             raise SchedcastError(
-                f"{strategy} cannot {self.job.needs_all_gradients}: it updates before all gradients are known; use {instead}"
+                f"{strategy} cannot {self.job.needs_all_gradients}: it updates before all gradients are known; use {instead}", Code.MODEL
             )
 
     def gradient(self, parameter: str) -> Operand:

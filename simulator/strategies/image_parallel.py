@@ -22,7 +22,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import PlanBuilder, Share
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.garbage import gc_paused
 
 NAME = "image-parallel"
@@ -89,19 +89,23 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if len(devices) < LEAST_DEVICES:
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {LEAST_DEVICES}, or use a machine with several" if gpu else f"use --devices {LEAST_DEVICES}"
-        raise SchedcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}")
+        raise SchedcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}", Code.DEVICES)
     if job.batch % (len(devices) * job.accumulate):
         shards = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
-        raise SchedcastError(f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}")
+        raise SchedcastError(
+            f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}", Code.BATCH
+        )
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
         raise SchedcastError(
             f"{NAME}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
-            " host memory; use server=distributed, which sums on the devices"
+            " host memory; use server=distributed, which sums on the devices",
+            Code.DEVICES,
         )
     if options.lag and job.scales_loss:
         raise SchedcastError(
             f"{NAME} with update=asynchronous cannot {job.needs_all_gradients}: a gradient is unscaled a step late, when the scale may have"
-            " changed; use update=baseline, or --precision amp"
+            " changed; use update=baseline, or --precision amp",
+            Code.MODEL,
         )
     replicas = Replicas(job, machine, devices, options)
     notes = {"replicas": len(devices), "staleness": options.lag}

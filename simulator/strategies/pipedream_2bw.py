@@ -24,7 +24,7 @@ from simulator.strategies.pipeline.planning import (
 )
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.garbage import gc_paused
 
 NAME = "pipedream-2bw"
@@ -50,7 +50,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
     stages, count = len(devices), micro_batches_in(job, options, len(devices))
     if count < stages:
-        raise SchedcastError(f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch")
+        raise SchedcastError(
+            f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch", Code.BATCH
+        )
     with gc_paused():
         with named(NAME):
             pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)

@@ -17,7 +17,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
 from traces.documents.comparison import PYTORCH
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def joined(graph: TrainingGraph) -> TrainingGraph:
@@ -75,7 +75,8 @@ def own_step(name: str, job: Job, machine: Machine, options: object, capturable:
     if recurrent is not None:
         raise SchedcastError(
             f"plain PyTorch is not predicted for recurrent layers ({recurrent.layer}): it runs them with other kernels than those measured"
-            " here; schedcast validate times it"
+            " here; schedcast validate times it",
+            Code.MODEL,
         )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]

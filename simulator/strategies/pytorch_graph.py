@@ -6,7 +6,7 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pytorch import Options, own_step
 from traces.documents.comparison import PYTORCH_GRAPH
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 NAME = PYTORCH_GRAPH
 ABOUT = "plain PyTorch with each step captured in one CUDA graph (torch.cuda.graph): the host launches one graph per step; predicted only"
@@ -16,5 +16,5 @@ EXECUTED = False
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """The ops of plain PyTorch on one stream. Raises SchedcastError for a CPU, and for what plain PyTorch is not predicted for."""
     if machine.devices[0].kind != "gpu":
-        raise SchedcastError(f"{NAME} needs a GPU, which {machine.name} has not; CUDA graphs run on GPUs only")
+        raise SchedcastError(f"{NAME} needs a GPU, which {machine.name} has not; CUDA graphs run on GPUs only", Code.DEVICES)
     return own_step(NAME, job, machine, options, capturable=True)

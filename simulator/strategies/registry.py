@@ -30,7 +30,7 @@ from simulator.plan.board import order_csv
 from simulator.plan.discovery import modules
 from simulator.plan.plan import Plan
 from simulator.strategies.options import option_names, option_values
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 
 #: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many micro-batches on.
 MOST_TASKS, FEW_PARTS = 100_000, 256
@@ -142,7 +142,9 @@ def _check_size(name: str, job: Job, options: Any) -> None:
     """Raise SchedcastError if there are too many micro-batches to plan and simulate a step in a minute."""
     parts = max([job.accumulate, *(count for count in [getattr(options, "microbatches", None)] if isinstance(count, int))])
     if parts > max(FEW_PARTS, job.batch):
-        raise SchedcastError(f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}")
+        raise SchedcastError(
+            f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}", Code.BATCH
+        )
     if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
         raise SchedcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 

@@ -12,7 +12,7 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline.asynchronous import Cycle, asynchronous
 from simulator.strategies.pipeline.planning import StageOptions, devices_of, stages_in
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 NAME = "stale-pipeline"
 FAMILY = "pipelines"
@@ -72,7 +72,8 @@ def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, .
     if count < 3 or count % 2 == 0:
         raise SchedcastError(
             f"{name}:on=unfolded needs an odd number of devices, 2S - 1 for S stages, and at least 3, not {count}; use --devices 3,"
-            " or on=folded"
+            " or on=folded",
+            Code.DEVICES,
         )
     names = devices_of(machine, count, name)
     stages = (count + 1) // 2

@@ -55,8 +55,8 @@ def planned(texts, profile, calibrate=True):
     """The forecasts and the testbed."""
     testbed = CountingTestbed()
     job = Job(f"{mlp.__file__}:make", 4)
-    forecasts, skipped = plan_calibrated(testbed, job, ["baseline", *texts], {}, profile, calibrate, None, no_progress)
-    assert skipped == []
+    forecasts, refused = plan_calibrated(testbed, job, ["baseline", *texts], {}, profile, calibrate, None, no_progress)
+    assert refused == {}
     return forecasts, testbed
 
 

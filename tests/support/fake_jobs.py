@@ -6,8 +6,8 @@ Batches of TOO_LARGE or more do not fit.
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
-from traces.errors import SchedcastError
-from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Refusal, Searched
+from traces.errors import Code, Refusal, SchedcastError
+from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Searched
 
 TOO_LARGE = 4096
 
@@ -47,13 +47,13 @@ def search(request, progress):
 
 def predict_many(request):
     if request.batch == 13:
-        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch", Code.BATCH)
     base = play("predicted", CASES["baseline"])
-    answers = []
+    answers = {}
     for text in request.strategies:
         strategy, _, options = text.partition(":")
         if strategy not in CASES:
-            answers.append(Refusal(strategy, f"needs 2 devices, {request.machine} has 1; choose a machine with more"))
+            answers[text] = Refusal(Code.DEVICES, f"needs 2 devices, {request.machine} has 1; choose a machine with more")
             continue
         timeline = play("predicted", CASES[strategy])
         fits = request.batch < TOO_LARGE
@@ -77,5 +77,5 @@ def predict_many(request):
             shares=Shares(measured=0.0, fitted=0.0, guessed=1.0),
             critical_path=timeline.critical_path,
         )
-        answers.append(Forecast(prediction, timeline, text=text))
+        answers[text] = Forecast(prediction, timeline, text=text)
     return answers

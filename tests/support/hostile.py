@@ -8,9 +8,10 @@ from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
 from traces.documents.comparison import Comparison, Prediction
 from traces.documents.timeline import CriticalSpan, Span, Timeline
+from traces.errors import Code, Refusal
 from ui.present.reports import training as training_report
 from ui.present.reports.report import write_report
-from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Refusal
+from ui.service.jobs import Choices, Figure, Forecast, MachineFacts
 
 #: The host that no page may ask for anything.
 HOST = "evil.example"
@@ -62,7 +63,7 @@ def facts(request) -> MachineFacts:
     return MachineFacts(1, {"memory": Figure(100.0, NAME)})
 
 
-def predict_many(request) -> list[Forecast | Refusal]:
+def predict_many(request) -> dict[str, Forecast | Refusal]:
     """A forecast and a refusal with hostile names."""
     drawn = timeline()
     predicted = Prediction(
@@ -70,4 +71,4 @@ def predict_many(request) -> list[Forecast | Refusal]:
         speedup=1.0, devices=drawn.devices, fits=True, exposed_transfer_s=0.0, bubble_share=0.0, tasks=3, simulate_wall_s=0.01,
         shares={"measured": 1.0, "fitted": 0.0, "guessed": 0.0}, critical_path=drawn.critical_path,
     )  # fmt: skip
-    return [Forecast(predicted, drawn, (NAME,)), Refusal(NAME, NAME)]
+    return {NAME: Forecast(predicted, drawn, (NAME,)), f"{NAME} refused": Refusal(Code.NAME, NAME)}

@@ -9,12 +9,11 @@ from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import scale_of
 from simulator.predict.sweep import Axis, Outcome, outcome, points
 from traces.documents.comparison import PYTORCH
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from ui.app.links import command
 from ui.app.option_fields import option_fields, option_values, strategy_text
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.jobs import Refusal
 from ui.service.kept import stamp_now
 
 #: Points of a sweep at most.
@@ -138,10 +137,10 @@ def _outcomes(request: JobRequest, stamp: tuple) -> tuple[Outcome, ...]:
     try:
         answers = jobs.predict_many(request)
     except SchedcastError as error:
-        return tuple(Outcome(name, why=str(error)) for name in request.strategies)
+        return tuple(Outcome(name, refusal=Refusal.by(error)) for name in request.strategies)
     return tuple(
-        Outcome(answer.strategy, why=answer.why) if isinstance(answer, Refusal) else outcome(answer.text, (), answer.prediction)
-        for answer in answers
+        Outcome(text, refusal=answer) if isinstance(answer, Refusal) else outcome(text, (), answer.prediction)
+        for text, answer in answers.items()
     )
 
 

@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, least_measured
 from traces.documents.comparison import BASELINE, PYTORCH
 from traces.documents.verdict import is_judged
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from traces.files import check_writable
 from traces.units import rough_time
 from ui.service import jobs as shared_jobs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 AT_ONCE_S, MOST_S = 25.0, 35.0
 
 #: By job and strategy: the forecasts of a prediction, or why there is none.
-Forecasts = Mapping[Job, Mapping[str, Forecast | SchedcastError]]
+Forecasts = Mapping[Job, Mapping[str, Forecast | Refusal]]
 #: The forecasts among them.
 Known = Mapping[Job, Mapping[str, Forecast]]
 

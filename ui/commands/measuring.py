@@ -60,11 +60,11 @@ def calibrate(
     machine = testbed.machine(profile)
     jobs.caution_precision([machine], job.precision)
     labels = dict.fromkeys([PYTORCH, *chosen])
-    forecasts, skipped = plan_all(job, labels, shared, machine, CostModel(machine, profile), mode)
+    forecasts, refused = plan_all(job, labels, shared, machine, CostModel(machine, profile), mode)
     if not forecasts:
-        raise SchedcastError(skipped[0].status.removeprefix("skipped: "))
-    for row in skipped:
-        print(f"schedcast: {row.strategy} {row.status}", file=sys.stderr)
+        raise next(iter(refused.values())).error
+    for label, refusal in refused.items():
+        print(f"schedcast: {strategies.parse(label, shared)[0].name} skipped: {refusal.words}", file=sys.stderr)
     wait_for_quiet(testbed, wait_s, as_json)
     testbed.measure_machine(profile)
     machine, others = testbed.machine(profile), monitor_of(testbed)()

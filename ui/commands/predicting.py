@@ -18,7 +18,7 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction, refe
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import requests, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
@@ -41,27 +41,27 @@ class Answer:
     model: CostModel
     strategy: str
     shared: Mapping[str, str]
-    base: Forecast | SchedcastError
-    chosen: Forecast | SchedcastError
-    plain: Forecast | SchedcastError
+    base: Forecast | Refusal
+    chosen: Forecast | Refusal
+    plain: Forecast | Refusal
     mode: str = "eager"
-    captured: Forecast | SchedcastError | None = None
+    captured: Forecast | Refusal | None = None
 
     @cached_property
-    def refusal(self) -> SchedcastError | None:
+    def refusal(self) -> Refusal | None:
         """Why there is no prediction, with the largest batch that fits if the job is too large."""
-        error = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, SchedcastError)), None)
-        return error and with_batch_words(error, self.job, self.strategy, self.shared, self.model, self.mode)
+        refused = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, Refusal)), None)
+        return refused and with_batch_words(refused, self.job, self.strategy, self.shared, self.model, self.mode)
 
     @property
     def known_plain(self) -> Forecast | None:
         """The forecast of plain PyTorch, if there is one."""
-        return None if isinstance(self.plain, SchedcastError) else self.plain
+        return None if isinstance(self.plain, Refusal) else self.plain
 
     @property
     def rows(self) -> list[Prediction]:
         """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
-        captured = None if isinstance(self.captured, SchedcastError) else self.captured
+        captured = None if isinstance(self.captured, Refusal) else self.captured
         forecasts = {id(f): f for f in (self.known_plain, captured, self.base, self.chosen) if f is not None}.values()
         return [
             self.prediction
@@ -134,7 +134,7 @@ def predict(
     ]
     predicted = [answer for answer in answers if answer.refusal is None]
     if not predicted:
-        raise answers[0].refusal
+        raise answers[0].refusal.error
     for _, model, _ in asked:
         shared_jobs.caution(model, profile)
     shared_jobs.caution_precision((machine for machine, model, _ in asked if model.precision == DEFAULT), jobs[0].precision)
@@ -171,7 +171,7 @@ def _asked(
     asked = made()
     _, model, forecasts = asked
     wanted = [own[text] for own in forecasts.values() for text in (texts or own)]
-    if all(isinstance(each, SchedcastError) for each in wanted):
+    if all(isinstance(each, Refusal) for each in wanted):
         return asked  # what is refused needs no costs
     return made() if measured_at_once(forecasts, model, profile, placement, calibration, quiet) else asked
 
@@ -211,7 +211,7 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
-        refusals = [answer.place | {"strategy": answer.strategy, "why": str(answer.refusal)} for answer in refused]
+        refusals = [answer.place | {"strategy": answer.strategy, "why": answer.refusal.words} for answer in refused]
         print_document(predictions_document([answer.document(show_plan) for answer in predicted], refusals))
         return
     console = terminal()
@@ -220,7 +220,7 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     lines = [partition_words(machine) for machine in {answer.machine.name: answer.machine for answer in answers}.values()]
     lines += assumed_words(predicted)
     lines.append(unmeasured_words(answer.machine for answer in answers))
-    lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal}" for answer in refused]
+    lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal.words}" for answer in refused]
     _print_lines(console, filter(None, lines))
     for answer in (answer for answer in predicted if answer.strategy != PYTORCH):
         heading = f"\n{tables.prediction_label(answer.prediction)}, batch {answer.job.batch} on {answer.machine.name}"

@@ -181,9 +181,9 @@ def _planned(
 ) -> dict[str, Forecast]:
     """Forecasts of all strategies to train by, in order. Raises SchedcastError if one cannot run."""
     machine = testbed.machine(profile)
-    forecasts, skipped = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
-    if skipped:
-        raise SchedcastError(skipped[0].status.removeprefix("skipped: "))
+    forecasts, refused = plan_all(job, chosen, shared, machine, CostModel(machine, profile), mode)
+    if refused:
+        raise next(iter(refused.values())).error
     return forecasts
 
 

@@ -17,7 +17,6 @@ from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
 from calibrate.profiles import warn_if_foreign
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.needs import TooLargeError
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
@@ -39,7 +38,7 @@ from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
-from traces.errors import SchedcastError
+from traces.errors import Refusal
 from traces.garbage import gc_paused
 from ui.present.text import machine_facts
 from ui.present.text.machines import precision_words, specification_words, unmeasured_words
@@ -106,14 +105,6 @@ class Forecast:
     measured_here: bool = True
     text: str = ""
     machine: str = ""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The answer for a strategy that cannot be predicted, with the reason in one line."""
-
-    strategy: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -249,10 +240,11 @@ def _cautions(model: CostModel, chosen: str) -> list[str]:
     return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
 
 
-def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
-    """Predict plain PyTorch and every strategy of the request, in its order. Raises SchedcastError if the job itself cannot be predicted.
+def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
+    """Predict plain PyTorch and every strategy of the request, by its text and in its order.
 
-    Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew.
+    Each answer is kept, so that another strategy, or another option of one, is all that is predicted anew. Raises SchedcastError if the
+    job itself cannot be predicted.
     """
     with _ONE_AT_A_TIME, gc_paused():  # once for all strategies: each end of a pause walks the heap
         asked = asked_of(request)
@@ -260,9 +252,9 @@ def predict_many(request: JobRequest) -> list[Forecast | Refusal]:
         names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
         forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
         base, plain = forecasts["baseline"], forecasts[PYTORCH]
-        if isinstance(base, SchedcastError):
-            raise base
-        return [_answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names]
+        if isinstance(base, Refusal):
+            raise base.error
+        return {name: _answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names}
 
 
 def largest_batch(request: JobRequest, strategy: str) -> int | None:
@@ -270,8 +262,8 @@ def largest_batch(request: JobRequest, strategy: str) -> int | None:
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
         answer = predicted(asked)
-        if isinstance(answer, SchedcastError) and not isinstance(answer, TooLargeError):
-            raise answer
+        if isinstance(answer, Refusal) and not answer.excess_bytes:
+            raise answer.error
         return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
 
 
@@ -309,14 +301,14 @@ def ranked(setup: Setup, names: Sequence[str], progress: Progress, processes: in
         return rank(searched(setup, names, run, progress, cache=Cache(setup.digest)))
 
 
-def _known(forecast: simulated.Forecast | SchedcastError) -> simulated.Forecast | None:
-    return None if isinstance(forecast, SchedcastError) else forecast
+def _known(forecast: simulated.Forecast | Refusal) -> simulated.Forecast | None:
+    return None if isinstance(forecast, Refusal) else forecast
 
 
 def _answer(asked: Asked, forecast, base, plain) -> Forecast | Refusal:
-    """The app's answer made of a forecast, or of the error that is in its place."""
-    if isinstance(forecast, SchedcastError):
-        return Refusal(asked.text, str(forecast))
+    """The app's answer made of a forecast, or the refusal in its place."""
+    if isinstance(forecast, Refusal):
+        return forecast
     model = asked.target[1]
     document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)
     return Forecast(document, forecast.timeline, measured_here(model), asked.text, model.machine.name)

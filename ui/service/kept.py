@@ -21,7 +21,7 @@ from simulator.plan.board.board import Board
 from simulator.plan.board.order import Order
 from simulator.predict import forecast as simulated
 from traces.documents.profile_files import list_profiles
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Refusal, SchedcastError, UnknownNameError
 from ui.request import JobRequest, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
@@ -113,7 +113,7 @@ def asked_of(request: JobRequest, text: str = "baseline") -> Asked:
 
 
 @lru_cache(maxsize=48)
-def predicted(asked: Asked) -> simulated.Forecast | SchedcastError:
+def predicted(asked: Asked) -> simulated.Forecast | Refusal:
     """The forecast of a strategy's own order, or why there is none, as it was predicted before if nothing has changed."""
     return simulated.forecast_strategy(asked.job, asked.text, dict(asked.settings), *asked.target, asked.placement.mode)
 
@@ -122,8 +122,8 @@ def predicted(asked: Asked) -> simulated.Forecast | SchedcastError:
 def board_of(asked: Asked) -> Board:
     """The board of a strategy's plan. Raises SchedcastError if there is no plan."""
     own = predicted(asked)
-    if isinstance(own, SchedcastError):
-        raise own
+    if isinstance(own, Refusal):
+        raise own.error
     return Board(own.plan, own.machine)
 
 

@@ -5,11 +5,13 @@ from collections.abc import Iterable, Mapping
 from simulator.engine.memory.over_time import Steps, summed_over_devices
 from simulator.machine.machine import Machine
 from traces.documents.comparison import MemoryNeed
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class TooLargeError(SchedcastError):
     """A strategy does not even plan a job, because what it must hold exceeds a memory by `excess_bytes`."""
+
+    code = Code.MEMORY
 
     def __init__(self, message: str, excess_bytes: int):
         super().__init__(message)

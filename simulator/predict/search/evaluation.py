@@ -19,7 +19,7 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.base import Data
 from traces.documents.comparison import MemoryNeed
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 
 #: Share of a bound that counts: the rest is rounding.
 _COUNTS = 1.0 - EQUAL
@@ -55,7 +55,7 @@ class Simulated(Data):
 class Evaluation(Data):
     """What is known of one candidate.
 
-    `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then `refusal` says why. `work_s`: the
+    `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then there is a `refusal`. `work_s`: the
     smaller `bound.work_bound`, which is looked at first. `simulated`: None if it has no plan, or if its bound is so high that it was not
     simulated.
     """
@@ -63,7 +63,7 @@ class Evaluation(Data):
     text: str
     strategy: str
     options: dict[str, Any]
-    refusal: str = ""
+    refusal: Refusal | None = None
     bound_s: float | None = None
     bound_by: str = ""
     work_s: float | None = None
@@ -101,9 +101,9 @@ class Evaluation(Data):
         return self.model_copy(update={"bound_s": bound.step_s, "bound_by": bound.by})
 
     @classmethod
-    def refused(cls, text: str, strategy: str, options: object, why: str) -> "Evaluation":
+    def refused(cls, text: str, strategy: str, options: object, error: SchedcastError) -> "Evaluation":
         """The evaluation of a candidate that cannot be planned."""
-        return cls(text=text, strategy=strategy, options=option_values(options), refusal=why)
+        return cls(text=text, strategy=strategy, options=option_values(options), refusal=Refusal.by(error))
 
 
 def prunes(bound_s: float | None, most_s: float) -> bool:
@@ -140,7 +140,7 @@ def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
             return begun
         return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
     except SchedcastError as error:
-        return Evaluation.refused(text, strategy.name, options, str(error))
+        return Evaluation.refused(text, strategy.name, options, error)
 
 
 def _simulated(predicted: Forecast) -> Simulated:

@@ -19,7 +19,7 @@ from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
 from traces.documents.comparison import PYTORCH
 from traces.documents.search_result import PlainStep, PrunedPlan, RankedPlan, RefusedPlan, SearchResult
-from traces.errors import SchedcastError
+from traces.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def rank(search: Search) -> Ranking:
     """Rank the plans of a search."""
     setup, job = search.setup, search.setup.job
     known = dict(forecast_many(job, (), setup.shared, setup.machine, setup.model, setup.mode))
-    baseline, plain = (None if isinstance(known[name], SchedcastError) else known[name] for name in ("baseline", PYTORCH))
+    baseline, plain = (None if isinstance(known[name], Refusal) else known[name] for name in ("baseline", PYTORCH))
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: each.simulated.step_s)
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons(fitting)
@@ -62,7 +62,7 @@ def rank(search: Search) -> Ranking:
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
         pruned=tuple(_pruned(each, fitting) for each in pruned),
-        refused=tuple(RefusedPlan(plan=each.text, why=each.refusal) for each in search.evaluations if each.refusal),
+        refused=tuple(RefusedPlan(plan=each.text, why=each.refusal.words) for each in search.evaluations if each.refusal),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,

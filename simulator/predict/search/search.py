@@ -116,6 +116,6 @@ def _with_graphs(
         except SchedcastError as error:
             for text in texts:
                 strategy, options = strategies.parse(text, setup.shared)
-                known[text] = Evaluation.refused(text, strategy.name, options, str(error))
+                known[text] = Evaluation.refused(text, strategy.name, options, error)
                 waiting.remove(text)
     return setup.captured(graphs).packed()

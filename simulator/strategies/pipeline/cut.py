@@ -15,7 +15,7 @@ from simulator.strategies.builder import Placement
 from simulator.strategies.pipeline.partition import stages_of
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from simulator.strategies.pipeline.units import Unit, units
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,8 @@ class _Tracking:
         if kind == BUFFER or source is None:
             layer = self.graph.ops[index].layer
             raise SchedcastError(
-                f"the stages cannot be cut before layer {layer!r}: {value} shares memory with what another stage changes; cut elsewhere"
+                f"the stages cannot be cut before layer {layer!r}: {value} shares memory with what another stage changes; cut elsewhere",
+                Code.MODEL,
             )
         copy, number = f"{value}@{device}", 2
         while copy in self._names:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Costs that differ by no more than this, relative to each other, are equal: rounding of sums.
 _EQUAL = 1e-9
@@ -54,7 +54,7 @@ def _check(count: int, stages: int) -> None:
     if stages < 1:
         raise SchedcastError(f"{stages} stages: a pipeline has at least 1")
     if stages > count:
-        raise SchedcastError(f"cannot cut {count} units into {stages} stages: take at most {count}")
+        raise SchedcastError(f"cannot cut {count} units into {stages} stages: take at most {count}", Code.MODEL)
 
 
 def _sums(values: Sequence[float]) -> np.ndarray:

@@ -22,7 +22,7 @@ from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
 from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
 from simulator.strategies.pipeline.units import units
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.garbage import gc_paused
 
 #: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
@@ -88,7 +88,9 @@ def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
     if len(devices) < max(count, 2):
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {max(count, 2)}, or use a machine with several" if gpu else f"use --devices {max(count, 2)}"
-        raise SchedcastError(f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}")
+        raise SchedcastError(
+            f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}", Code.DEVICES
+        )
     return devices[:count] if count else devices
 
 
@@ -109,7 +111,9 @@ def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
             )
         if job.batch % options.microbatches:
             divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
-            raise SchedcastError(f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}")
+            raise SchedcastError(
+                f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}", Code.BATCH
+            )
         return options.microbatches
     if job.accumulate > 1:
         return job.accumulate
@@ -137,13 +141,13 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except SchedcastError as error:
-        raise SchedcastError(f"{name}: {error}") from error
+        raise SchedcastError(f"{name}: {error}", error.code) from error
 
 
 def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
     if job.batch % micro_batches:
-        raise SchedcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it")
+        raise SchedcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it", Code.BATCH)
     if micro_batches > MOST_MICRO_BATCHES:
         raise SchedcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
     graph = job.graph(job.batch // micro_batches, micro_batches)
@@ -173,7 +177,9 @@ def refuse_clipping(job: Job, name: str) -> None:
     """Raise SchedcastError if the job needs the gradients of all stages before an update."""
     if job.needs_all_gradients:
         without = "leave out --clip-norm" if job.clip_norm is not None else "use --precision amp"
-        raise SchedcastError(f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}")
+        raise SchedcastError(
+            f"{name} cannot {job.needs_all_gradients}: that takes the gradients of all stages; use baseline, or {without}", Code.MODEL
+        )
 
 
 def synchronous(
@@ -196,7 +202,9 @@ def synchronous(
     refuse_clipping(job, name)
     stages = stages_in(options, 0, name)
     if stages % per_rank:
-        raise SchedcastError(f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple")
+        raise SchedcastError(
+            f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
+        )
     devices = devices_of(machine, stages // per_rank, name)
     stages = len(devices) * per_rank
     micro_batches = micro_batches or micro_batches_in(job, options, len(devices))

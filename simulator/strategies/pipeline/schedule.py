@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.strategies.pipeline.grid import Cell, Mark, drawn_around
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: What an action computes, in the letters of torch.distributed.pipelining: a forward; a whole backward; and the halves of a backward, the
 #: gradient by the stage's input (which the stage before waits for) and the gradients by its weights (which only the update waits for).
@@ -27,7 +27,7 @@ class ScheduleError(SchedcastError):
 
     def __init__(self, message: str, details: str = ""):
         """`message` is one line; `details` may be several."""
-        super().__init__(message)
+        super().__init__(message, Code.PLAN)
         self.details = details
 
 

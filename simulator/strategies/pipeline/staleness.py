@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import BACKWARD, FORWARD, PARAMETER
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Iterations beyond the largest lag after which every mini-batch is like the one before.
 _SETTLED = 3
@@ -33,7 +33,8 @@ def staleness(plan: Plan) -> dict[str, Staleness]:
         if len(lacking) > 1:
             raise SchedcastError(
                 f"two stages use {parameter}, and in {phase} it lacks {' and '.join(map(str, sorted(lacking)))} updates: tied weights must"
-                " be on one stage; choose another placement, or a pipeline that drains in every step"
+                " be on one stage; choose another placement, or a pipeline that drains in every step",
+                Code.MODEL,
             )
     names = dict.fromkeys(parameter for parameter, _ in read)
     return {name: Staleness(*(max(read.get((name, phase), {0})) for phase in (FORWARD, BACKWARD))) for name in names}

@@ -21,7 +21,7 @@ from simulator.plan.views import contiguous, transposed, viewed
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def reshaped(operand: Operand, shape: tuple[int, ...]) -> Operand:
@@ -78,22 +78,26 @@ def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
             rule, reads = jacobian_of(op, build.graph)
         except SchedcastError as error:
             if links:
-                raise SchedcastError(f"bppsa: {error}") from error
+                raise SchedcastError(f"bppsa: {error}", Code.MODEL) from error
             refusals += [error] if task.layer != _LOSS else []
             continue
         links.append(Link(task, read[0], task.writes[0], rule, tuple(task.inputs[op.inputs.index(operand)] for operand in reads)))
     if not links:
         reason = refusals[-1] if refusals else "the model is a single layer; expected a chain of at least two"
-        raise SchedcastError(f"bppsa: {reason}")
+        raise SchedcastError(f"bppsa: {reason}", Code.MODEL)
     return links
 
 
 def _check_continuation(task: Task, read: Sequence[Operand], last: Link) -> None:
     """Raise SchedcastError if `read`, the gradients that a task reads, is not just the result of the last link in unchanged order."""
     if len(read) != 1 or read[0].value != last.result.value:
-        raise SchedcastError(f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone")
+        raise SchedcastError(
+            f"bppsa: gradients branch or meet at {task.name}; expected a chain of layers, each read by the next alone", Code.MODEL
+        )
     if not all(view.target in _RESHAPES for view in read[0].views):
-        raise SchedcastError(f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements")
+        raise SchedcastError(
+            f"bppsa: the gradient is rearranged before {task.name}; expected layers that keep the order of elements", Code.MODEL
+        )
 
 
 #: A product of sparse matrices with at least this fraction of nonzero entries is stored as a full matrix, whose products are faster.
@@ -216,7 +220,8 @@ class LayerScan:
         if pattern.terms > self._most_terms:
             raise SchedcastError(
                 f"bppsa: a product of sparse Jacobians from {self._links[later.last - 1].task.name} on has {pattern.terms} terms;"
-                f" expected at most {self._most_terms}; choose a lower level"
+                f" expected at most {self._most_terms}; choose a lower level",
+                Code.MODEL,
             )
         if self._jacobian == "csr":
             return body

@@ -14,7 +14,7 @@ from simulator.plan.views import entry, part
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import full_level
 from simulator.strategies.scan.batches import scan_tasks
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class _Cell(NamedTuple):
@@ -98,10 +98,12 @@ class _Layer:
     def __init__(self, build: PlanBuilder, task: Task):
         layer = f"recurrent layer {task.layer!r}"
         if task.body.target == _WITHOUT_RULE:
-            raise SchedcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU")
+            raise SchedcastError(f"bppsa: {layer} is an LSTM, which has no Jacobian rule; expected nn.RNN or nn.GRU", Code.MODEL)
         self._args = json.loads(task.body.args)
         if self._args[0] is not None:
-            raise SchedcastError(f"bppsa: the loss reads {layer} at several steps; expected only its last state, where the chain begins")
+            raise SchedcastError(
+                f"bppsa: the loss reads {layer} at several steps; expected only its last state, where the chain begins", Code.MODEL
+            )
         self._task, self._cell = task, _CELLS[task.body.target]
         self._last, self._states = self._operand(1), self._operand(2)  # gradient by the last state [B, H]; all states [T + 1, B, H]
         self._lanes = _Lanes(build, task, self._last.dtype)

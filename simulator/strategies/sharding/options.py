@@ -5,7 +5,7 @@ from typing import Literal
 
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Options that a search tries with every division of layers.
 STEP_CANDIDATES = (
@@ -50,13 +50,14 @@ def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -
     devices = machine.devices
     if len(devices) < 2:
         do = "split the GPU with --partition 2, or use a machine with several" if devices[0].kind == "gpu" else "use --devices 2"
-        raise SchedcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}")
+        raise SchedcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}", Code.DEVICES)
     if job.accumulate > 1:
         raise SchedcastError(f"{strategy} divides the whole batch: it has no micro-batches; use --accumulate 1")
     if job.needs_all_gradients:
-        raise SchedcastError(f"{strategy} cannot {job.needs_all_gradients}: no device has all gradients")
+        raise SchedcastError(f"{strategy} cannot {job.needs_all_gradients}: no device has all gradients", Code.MODEL)
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in devices):
         raise SchedcastError(
             f"{strategy}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
-            " host memory; use server=distributed, which sums on the devices"
+            " host memory; use server=distributed, which sums on the devices",
+            Code.DEVICES,
         )

@@ -24,7 +24,7 @@ from simulator.strategies.sharding.parameters import Pieces
 from simulator.strategies.sharding.regions import name_of, rule_of
 from simulator.strategies.sharding.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
 from simulator.strategies.sharding.values import Distributed, Piece
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Results that each worker has for itself: statistics of its part, and the loss and its gradient by the mean over its images.
 _OWN = frozenset({"nll_loss_forward", "ones_like", "full_like"})
@@ -73,7 +73,9 @@ class ShardedStep:
         try:
             return self._plan()
         except NotABoxError as error:
-            raise SchedcastError(f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline") from error
+            raise SchedcastError(
+                f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline", Code.MODEL
+            ) from error
 
     def _plan(self) -> Plan:
         self._hold_all()
@@ -121,7 +123,8 @@ class ShardedStep:
         for value in self.graph.values.values():
             if seen.setdefault(value.storage, value.name) != value.name and value.storage in changed:
                 raise SchedcastError(
-                    f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided"
+                    f"{self.strategy}: {value.name} and {seen[value.storage]} share memory that the step changes, and so cannot be divided",
+                    Code.MODEL,
                 )
 
     def _undivided(self) -> dict[str, object]:

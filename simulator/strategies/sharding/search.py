@@ -28,7 +28,7 @@ from simulator.strategies.sharding.costs.exact import ExactCosts
 from simulator.strategies.sharding.costs.paper import paper_tables
 from simulator.strategies.sharding.costs.tables import CostTables
 from simulator.strategies.sharding.network import Network
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.garbage import gc_paused
 
 #: The largest number of joint choices of the remaining nodes that is enumerated: 80 MB of costs.
@@ -170,7 +170,8 @@ def reduced(tables: CostTables, update: float = 1.0, transfer: float = 1.0) -> C
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         raise SchedcastError(
             f"the network does not reduce: {len(names)} layers with more than two neighbors each remain ({shown}), and there are too many"
-            " ways to configure them together; give configurations in a file with deepa:config=FILE.json, or use image-parallel or owt"
+            " ways to configure them together; give configurations in a file with deepa:config=FILE.json, or use image-parallel or owt",
+            Code.MODEL,
         ) from error
 
 

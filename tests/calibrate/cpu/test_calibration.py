@@ -13,7 +13,7 @@ from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
 from calibrate.identity import this_cpu
 from calibrate.operands import OperandPool, fill
-from calibrate.planned import plan_all, refusal, require_memory_together
+from calibrate.planned import does_not_fit, plan_all, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
@@ -28,7 +28,7 @@ from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
 from traces.documents.profile import Identity, Profile, Stats
 from traces.documents.profile_files import default_path
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code, SchedcastError, UnusableFileError
 
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 
@@ -195,16 +195,17 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
         return Machine("small", (Device("cpu:0", "cpu", 2, {"fp32": 1e11}, "ram"),), (Memory("ram", size_bytes, 2e10, 32 << 20),))
 
     job = Job("vgg16", 4)  # 1.1 GB (10**9 bytes) of parameters and momentum
-    forecasts, skipped = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
+    forecasts, refused = plan_all(job, strategies.names(1), {}, small(10**9), CostModel(small(10**9)))
     assert forecasts == {}
-    assert [row.strategy for row in skipped] == strategies.names(1)
-    for row in skipped:
-        if row.strategy != "bppsa":  # which does not even plan
-            assert re.search(r" does not fit: needs .* GiB, 953.7 MiB \(1 GB\) there, .* MiB too much; peak of .*parameters", row.status)
-        assert row.status.endswith("; no batch is predicted to fit"), "parameters and state alone are too large"
+    assert list(refused) == strategies.names(1)
+    for label, refusal in refused.items():
+        assert refusal.code is Code.MEMORY
+        if label != "bppsa":  # which does not even plan
+            assert re.search(r" does not fit: needs .* GiB, 953.7 MiB \(1 GB\) there, .* MiB too much; peak of .*parameters", refusal.words)
+        assert refusal.words.endswith("; no batch is predicted to fit"), "parameters and state alone are too large"
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
-    forecasts, skipped = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
-    assert [row.strategy for row in skipped] == ["bppsa"]  # its Jacobians alone need more
+    forecasts, refused = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
+    assert list(refused) == ["bppsa"]  # its Jacobians alone need more
     with pytest.raises(
         SchedcastError, match=rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"
     ):
@@ -226,15 +227,16 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
     assert predicted.fits
     tight = two_replicas(shared.with_memory_limit(1.5 * one))
     assert not tight.fits
-    assert re.search(r"needs .* there, .* too much; peak of .* on cpu:0.*; at their own peaks cpu:1 ", refusal(tight, None))
+    assert re.search(r"needs .* there, .* too much; peak of .* on cpu:0.*; at their own peaks cpu:1 ", does_not_fit(tight, None).words)
     apart = tuple(replace(device, memory=f"ram {i}") for i, device in enumerate(cores))
     own = replace(shared, devices=apart, memories=tuple(Memory(f"ram {i}", 10**9, 2e10, 32 << 20) for i in range(2)))
     assert two_replicas(own.with_memory_limit(1.5 * one)).fits
     tight = two_replicas(own.with_memory_limit(0.5 * one))
     assert re.match(
-        r"image-parallel does not fit: needs .* in ram [01], .* there, .* too much; 1 other memory is too small", refusal(tight, 32)
+        r"image-parallel does not fit: needs .* in ram [01], .* there, .* too much; 1 other memory is too small",
+        does_not_fit(tight, 32).words,
     )
-    assert refusal(tight, 32).endswith("; the largest batch that fits is 32")
+    assert does_not_fit(tight, 32).words.endswith("; the largest batch that fits is 32")
     limited = own.with_memory_limit(2.1 * one)
     with pytest.raises(SchedcastError, match=r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
         require_memory_together([two_replicas(limited), two_replicas(limited)], calibrate=False)

@@ -7,9 +7,10 @@ from simulator.papers import deepa, deepa_claims
 from simulator.papers.deepa import BATCH, PAPER, Network, Scope
 from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE
 from simulator.papers.deepa_networks import Divided
-from simulator.papers.predicting import Missing, Steps, speedup
+from simulator.papers.predicting import Steps, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from traces.documents.reproduction import OK
+from traces.errors import Code, Refusal
 from ui.present.text.reproductions import about_words
 
 SMALL = Scope(
@@ -101,8 +102,8 @@ def test_the_page_says_what_is_fitted(paper):
 
 
 def test_claims_without_predictions_are_not_judged():
-    missing = {"AlexNet": Missing("it is late")}
-    steps = {"AlexNet": dict.fromkeys((*ALL, DEEPA_LATE), Missing("it is late"))}
+    missing = {"AlexNet": Refusal(Code.MODEL, "it is late")}
+    steps = {"AlexNet": dict.fromkeys((*ALL, DEEPA_LATE), Refusal(Code.MODEL, "it is late"))}
     checks = [
         *deepa_claims.of_configurations(missing), *deepa_claims.of_steps(steps, {("AlexNet", BATCH): steps["AlexNet"]}),
         *deepa_claims.of_clusters(steps, steps), *deepa_claims.of_large_networks(missing, missing, steps, steps),

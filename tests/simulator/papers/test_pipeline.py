@@ -17,9 +17,10 @@ from simulator.papers.pipeline_model import (
     stale_increase,
     stale_weights,
 )
-from simulator.papers.predicting import Missing, Steps
+from simulator.papers.predicting import Steps
 from simulator.strategies.pipeline.units import units
 from traces.documents.reproduction import OK
+from traces.errors import Code, Refusal
 from ui.commands import reproducing
 
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.
@@ -77,7 +78,7 @@ def test_predicted_speed_ups_have_their_columns():
     assert row.predicted("pipelined") == 1.5
     assert row.predicted("not hidden") == 1.4
     assert row.predicted("hybrid") == pytest.approx(1.2)
-    (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Missing("why")})).rows
+    (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Refusal(Code.MODEL, "why")})).rows
     assert row.predicted("pipelined") is None
     assert row.status == "not available: why"
 
@@ -151,7 +152,7 @@ def test_the_gain_by_depth_can_hold_and_fail():
     falling = pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
     assert falling.holds is False
     assert "1.500x to 1.800x" in falling.reason
-    assert pipeline.more_with_depth(dict.fromkeys(networks, Missing("why"))).holds is None
+    assert pipeline.more_with_depth(dict.fromkeys(networks, Refusal(Code.MODEL, "why"))).holds is None
 
 
 # ---- the command

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.engine.memory.needs import TooLargeError
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import MOST_PLANS, largest_batch, largest_fitting, with_batch_words, with_largest_batch
 from simulator.predict.preset import preset_costs
-from traces.errors import SchedcastError
+from traces.errors import Code, Refusal
 
 
 def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") -> tuple[Forecast, object]:
@@ -94,15 +93,15 @@ def test_batches_that_cannot_be_planned_are_passed_over():
 def test_a_scan_whose_jacobians_are_too_large_names_the_largest_batch_that_fits(model, size, batch, text, gigabytes):
     job = Job(model, batch, image_size=size)
     refused, costs = forecast_of(job, text, gigabytes)
-    assert isinstance(refused, TooLargeError)
-    told = str(with_batch_words(refused, job, text, {}, costs))
+    assert refused.code is Code.MEMORY
+    told = with_batch_words(refused, job, text, {}, costs).words
     assert re.search(r"needs [\d.]+ [MG]iB for its Jacobians, this machine has .*; the largest batch that fits is \d+$", told)
     largest = int(told.rpartition(" ")[2])
     assert forecast_of(replace(job, batch=largest), text, gigabytes)[0].fits
     larger = forecast_of(replace(job, batch=largest + 1), text, gigabytes)[0]
-    assert isinstance(larger, TooLargeError) or not larger.fits
+    assert isinstance(larger, Refusal) or not larger.fits
 
 
 def test_other_refusals_name_no_batch():
-    error = SchedcastError("level is 9")
-    assert with_batch_words(error, Job("lenet5", 4), "bppsa", {}, None) is error
+    refused = Refusal(Code.REQUEST, "level is 9")
+    assert with_batch_words(refused, Job("lenet5", 4), "bppsa", {}, None) is refused

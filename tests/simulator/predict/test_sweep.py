@@ -7,10 +7,12 @@ from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
 from traces.documents.verdict import gain
+from traces.errors import Code, Refusal
 from ui.present.text.labels import strategy_name
 from ui.present.text.sweeps import crossover_words, fastest_words, outcome_cells
 
 BATCH = Axis("batch", (16, 32, 64, 128))
+REFUSED = Refusal(Code.REQUEST, "refused")
 
 
 def sweep_of(spread=1.01, **step_ms):
@@ -22,7 +24,7 @@ def sweep_of(spread=1.01, **step_ms):
 
     def one(name, value, ms, base_ms):
         if ms is None:
-            return Outcome(name, (value,), why="needs 2 devices")
+            return Outcome(name, (value,), refusal=Refusal(Code.DEVICES, "needs 2 devices"))
         factor = abs(base_ms) / abs(ms)
         gains = {"baseline": gain(factor, (factor / spread, factor * spread))}
         return Outcome(name, (value,), abs(ms) / 1e3, fits=ms > 0, speedup=factor, gains=gains if name != "baseline" else {})
@@ -83,7 +85,7 @@ def test_nothing_pays_if_its_interval_cannot_tell(times, words):
 def test_a_slower_plan_is_on_the_front_if_it_needs_less_memory():
     plans = [Outcome(name, (), step_s, peak_bytes=peak) for name, step_s, peak in (("a", 1, 9), ("b", 2, 9), ("c", 3, 5), ("d", 4, 6))]
     too_large = Outcome("e", (), 0.5, peak_bytes=99, fits=False)
-    assert [each.strategy for each in pareto([*plans, too_large, Outcome("f", (), why="refused")])] == ["a", "c"]
+    assert [each.strategy for each in pareto([*plans, too_large, Outcome("f", (), refusal=REFUSED)])] == ["a", "c"]
     assert fastest([*plans, too_large]).strategy == "a"
     assert fastest([too_large]) is None
 
@@ -108,7 +110,7 @@ def test_the_fastest_in_words():
     assert words.endswith(
         " The largest gain: turbo at batch 16; against baseline 2.00x (1.97 to 2.03), faster (an interval for the best of 11)."
     )
-    assert fastest_words([Outcome("a", (16,), why="refused")], [BATCH]) == ""
+    assert fastest_words([Outcome("a", (16,), refusal=REFUSED)], [BATCH]) == ""
 
 
 def test_the_fastest_of_several_predictions_needs_more_to_be_called_faster():

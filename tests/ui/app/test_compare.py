@@ -12,7 +12,7 @@ from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, charts_of
 from tests.support.stand_in import answer_by
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from ui.app.pages.compare import BackgroundRun
 from ui.app.sweeping import check_points, commands, outcomes_at, parameters, parse_values
 from ui.request import JobRequest
@@ -144,7 +144,10 @@ def test_a_point_that_was_predicted_is_not_predicted_again(monkeypatch):
     assert first == again
     assert calls == [8]
     refused = outcomes_at(REQUEST, [batch], (13,))
-    assert [(each.strategy, each.at, each.why[:8]) for each in refused] == [("baseline", (13,), "batch 13"), ("gpipe", (13,), "batch 13")]
+    assert [(each.strategy, each.at, each.refusal.code) for each in refused] == [
+        ("baseline", (13,), Code.BATCH),
+        ("gpipe", (13,), Code.BATCH),
+    ]
 
 
 def test_a_link_and_commands_reproduce_a_sweep(start):

@@ -131,7 +131,7 @@ def test_outputs_do_not_overwrite_inputs(schedcast, tmp_path):
 
 def test_the_app_counts_real_devices_too():
     request = JobRequest("lenet5", 4, precision="fp32", machine="h100", strategies=("baseline", "image-parallel"), partition=2)
-    plain, _, baseline, parallel = predict_many(request)
+    plain, _, baseline, parallel = predict_many(request).values()
     assert isinstance(parallel, Forecast)
     assert plain.prediction.strategy == "pytorch"
     assert parallel.prediction.pytorch_step_s == plain.prediction.step_s

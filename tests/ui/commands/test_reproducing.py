@@ -13,13 +13,13 @@ from simulator.machine.presets import machine_names
 from simulator.model.job import Job
 from simulator.papers import claims, fusion, turbodl
 from simulator.papers import registry as reproduce
-from simulator.papers.predicting import BASELINE, Missing, Step, Steps
+from simulator.papers.predicting import BASELINE, Step, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
 from traces.documents.reproduction import OK, Figure, Paper, Reproduction, Row, Table
 from traces.documents.timeline import Span, Timeline
-from traces.errors import SchedcastError, UnknownNameError, UnusableFileError
+from traces.errors import Code, Refusal, SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
 from ui.present.reports import reproduction as reproduction_report
@@ -300,7 +300,7 @@ def test_a_step_is_predicted_once():
     assert steps.of(replace(job), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
     assert told == ["lenet5-b8"] * 2
     assert steps.shares.guessed == pytest.approx(1.0)
-    assert isinstance(steps.of(job, ["no-such-strategy"])["no-such-strategy"], Missing)
+    assert steps.of(job, ["no-such-strategy"])["no-such-strategy"].code is Code.NAME
 
 
 def test_progress_counts_every_prediction(small):
@@ -330,7 +330,7 @@ class FakeSteps(Steps):
     def of(self, job, strategies):
         self._progress(job.label)
         if job.model == "no_such_net":
-            return {text: Missing("unknown model") for text in (BASELINE, *strategies)}
+            return {text: Refusal(Code.NAME, "unknown model") for text in (BASELINE, *strategies)}
         slow = 0.4 if self.machine_name == "k20" else 0.0
         stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
         return {

@@ -204,7 +204,7 @@ def outcomes_ui(sweep: Sweep) -> None:
     axes, batch, outcomes = sweep.axes, sweep.request.batch, list(sweep.run.results)
     if not outcomes:
         return
-    refused = {(each.strategy, each.why): None for each in outcomes if each.why}
+    refused = {(each.strategy, each.refusal.words): None for each in outcomes if each.refusal}
     if not axes:
         for strategy, why in refused:
             st.warning(markdown_escaped(f"{strategy}: {why}"))

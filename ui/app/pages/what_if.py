@@ -18,7 +18,7 @@ from simulator.predict.sweep import outcome
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
-from traces.errors import SchedcastError
+from traces.errors import Refusal, SchedcastError
 from ui.app import runs
 from ui.app.command_parts import command_ui
 from ui.app.history import pin, remember
@@ -41,7 +41,7 @@ from ui.present.text.predictions import place, predictions_document
 from ui.present.text.sentences import no_verdict_words
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.jobs import Forecast, Refusal
+from ui.service.jobs import Forecast
 
 #: The module of `ui.app.pages` that shows the runs.
 PAGE = "what_if"
@@ -114,6 +114,8 @@ SETTLE_S = 0.4
 _SETTLED = "settled batch"
 #: Where a session keeps the last request, its steps, and those before it.
 _STEPS = "predicted steps"
+#: Forecasts and refusals by the text of the strategy.
+Answers = Mapping[str, Forecast | Refusal]
 
 
 def page() -> None:
@@ -126,13 +128,13 @@ def page() -> None:
         keep_link("what if", query_of(request))
         settle(request.batch)
         with st.spinner("Predicting", show_time=True):
-            answers = tuple(jobs.predict_many(request))
+            answers = jobs.predict_many(request)
     except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
         return
     st.subheader(title(request), anchor=False)
     answers_ui(request, answers)
-    outcomes = [outcome(each.text, (), each.prediction) for each in answers if isinstance(each, Forecast)]
+    outcomes = [outcome(each.text, (), each.prediction) for each in forecasts_of(answers)]
     remember(request_words(request), outcomes)
 
 
@@ -153,11 +155,21 @@ def pin_ui(request: JobRequest) -> None:
         link_ui("compare", "Compare what is pinned")
 
 
-def answers_ui(request: JobRequest, answers: Sequence[Forecast | Refusal]) -> None:
+def forecasts_of(answers: Answers) -> list[Forecast]:
+    """Return the answers that are forecasts."""
+    return [answer for answer in answers.values() if isinstance(answer, Forecast)]
+
+
+def refusals_of(answers: Answers) -> dict[str, Refusal]:
+    """Return the refusals by the text of the strategy."""
+    return {text: answer for text, answer in answers.items() if isinstance(answer, Refusal)}
+
+
+def answers_ui(request: JobRequest, answers: Answers) -> None:
     """Show the verdicts, one strategy in detail, all in a table, and the ways to take them along."""
-    for refusal in (answer for answer in answers if isinstance(answer, Refusal)):
-        st.warning(markdown_escaped(f"{refusal.strategy}: {refusal.why}"))
-    forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
+    for text, refusal in refusals_of(answers).items():
+        st.warning(markdown_escaped(f"{text}: {refusal.words}"))
+    forecasts = forecasts_of(answers)
     if not forecasts:
         return
     verdicts_ui(request, forecasts)
@@ -254,13 +266,13 @@ def _change_words(earlier_s: float | None, step_s: float) -> str | None:
     return f"{'-' if step_s < earlier_s else '+'}{units.duration(abs(step_s - earlier_s))}"
 
 
-def document(request: JobRequest, answers: Sequence[Forecast | Refusal], machine: str) -> dict:
+def document(request: JobRequest, answers: Answers, machine: str) -> dict:
     """What the command line prints with `--json`: one strategy's own document, or that of several."""
-    forecasts = [answer for answer in answers if isinstance(answer, Forecast)]
+    forecasts = forecasts_of(answers)
     where = place(request.model, request.batch, machine)
     if len(request.strategies) == 1:
         return where | forecasts[-1].prediction.document()
-    refused = [where | {"strategy": answer.strategy, "why": answer.why} for answer in answers if isinstance(answer, Refusal)]
+    refused = [where | {"strategy": text, "why": refusal.words} for text, refusal in refusals_of(answers).items()]
     return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
 
 
@@ -273,9 +285,9 @@ def page_sections(document: Mapping[str, Any], chosen: Forecast) -> list[Section
     return [*answers, timeline_section(chosen.timeline, f"of {chosen.text}")]
 
 
-def downloads(request: JobRequest, answers: Sequence[Forecast | Refusal], chosen: Forecast) -> list[Download]:
+def downloads(request: JobRequest, answers: Answers, chosen: Forecast) -> list[Download]:
     """The page, the table and the document of all answers, and pictures of the chosen one's timeline."""
-    predictions = [answer.prediction for answer in answers if isinstance(answer, Forecast)]
+    predictions = [answer.prediction for answer in forecasts_of(answers)]
     rows = partial(tables.prediction_rows, predictions, chosen.measured_here)
     name = chosen.prediction.strategy
     made = partial(document, request, answers, chosen.machine)

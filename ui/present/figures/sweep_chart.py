@@ -74,7 +74,7 @@ def hover(each: Outcome, axes: Sequence[Axis]) -> str:
         lines.append(f"{each.gain.text} against {PLAIN if PYTORCH in each.gains else BASELINE}: {each.gain.verdict}")
     if each.peak_bytes is not None:
         lines.append(f"peak {units.memory(each.peak_bytes)}{'' if each.fits else ', does not fit'}")
-    return "<br>".join([*lines, *([plotly_escaped(each.why)] if each.why else [])])
+    return "<br>".join([*lines, *([plotly_escaped(each.refusal.words)] if each.refusal else [])])
 
 
 def too_large(outcomes: Sequence[Outcome], axis: Axis) -> list[tuple[float, float]]:

@@ -136,7 +136,7 @@ def outcome_cells(outcomes: Sequence[Outcome], axes: Sequence[Axis]) -> list[dic
             "against PyTorch": units.speedup(each.speedup, each.gain.interval if each.gain is not None else None),
             "verdict": each.gain.verdict if each.gain is not None else units.NONE,
             "peak memory": units.NONE if each.peak_bytes is None else units.memory(each.peak_bytes),
-            "note": each.why or ("" if each.fits else "does not fit"),
+            "note": each.refusal.words if each.refusal else "" if each.fits else "does not fit",
         }
         for each in outcomes
     ]

@@ -23,7 +23,7 @@ from tests.support.places import ROOT
 from traces.documents.measured_step import MeasuredStep, step_name
 from traces.documents.profile import Identity, Profile
 from traces.documents.search_result import SearchResult
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 
 JOB = Job("tests/support/mlp.py:make", 16)
 #: A part of what the strategies offer, of every kind.
@@ -134,9 +134,9 @@ def test_plans_beyond_the_memory_come_last_with_the_reason(setup):
 
 def test_a_candidate_that_cannot_be_planned_says_why(setup):
     job = replace(JOB, batch=15)
-    result = rank(search(setup_on(setup.machine, job), ["baseline", "image-parallel", "gpipe:microbatches=2"], here)).result
-    assert [plan.plan for plan in result.refused] == ["image-parallel", "gpipe:microbatches=2"]
-    assert "does not divide" in result.refused[0].why
+    answered = search(setup_on(setup.machine, job), ["baseline", "image-parallel", "gpipe:microbatches=2"], here)
+    assert [plan.plan for plan in rank(answered).result.refused] == ["image-parallel", "gpipe:microbatches=2"]
+    assert [each.refusal.code for each in answered.evaluations if each.refusal] == [Code.BATCH, Code.BATCH]
 
 
 def test_the_models_own_code_runs_in_this_process_alone(setup):

@@ -6,6 +6,7 @@ import pytest
 
 from simulator.predict.sweep import Axis, Outcome
 from tests.support import hostile
+from traces.errors import Code, Refusal
 from ui.present.figures.sweep_chart import (
     MEMORY,
     RATE,
@@ -39,7 +40,12 @@ def test_an_outcome_in_every_measure():
 
 
 def test_curves_end_where_a_strategy_does_not_fit():
-    outcomes = [one("a", 8, 0.1), one("a", 16, 0.2), one("a", 64, 0.8, fits=False), Outcome("b", (8,), why="needs 2 devices")]
+    outcomes = [
+        one("a", 8, 0.1),
+        one("a", 16, 0.2),
+        one("a", 64, 0.8, fits=False),
+        Outcome("b", (8,), refusal=Refusal(Code.DEVICES, "needs 2 devices")),
+    ]
     (a, b) = curves(outcomes, BATCH, STEP, 8)
     assert (a.x, a.y, a.beyond) == ((8, 16), (100.0, 200.0), ((64, 800.0),))
     assert b.x == ()
@@ -80,7 +86,7 @@ def test_the_front_joins_what_no_other_beats():
 
 
 def test_no_name_of_a_strategy_becomes_a_part_of_the_chart():
-    outcomes = [one(hostile.NAME, 8, 0.1), Outcome("a", (8,), why=hostile.NAME)]
+    outcomes = [one(hostile.NAME, 8, 0.1), Outcome("a", (8,), refusal=Refusal(Code.NAME, hostile.NAME))]
     for figure in (curves_figure(outcomes, BATCH, STEP, 8), pareto_figure(outcomes, (BATCH,)),
                    heat_figure([two(hostile.NAME, 8, 0.5, 0.1)], (BATCH, LINK), None, STEP, 8)):  # fmt: skip
         text = figure.to_json().replace("\\u003c", "<")
