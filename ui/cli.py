@@ -263,7 +263,7 @@ def run(
     """
     from dataclasses import replace
 
-    goals = _commands("training_goals").Goals(eval_every, seeds, target, predict_on)
+    goals = _commands("training").Goals(eval_every, seeds, target, predict_on)
     job = replace(job, lr_schedule=lr_schedule)
     places = metrics, timeline, out
     _commands("training").run(job, strategy, settings, profile, steps, placement, beside or [], places, json, schedule, goals, wait)
