@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from executors.binding import Binding, Instance
-from executors.forms import PLAIN, Forms
+from executors.binding import PLAIN, Binding, Forms, Instance
 from executors.kernels.registry import handlers
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Segment, Task

@@ -9,10 +9,9 @@ from typing import cast
 
 import torch
 
-from executors.forms import PLAIN
-from executors.reference import Reference
+from executors.binding import PLAIN
+from executors.reference import Reference, StaleReference
 from executors.run import WARM_UP, Backend
-from executors.stale_reference import StaleReference
 from executors.tensors import job_tensors
 from simulator.model.built import Built
 from simulator.model.job import Job
@@ -92,7 +91,7 @@ def reference(
     It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
     `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
-    `stale`: train with weights of this staleness, by parameter (`executors.stale_reference`). `batch_norm`: normalize by parts.
+    `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     if backend is not None and backend.torch_device.type != "cpu":

@@ -22,7 +22,7 @@ from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate
-from executors.kernels.csr.values import COMPILE
+from executors.kernels.jacobians import COMPILE
 from simulator.papers.bppsa_sparse import FIRST
 from simulator.papers.registry import Measurement, Source
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule

@@ -1,23 +1,79 @@
 """Binds a plan's values to tensors while the plan runs, and applies the view steps of operands.
 
 A carried storage has one tensor for the whole run. Every other value lives in an `Instance`, one per iteration.
+
+Results get the strides that the plan states. A plan is captured with the CPU's kernels, and it is right only for their strides: where
+PyTorch asked whether a tensor is contiguous, the answer is part of the plan. `native_group_norm` refuses other strides,
+`native_layer_norm_backward` and `as_strided` read other elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN
+prefers channels-last, and fused attention puts heads beside features.
 """
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from executors.forms import PLAIN, Forms
-from executors.strides import fits, with_strides
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
 from traces.errors import SchedcastError
+
+#: How dropout masks are drawn. "keyed": from (seed, step, index), the same in any order of execution. "stream": from the device's
+#: generator, in issue order, by the ops that PyTorch itself draws them with.
+DRAWS = ("keyed", "stream")
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which form of the canonical ops a backend runs: dropout, batch-norm, attention, recurrent layers and updates differ on CPU and CUDA.
+
+    `cuda`: run ops in the forms that PyTorch chooses on CUDA. These forms also run on the CPU, so that they can be tested there.
+    `draws`: one of DRAWS. A CUDA graph needs "stream", because the host cannot seed between two ops of a graph. On the CPU it serves to
+    time the ops of PyTorch's own loop.
+    `seed`: seeds the device's generator for "keyed" draws.
+    `capturable`: run updates in the form that a CUDA graph can replay.
+    """
+
+    cuda: bool = False
+    draws: str = "keyed"
+    seed: Callable[[int], None] | None = None
+    capturable: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if `draws` is not one of DRAWS."""
+        if self.draws not in DRAWS:
+            raise ValueError(f"draws {self.draws!r}; expected {' or '.join(DRAWS)}")
+
+
+#: The forms of the CPU backend.
+PLAIN = Forms()
+
+
+def fits(tensor: torch.Tensor, planned: Operand | Value) -> bool:
+    """Whether a result can stand for the planned value as it is.
+
+    Also True if the backend's result has another shape, such as the logsumexp of attention, which only the backend's own ops read, and for
+    planned strides that name an element twice, which no copy can have.
+    """
+    if tuple(tensor.shape) != tuple(planned.shape):
+        return True
+    overlaps = any(stride == 0 and extent > 1 for stride, extent in zip(planned.strides, planned.shape, strict=True))
+    return overlaps or same_strides(tensor, planned.strides)
+
+
+def same_strides(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    """Whether a tensor has these strides. Those of dimensions of size 1 do not matter."""
+    return all(a == b or n == 1 for a, b, n in zip(tensor.stride(), strides, tensor.shape, strict=True))
+
+
+def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy of `tensor` with these strides."""
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
 
 Getter = Callable[["Instance"], torch.Tensor]
 log = logging.getLogger("schedcast")
@@ -187,11 +243,22 @@ class Binding:
             self.slot[name] = len(self.slot)
         return self.slot[name]
 
-    def arguments(self, task: Task, args: str, kwargs: str, device: torch.device) -> Callable[["Instance"], tuple[list, dict]]:
-        """A function that returns an op's positional and keyword arguments in an instance. `args`, `kwargs`: as JSON, see `OpCall`."""
+    def arguments(self, task: Task) -> Callable[[Instance], tuple[list, dict]]:
+        """A function that returns the positional and keyword arguments of an op's task in an instance."""
+        device = self.device(task.device)
         getters = [self.getter(operand) for operand in task.inputs]
-        template, named = decode(args, device), {k: decode_item(v, device) for k, v in json.loads(kwargs).items()}
-        return _filler(template, named, getters)
+        named = {name: decode_item(item, device) for name, item in json.loads(task.body.kwargs).items()}
+        return _filler(decode(task.body.args, device), named, getters)
+
+    def results(self, task: Task) -> Callable[[Instance, Sequence], None]:
+        """A function that stores an op's results, of which the plan reads some, as the task's writes."""
+        setters = [(position, self.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+
+        def store(instance: Instance, results: Sequence) -> None:
+            for position, put in setters:
+                put(instance, results[position])
+
+        return store
 
 
 def _filler(template: list, named: dict, getters: list[Getter]):

@@ -1,81 +1,27 @@
-"""Plain PyTorch's training loop, as a user writes it. The numbers and times of plans are compared with it.
+"""Plain PyTorch's training loop, as a user writes it. The numbers and times of plans are compared with it."""
 
-Batch-norm whose statistics are those of parts of its input, as shards have them, in plain PyTorch.
-"""
-
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import chain, repeat
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm  # the one private name: the base class of all batch-norm layers
 
-from executors.dropout import DeterministicDraws, MathAttentionForDropout
-from executors.forms import Forms
+from executors.binding import Forms
+from executors.contexts import BatchNormParts, DeterministicDraws, MathAttentionForDropout
 from executors.kernels.update import torch_optimizer
 from simulator.model.batch import mapped
 from simulator.plan.bodies.update import rate_at
+from simulator.strategies.pipeline.staleness import Staleness
 from traces.errors import SchedcastError
-
-#: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
-_DIMENSIONS = (0, 2, 3)
-
-
-class BatchNormParts:
-    """A context in which some batch-norm layers of a module normalize each part of their input by itself.
-
-    `degrees`: by path of a layer, the number of equal parts along images, height and width. Running statistics are those of the first part.
-    """
-
-    def __init__(self, module: nn.Module, degrees: Mapping[str, Sequence[int]]):
-        """Raises SchedcastError if a path is not that of a batch-norm layer."""
-        modules = dict(module.named_modules())
-        self._layers = [(modules.get(path), tuple(own)) for path, own in degrees.items()]
-        for path in degrees:
-            if not isinstance(modules.get(path), _BatchNorm):
-                raise SchedcastError(
-                    f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
-                    " or synchronize the statistics"
-                )
-
-    def __enter__(self) -> "BatchNormParts":
-        """Replace the layers' forward."""
-        for layer, degrees in self._layers:
-            layer.forward = partial(_by_parts, layer, layer.forward, degrees)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Restore it."""
-        for layer, _ in self._layers:
-            del layer.forward
-
-
-def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Sequence[int], x: Tensor) -> Tensor:
-    if not layer.training:
-        return whole(x)
-
-    def alone(part: Tensor) -> Tensor:
-        return F.batch_norm(part, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
-
-    normalize = chain([whole], repeat(alone))  # the first part updates the running statistics
-
-    def joined(part: Tensor, divided: Sequence[tuple[int, int]]) -> Tensor:
-        if not divided:
-            return next(normalize)(part)
-        (dim, degree), *inner = divided
-        return torch.cat([joined(chunk, inner) for chunk in part.chunk(degree, dim)], dim)
-
-    return joined(x, [(dim, degree) for dim, degree in zip(_DIMENSIONS, degrees, strict=False) if degree > 1])
 
 
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     """Split a batch into `count` equal micro-batches along dimension 0.
 
-    `batch`: as in `simulator.model.batch`. What is no tensor is repeated in every micro-batch, and so are the tensors of `whole`,
+    `batch`: as in `simulator.model.batch`. Anything but a tensor is repeated in every micro-batch, and so are the tensors of `whole`,
     which have no batch dimension. Raises SchedcastError if the batch does not divide.
     """
 
@@ -95,7 +41,7 @@ class Reference:
     `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
     `accumulate`: the number of micro-batches. Their gradients are summed, and the loss is the mean of theirs.
     `whole`: the tensors among the inputs that have no batch dimension, so that every micro-batch has all of them.
-    `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.dropout`; with "stream"
+    `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.contexts`; with "stream"
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
     `capturable`: update in the form that plans use on CUDA.
@@ -158,17 +104,23 @@ class Reference:
         count = len(self.micro_batches)
         losses = []
         for inputs, target in self.micro_batches:
+            self._use_weights("forward")
             with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
+            self._use_weights("backward")
             self._scaled(loss if count == 1 else loss / count).backward()
             losses.append(loss.detach())
+        self._use_weights("update")
         if self.clip_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.trained, self.clip_norm)
         self._update()
         return losses[0] if count == 1 else torch.stack(losses).mean()
+
+    def _use_weights(self, phase: str) -> None:
+        """Called before each phase. Plain training has one version of the weights."""
 
     def _update(self) -> None:
         """Update the parameters at the step's learning rate, and count the step."""
@@ -217,3 +169,35 @@ class Reference:
     def parameters(self) -> dict[str, Tensor]:
         """The current parameters by name, including frozen ones."""
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+
+class StaleReference(Reference):
+    """A `Reference` whose mini-batch m is computed with weights that lack updates, by parameter: one mini-batch after another.
+
+    It is written plainly and slowly; the numbers of pipelines that never drain are compared with it. Forward runs with the weights after
+    update m - `forward`, then backward with those after update m - `backward` (the first weights, if there were not so many updates). The
+    update changes the newest weights.
+    """
+
+    staleness: Mapping[str, Staleness]
+
+    def stale(self, staleness: Mapping[str, Staleness]) -> "StaleReference":
+        """Train with this staleness from now on, beginning with the present weights."""
+        self.staleness = staleness
+        most = max((max(each) for each in staleness.values()), default=0)
+        #: The weights after each of the last updates, the newest last.
+        self._versions: deque[dict[str, Tensor]] = deque([self._weights()], maxlen=most + 1)
+        return self
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.module.named_parameters()}
+
+    def _use_weights(self, phase: str) -> None:
+        """Give every parameter its version for the phase, unseen by autograd, which would refuse the changed weights."""
+        for name, parameter in self.module.named_parameters():
+            missing = getattr(self.staleness.get(name, Staleness()), phase, 0)
+            parameter.data.copy_(self._versions[max(-1 - missing, -len(self._versions))][name])
+
+    def _update(self) -> None:
+        super()._update()
+        self._versions.append(self._weights())

@@ -6,9 +6,8 @@ from typing import Protocol
 
 import torch
 
-from executors.binding import Binding
+from executors.binding import Binding, Forms
 from executors.errors import PeerLostError
-from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, SegmentTimes, run_steps_s, timeline_of
 from simulator.model.user_code import brief
 from simulator.plan.pieces import cut_tensors
@@ -81,7 +80,7 @@ class Executable(Protocol):
         """
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.replicas`."""
+        """The largest |a − b| between any device's current copy of a parameter and its value in `expected`; see `executors.tensors`."""
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
         """The same of the gradients by parameter. The plan's gradients must be among the kept values."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from executors.binding import same_strides, with_strides
 from executors.kernels.update import initial_state, state_dict
 from executors.run import Backend
-from executors.strides import same_strides, with_strides
 from executors.tensors import job_tensors, module_tensors
 from simulator.model.batch import arguments
 from simulator.model.built import Built

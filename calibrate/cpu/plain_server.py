@@ -23,9 +23,9 @@ import torch
 from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from calibrate.numerics import reference
+from executors.binding import Forms
 from executors.cpu.allocator import prepare
 from executors.cpu.wait_policy import waiting
-from executors.forms import Forms
 from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.machine.this_cpu import this_cpu

@@ -13,9 +13,9 @@ import torch
 from calibrate.compiled import Compiled, compile_alone
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
+from executors.binding import PLAIN, Forms
 from executors.cpu.allocator import page_faults
 from executors.cpu.backend import CpuBackend
-from executors.forms import PLAIN, Forms
 from simulator.engine.costs.model import measurable
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

@@ -18,9 +18,8 @@ from calibrate.cuda.partition_geometry import PartitionGeometry
 from calibrate.cuda.stall import STALLED, GpuStalledError, wait
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, reason
-from executors.binding import op_tasks
+from executors.binding import Forms, op_tasks
 from executors.cuda.driver import Driver, Graph, Partition
-from executors.forms import Forms
 from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from executors.binding import Binding, Instance, task_storages
+from executors.binding import PLAIN, Binding, Instance, task_storages
 from executors.cpu import allocator
 from executors.cpu.anchor import Anchor
 from executors.cpu.cores import available_cores
@@ -21,12 +21,11 @@ from executors.cpu.links import transfer_of
 from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
 from executors.cpu.schedule import Entry, Schedule
 from executors.cpu.workers import Callers, Workers
-from executors.forms import PLAIN
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
-from executors.replicas import copy_current, gradient_difference, parameter_difference
 from executors.run import WARM_UP, Executable, failure
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
+from executors.tensors import copy_current, gradient_difference, parameter_difference
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan

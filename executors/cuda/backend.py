@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import torch
 
+from executors.binding import Forms
 from executors.cuda.driver import Driver, Partition
 from executors.cuda.graphs import GraphProgram
 from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
 from executors.cuda.program import EagerProgram, Site
-from executors.forms import Forms
 from executors.run import WARM_UP, Executable
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.engine.simulation import EAGER, GRAPH

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from executors.binding import Binding, Instance, input_piece
+from executors.binding import Binding, Instance, fits, input_piece, with_strides
 from executors.cuda.driver import Driver
-from executors.strides import fits, with_strides
 from simulator.machine.machine import HOST
 
 #: Tensors by value name.

@@ -7,7 +7,7 @@ import torch
 from executors.cuda.bindings import first_line
 from executors.cuda.driver import Driver
 from executors.cuda.issue import fork, join
-from executors.kernels.native.nvrtc import compiled
+from executors.kernels.nvrtc import compiled
 from traces.errors import SchedcastError
 
 #: Length of the table of SMs, larger than the SM count of any GPU because the numbers of SMs may have gaps.

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from executors.binding import Binding, Instance
+from executors.binding import Binding, Forms, Instance
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.feeds import Feeds, Placed
 from executors.cuda.issue import CompiledPlan, Issuer
 from executors.cuda.lanes import make_streams
 from executors.cuda.twins import EagerMarks, repeat_period, run_twins
-from executors.forms import Forms
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.replicas import copy_current, gradient_difference, parameter_difference
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
+from executors.tensors import copy_current, gradient_difference, parameter_difference
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 

@@ -12,9 +12,9 @@ import torch
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
-from executors.replicas import copy_current
 from executors.run import WARM_UP, Executable
 from executors.segments import Start, highest_of_parts, load_parts
+from executors.tensors import copy_current
 from simulator.machine.machine import Machine
 from simulator.plan.json import dump
 from simulator.plan.messages import between_devices

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executors import process_groups
 from executors.cpu import allocator
 from executors.distributed.ranks import Ranks
 from executors.errors import PeerLostError, first_sentence
+from executors.kernels import communication
 from traces.errors import SchedcastError
 
 #: Longest wait for a message. It is long because rank 0 may calibrate in between. If rank 0 dies, its connections close and the wait ends.
@@ -119,7 +119,7 @@ class ControlChannel:
 
     def close(self) -> None:
         """Disconnect. All processes close their channels together."""
-        process_groups.forget()
+        communication.forget_groups()
         dist.destroy_process_group()
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from executors import process_groups
 from executors.cpu.cores import available_cores
 from executors.distributed.control import ControlChannel, Named
 from executors.distributed.ranks import Ranks
-from executors.kernels.collective import LIBRARIES
+from executors.kernels import communication
 from executors.run import Executable
 from executors.segments import Start
 from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
@@ -53,7 +52,7 @@ class LoadedPlans:
     @property
     def library(self) -> str:
         """The library that runs collectives between the devices."""
-        return LIBRARIES[self.backend.torch_device.type]
+        return communication.LIBRARIES[self.backend.torch_device.type]
 
     def prepare(self, plan: Plan, tensors: Named) -> None:
         """Cut this device's part out of `plan`, for the `load` or `peak_bytes` that comes next.
@@ -66,7 +65,7 @@ class LoadedPlans:
     def _take_prepared(self) -> tuple[LocalPlan, Named]:
         """The prepared part and its tensors, after the process groups of the whole plan have been created."""
         (plan, local, tensors), self._prepared = self._prepared, None
-        process_groups.make(groups_of(plan), self.devices, self.library)
+        communication.make_groups(groups_of(plan), self.devices, self.library)
         return local, tensors
 
     def load(self, number: int, seed: int, keep: Sequence[str], iteration: int = 0, before: int | None = None) -> Executable | None:

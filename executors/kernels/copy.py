@@ -1,5 +1,6 @@
-"""Copies tensors to another device's memory, or into tensors that are already there."""
+"""Copies tensors between memories, and pauses: a task of the host sleeps. On CUDA its stream calls the host; see `executors.cuda.issue`."""
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -9,10 +10,16 @@ from simulator.machine.machine import HOST
 from simulator.plan.bodies.copy import ALIAS
 from simulator.plan.task import Task
 
-KIND = "copy"
+
+def compile_pause(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that sleeps for the body's duration."""
+    duration_s = task.body.duration_s
+    if not duration_s:
+        return lambda instance: None
+    return lambda instance: time.sleep(duration_s)
 
 
-def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that stores a copy of each read on the target device, or copies or adds the reads to the mutated operands in place."""
     body = task.body
     sources = [binding.getter(operand) for operand in task.reads]
@@ -30,3 +37,6 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
             put(instance, get(instance) if aliased else get(instance).to(target, non_blocking=non_blocking, copy=True))
 
     return run
+
+
+HANDLERS = {"copy": compile_copy, "host": compile_pause}

@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from executors.binding import Binding, Instance
-from executors.kernels.native import compile as native
-from executors.kernels.native import scan_level as native_level
+from executors.kernels import scan_kernels
 from simulator.model.ops.recurrent.scan_order import order, prefix_order
 from simulator.plan.bodies.scan_level import ScanLevel
 from simulator.plan.task import Task
-
-KIND = "scan-level"
 
 
 def up(jacobians: Tensor, gradient: Tensor | None, elements: int) -> tuple[Tensor | None, Tensor | None]:
@@ -75,15 +72,15 @@ def _sequence(elements: int, leftmost: bool) -> tuple[list[int], list[int]]:
     return [stored[j] for j in range(first, elements)], [results[j] for j in range(first, elements + 1)]
 
 
-def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+def compile_level(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that runs the level on an instance's tensors: with the hand-written kernel if it is usable, else with batched products."""
     body: ScanLevel = task.body
     get = [binding.getter(operand) for operand in task.reads]
     put = [binding.setter(operand) for operand in task.writes]
-    c_type = native.c_type(task, binding)
-    shape = native_level.Shape(task.writes[0].shape[-1], c_type) if c_type else None
+    c_type = scan_kernels.cuda_type(task, binding)
+    shape = scan_kernels.Shape(task.writes[0].shape[-1], c_type) if c_type else None
     if body.direction == "up":
-        sweep_up = (shape and native_level.up(shape, body.elements, body.leftmost)) or partial(up, elements=body.elements)
+        sweep_up = (shape and scan_kernels.up(shape, body.elements, body.leftmost)) or partial(up, elements=body.elements)
 
         def run(instance: Instance) -> None:
             results = sweep_up(get[0](instance), get[1](instance) if body.leftmost else None)
@@ -92,7 +89,7 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
     elif body.direction == "down":
         no_jacobians = len(task.reads) == 1 + body.leftmost
-        sweep_down = (shape and native_level.down(shape, body.elements)) or partial(down, elements=body.elements)
+        sweep_down = (shape and scan_kernels.down(shape, body.elements)) or partial(down, elements=body.elements)
 
         def run(instance: Instance) -> None:
             tensors = [getter(instance) for getter in get]
@@ -102,9 +99,12 @@ def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
     else:
         sequence, places = _sequence(body.elements, body.leftmost)
         device = binding.device(task.device)
-        run_all = (shape and native_level.linear(shape, sequence, places, device)) or partial(linear, sequence=sequence, places=places)
+        run_all = (shape and scan_kernels.linear(shape, sequence, places, device)) or partial(linear, sequence=sequence, places=places)
 
         def run(instance: Instance) -> None:
             put[0](instance, run_all(get[0](instance), get[1](instance)))
 
     return run
+
+
+HANDLERS = {"scan-level": compile_level}

@@ -17,13 +17,10 @@ from torch.optim.adamw import adamw
 from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
-from executors.binding import Binding, Instance
-from executors.strides import same_strides, with_strides
+from executors.binding import Binding, Instance, same_strides, with_strides
 from simulator.plan.bodies.update import STATE, Update, check_form, hyper_parameters
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
-
-KIND = "update"
 
 #: Add to many tensors, and multiply them into new ones, in one launch. They are the only private PyTorch functions used here.
 _add_to_all, _times = torch._foreach_add_, torch._foreach_mul
@@ -144,7 +141,7 @@ def misplaced(body: Update, grads: Sequence[Tensor], tensors: Sequence[Tensor]) 
     return [i for i, (g, p) in enumerate(zip(grads, parameters, strict=True)) if not same_strides(g, p.stride())]
 
 
-def compile_task(task: Task, binding: Binding) -> Callable[[Instance], None]:
+def compile_update(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that applies the task's update. Parameters and state are carried tensors; gradients come from the instance."""
     body, capturable = task.body, binding.forms.capturable and task.body.capturable
     check_form(body.optimizer, body.form)
@@ -228,3 +225,6 @@ def state_dict(
             if "step" in state:
                 state["step"] = state["step"].cpu()  # torch.optim keeps this count in host memory
     return exported
+
+
+HANDLERS = {"update": compile_update}

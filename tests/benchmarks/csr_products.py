@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from executors.cpu import allocator
-from executors.kernels.csr.products import compile_product
+from executors.kernels.sparse import compile_product
 from simulator.model.job import Job
 from simulator.plan.bodies.csr.product import Recipe
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule

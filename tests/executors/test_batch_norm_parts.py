@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from executors.reference import BatchNormParts
+from executors.contexts import BatchNormParts
 from traces.errors import SchedcastError
 
 X = torch.randn(4, 3, 6, 2, dtype=torch.float64)

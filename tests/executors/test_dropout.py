@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executors.dropout import DeterministicDraws, drop, key, mask
+from executors.contexts import DeterministicDraws
+from executors.kernels.lowering.dropout import draw_seed, drop, mask
 
 
 def test_a_mask_depends_on_seed_step_and_index_alone():
@@ -123,7 +124,7 @@ def test_with_a_seed_function_the_op_itself_draws():
     with DeterministicDraws(5, 7, torch.manual_seed) as mode:
         F.dropout(x, 0.1)
         output, keep = torch.native_dropout(x, 0.25, True)
-    torch.manual_seed(key(5, 7, 1))
+    torch.manual_seed(draw_seed(5, 7, 1))
     expected = torch.native_dropout(x, 0.25, True)
     assert torch.equal(output, expected[0])
     assert torch.equal(keep, expected[1])

@@ -13,7 +13,7 @@ from calibrate.numerics import STEPS, References, compare
 from calibrate.operands import OperandPool, fill
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
-from executors.dropout import mask
+from executors.kernels.lowering.dropout import mask
 from executors.kernels.update import torch_optimizer
 from executors.run import execute
 from executors.tensors import job_tensors

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from calibrate.numerics import Expected, compare
-from executors.binding import Binding, Instance
-from executors.kernels import call
-from executors.strides import fits
+from executors.binding import Binding, Instance, fits
+from executors.kernels import ops
 from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, Operand
 from simulator.strategies import registry as strategies
@@ -29,7 +28,7 @@ def column_major(result):
 @pytest.fixture
 def other_strides(monkeypatch):
     """Lets every op return results in column-major order."""
-    original = call.resolve
+    original = ops.resolve
 
     class Op:
         def __init__(self, target):
@@ -39,7 +38,7 @@ def other_strides(monkeypatch):
             results = self._op(*args, **kwargs)
             return results if self._schema.is_mutable else column_major(results)
 
-    monkeypatch.setattr(call, "resolve", Op)
+    monkeypatch.setattr(ops, "resolve", Op)
 
 
 @pytest.mark.usefixtures("other_strides")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from executors.kernels.csr.values import COMPILE
+from executors.kernels.jacobians import COMPILE
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.pattern import Pattern
 from simulator.plan.bodies.csr.rules import (

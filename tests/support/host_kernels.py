@@ -1,4 +1,4 @@
-"""Compiles CUDA kernels as C++ and runs them on the host: a stand-in for `executors.kernels.native.nvrtc.compiled` without a GPU."""
+"""Compiles CUDA kernels as C++ and runs them on the host: a stand-in for `executors.kernels.nvrtc.compiled` without a GPU."""
 
 import ctypes
 import re
@@ -28,7 +28,7 @@ class HostCompiler:
         self.backwards = False
 
     def compiled(self, source: str, name: str) -> "HostKernel":
-        """See `executors.kernels.native.nvrtc.compiled`."""
+        """See `executors.kernels.nvrtc.compiled`."""
         stem = self.folder / blake2b(source.encode(), digest_size=8).hexdigest()
         library = stem.with_suffix(".so")
         if not library.exists():

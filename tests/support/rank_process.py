@@ -17,9 +17,9 @@ from tests.support.places import SUPPORT
 
 def check_collectives(channel) -> None:
     """Run every operation and algorithm on dense, permuted, cut and several tensors, and check this process's results."""
-    from executors import process_groups
     from executors.cpu.backend import CpuBackend
     from executors.distributed.loaded_plans import cores_of
+    from executors.kernels import communication
     from simulator.engine.collectives.local import groups_of, local_plan
     from simulator.machine.machine import HOST, Device, Machine, Memory
     from simulator.plan.bodies.collective import Collective
@@ -65,7 +65,7 @@ def check_collectives(channel) -> None:
                 flat = tuple(operand for device in devices for operand in operands[device])
                 storages = {name: Storage(name, 8 * max(1, initial[name].numel()), value.device) for name, value in values.items()}
                 plan = Plan("case", (Segment((Task("c", body, devices[0], mutates=flat),)),), values, storages)
-                process_groups.make(groups_of(plan), devices, "gloo")
+                communication.make_groups(groups_of(plan), devices, "gloo")
                 program = backend.load(local_plan(plan, own), initial)
                 program.run(1)
                 low = 1 if cut else 0
@@ -80,9 +80,9 @@ def check_collectives(channel) -> None:
 
 def check_messages(channel) -> None:
     """Send tensors of many layouts and dtypes to every other process while they send theirs, and check what arrives."""
-    from executors import process_groups
     from executors.cpu.backend import CpuBackend
     from executors.distributed.loaded_plans import cores_of
+    from executors.kernels import communication
     from simulator.engine.collectives.local import groups_of, local_plan
     from simulator.machine.machine import Device, Machine, Memory
     from simulator.plan.bodies.copy import Copy
@@ -125,7 +125,7 @@ def check_messages(channel) -> None:
             tasks.append(Task(f"add {source}>{target}", Copy(source, target, add=True), source, 2, reads=rows[:1], mutates=rows[1:]))
     storages = {name: Storage(name, 1, value.device) for name, value in values.items()}
     plan = Plan("messages", (Segment(tuple(tasks)),), values, storages)
-    process_groups.make(groups_of(plan), devices, "gloo")
+    communication.make_groups(groups_of(plan), devices, "gloo")
     machine = Machine("m", (Device(own, "cpu", 1, {}, "ram"),), (Memory("ram", 0, 0.0, 0),))
     backend = CpuBackend(machine, cores=cores_of(channel.ranks.local_rank, 1))
     program = backend.load(local_plan(plan, own), initial, keep=tuple(expected))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from executors.binding import Binding, Instance
-from executors.kernels.lowering.saved_results import SavedResults, second_result
+from executors.kernels.ops import SavedResults, second_result
 from simulator.plan.task import Task
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -158,7 +158,7 @@ def _call(query: Tensor, key: Tensor, value: Tensor, causal: bool, named: dict) 
 def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     if not binding.forms.cuda:
         return None
-    fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
+    fill = binding.arguments(task)
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
     put_out, put_logsumexp = binding.setter(writes[0]), binding.setter(writes[1])
     saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD)
@@ -182,8 +182,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results."""
     if not binding.forms.cuda:
         return None
-    fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    fill = binding.arguments(task)
+    store = binding.results(task)
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
     own_forward: tuple | None = None  # (kernel name, out, logsumexp, saved)
 
@@ -198,9 +198,7 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
                 name = choice(call)
                 own_forward = (name, *KERNELS[name].forward(call))
             name, out, logsumexp, saved = own_forward
-        results = KERNELS[name].backward(grad, call, out, logsumexp, tuple(saved))
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, KERNELS[name].backward(grad, call, out, logsumexp, tuple(saved)))
 
     return run
 

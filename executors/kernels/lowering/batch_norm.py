@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from executors.binding import Binding, Instance
-from executors.kernels.lowering.saved_results import SavedResults, second_result
+from executors.kernels.ops import SavedResults, second_result
 from simulator.plan.task import Task
 
 FORWARD, BACKWARD = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
@@ -28,16 +28,15 @@ def _dense(x: Tensor) -> Tensor:
 def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     if not binding.forms.cuda:
         return None
-    fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
+    fill = binding.arguments(task)
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
-    setters = [(position, binding.setter(write)) for position, write in writes.items()]
+    store = binding.results(task)
     saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD) if 1 in writes else None
 
     def run(instance: Instance) -> None:
         (x, *rest), _ = fill(instance)
         *results, reserve, implementation = _normalize(_dense(x), *rest, torch.backends.cudnn.enabled)
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, results)
         if saved_results is not None:
             saved_results.save(instance, (implementation, reserve))
 
@@ -52,8 +51,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     mean = second_result(task)
     if not binding.forms.cuda or mean is None:
         return None
-    fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    fill = binding.arguments(task)
+    store = binding.results(task)
     saved_results = SavedResults(binding, mean, FORWARD, BACKWARD)
     own_forward: tuple | None = None  # (implementation, reserve, save_mean, save_invstd)
 
@@ -75,9 +74,7 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
         else:
             implementation, reserve, save_mean, save_invstd = run_forward(x, weight, running_mean, running_var, train, epsilon)
         statistics = (running_mean, running_var, save_mean, save_invstd)
-        results = _differentiate(implementation, x, grad, weight, *statistics, train, epsilon, mask, reserve)
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, _differentiate(implementation, x, grad, weight, *statistics, train, epsilon, mask, reserve))
 
     return run
 

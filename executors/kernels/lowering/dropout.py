@@ -1,20 +1,58 @@
-"""Dropout. With "keyed" draws a mask depends on (seed, step, op) only; with "stream" draws it comes from the device's generator.
+"""Dropout, and random numbers that a model draws itself (torch.randn_like).
 
-See `executors.forms`. With "stream" draws the op runs in its canonical form.
+With "keyed" draws (`executors.binding.Forms`) they follow from (seed, step, index), so that every order of execution, and plain PyTorch,
+draws the same ones. `index` numbers the draws of one step, from 0, over all its micro-batches. On the CPU, `mask` makes dropout masks. All
+other draws, and on CUDA all of them, are made by the op itself, after the device's generator has been seeded for the draw. With "stream"
+draws they come from the device's generator, and the op runs in its canonical form.
 """
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from executors.binding import Binding, Instance
-from executors.dropout import drop, key, mask
-from executors.kernels.call import compile_call
+from executors.kernels.ops import compile_call
 from simulator.plan.bodies.drawn_part import DrawnPart, drawn_part
+from simulator.plan.bodies.random_draws import RANDOM
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
+
+_T = TypeVar("_T")
+
+_CPU_GENERATOR = threading.Lock()
+
+
+def draw_seed(seed: int, step: int, index: int) -> int:
+    """The seed of a generator for one draw."""
+    return int.from_bytes(blake2b(f"{seed} {step} {index}".encode(), digest_size=8).digest(), "big")
+
+
+def mask(shape: tuple[int, ...], p: float, seed: int, step: int, index: int, device: torch.device | str = "cpu") -> Tensor:
+    """The elements to keep: a bool tensor, False with probability `p`.
+
+    The mask is the same on all devices of one kind, whatever the precision.
+    """
+    generator = torch.Generator(device)
+    generator.manual_seed(draw_seed(seed, step, index))
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device=device) >= p
+
+
+def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
+    """Zero the elements that `keep` does not mark and scale the others, as aten.native_dropout does."""
+    return x.mul(keep).mul_(0.0 if p == 1.0 else 1.0 / (1.0 - p))
+
+
+def run_seeded(draw_key: int, run: Callable[[], _T]) -> _T:
+    """Run an op after the CPU's default generator has been seeded for it. One thread at a time: they share the generator."""
+    with _CPU_GENERATOR:
+        torch.default_generator.manual_seed(draw_key)
+        return run()
 
 
 def _draw(task: Task, binding: Binding) -> Callable[[Instance, tuple[int, ...], float], torch.Tensor]:
@@ -37,16 +75,14 @@ def _seeded_part(task: Task, binding: Binding, part: DrawnPart) -> Callable[[Ins
     """
     seed, index, p = _seed_of(task, binding), task.body.draw, json.loads(task.body.args)[1]
     get = binding.getter(task.inputs[0])
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    store = binding.results(task)
 
     def run(instance: Instance) -> None:
         x = get(instance)
         whole = torch.empty(part.of, dtype=x.dtype, device=x.device, memory_format=_format_of(x))
-        seed(key(binding.seed, instance.iteration, index))
+        seed(draw_seed(binding.seed, instance.iteration, index))
         keep = _cut(torch.ops.aten.native_dropout.default(whole, p, True)[1], part)
-        results = (drop(x, keep, p), keep)
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, (drop(x, keep, p), keep))
 
     return run
 
@@ -67,7 +103,7 @@ def _seeded(task: Task, binding: Binding) -> Callable[[Instance], None]:
     call, seed, index = compile_call(task, binding), _seed_of(task, binding), task.body.draw
 
     def run(instance: Instance) -> None:
-        seed(key(binding.seed, instance.iteration, index))
+        seed(draw_seed(binding.seed, instance.iteration, index))
         call(instance)
 
     return run
@@ -93,14 +129,12 @@ def lower(task: Task, binding: Binding, on_cpu: Callable[[Task, Binding], Callab
 def _dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
     p = json.loads(task.body.args)[1]
     get, draw = binding.getter(task.inputs[0]), _draw(task, binding)
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    store = binding.results(task)
 
     def run(instance: Instance) -> None:
         x = get(instance)
         keep = draw(instance, x.shape, p)
-        results = (drop(x, keep, p), keep)
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, (drop(x, keep, p), keep))
 
     return run
 
@@ -121,14 +155,12 @@ def _own_dropout(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """F.dropout on the CPU, where PyTorch has no kernel for the whole op: a mask that contains the scale, and a product."""
     keep = 1.0 - json.loads(task.body.args)[1]
     get = binding.getter(task.inputs[0])
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    store = binding.results(task)
 
     def run(instance: Instance) -> None:
         x = get(instance)
         scaled = torch.empty_like(x).bernoulli_(keep).div_(keep)
-        results = (x * scaled, scaled)
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, (x * scaled, scaled))
 
     return run
 
@@ -140,14 +172,31 @@ def _own_backward(task: Task, binding: Binding) -> Callable[[Instance], None]:
     return lambda instance: put(instance, get_grad(instance) * get_mask(instance))
 
 
+def _own_draw(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A draw of the model's own on the CPU."""
+    call, index = compile_call(task, binding), task.body.draw
+    return lambda instance: run_seeded(draw_seed(binding.seed, instance.iteration, index), lambda: call(instance))
+
+
+def _overloads(name: str) -> list[str]:
+    packet = getattr(torch.ops.aten, name)
+    return [str(getattr(packet, overload)) for overload in packet.overloads()]
+
+
 def _as_pytorch_on_cpu(binding: Binding) -> bool:
     return not binding.forms.cuda and binding.forms.draws == "stream"
 
 
-TARGETS = {
+_DROPOUT: dict[str, Callable[[Task, Binding], Callable[[Instance], None] | None]] = {
     "aten.native_dropout.default": lambda task, binding: (
         _own_dropout(task, binding) if _as_pytorch_on_cpu(binding) else lower(task, binding, _dropout)
     ),
     "aten.native_dropout_backward.default": lambda task, binding: _own_backward(task, binding) if _as_pytorch_on_cpu(binding) else None,
     "aten.bernoulli_.float": lambda task, binding: lower(task, binding, _bernoulli),
+}
+TARGETS = _DROPOUT | {
+    target: lambda task, binding: lower(task, binding, _own_draw)
+    for name in RANDOM
+    for target in _overloads(name)
+    if target not in _DROPOUT
 }

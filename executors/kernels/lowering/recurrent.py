@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from executors.binding import Binding, Instance
-from executors.kernels.call import compile_call
+from executors.kernels.ops import compile_call
 from simulator.model.ops.recurrent.steps import gru_gates_from_states
 from simulator.plan.task import Task
 
@@ -67,8 +67,8 @@ def _lower(task: Task, binding: Binding, run_layer: Callable[..., tuple[Tensor, 
     """
     if not cudnn_usable(task, binding):
         return None
-    fill = binding.arguments(task, task.body.args, task.body.kwargs, binding.device(task.device))
-    setters = [(position, binding.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+    fill = binding.arguments(task)
+    store = binding.results(task)
     flat, only_states, run_canonical = FlatWeights(), set(task.body.outputs) == {0}, compile_call(task, binding)
     accepted: bool | None = None
 
@@ -89,8 +89,7 @@ def _lower(task: Task, binding: Binding, run_layer: Callable[..., tuple[Tensor, 
             logging.getLogger("schedcast").warning("%s runs step by step because cuDNN refuses it: %s", task.name, reason)
             return run_canonical(instance)
         accepted = True
-        for position, put in setters:
-            put(instance, results[position])
+        store(instance, results)
         return None
 
     return run

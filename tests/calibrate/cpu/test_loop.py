@@ -8,7 +8,7 @@ from calibrate.cpu.plain_server import measure_loop
 from calibrate.cpu.sampler import PairSampler
 from calibrate.loop import loop_costs, loop_plan
 from calibrate.operands import OperandPool, fill
-from executors.forms import Forms
+from executors.binding import Forms
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.this_cpu import this_cpu

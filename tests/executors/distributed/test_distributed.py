@@ -18,9 +18,8 @@ from executors.cpu.backend import CpuBackend
 from executors.distributed import own_gpu
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.ranks import Ranks
-from executors.kernels.collective import dense
-from executors.replicas import gradient_difference, parameter_difference
-from executors.tensors import job_tensors
+from executors.kernels.communication import dense
+from executors.tensors import gradient_difference, job_tensors, parameter_difference
 from simulator.engine.collectives.local import ProcessGroup
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu

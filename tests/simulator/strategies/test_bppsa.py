@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from calibrate.numerics import Expected, compare
-from executors.kernels.jacobian_values import gru_steps, rnn_steps
+from executors.kernels.jacobians import gru_steps, rnn_steps
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate

@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_map_only
 from calibrate.compiled import compile_alone
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare, reference
-from executors.binding import Binding, Instance
-from executors.dropout import key
-from executors.forms import Forms
+from executors.binding import Binding, Forms, Instance
 from executors.kernels.lowering import attention, batch_norm
+from executors.kernels.lowering.dropout import draw_seed
 from executors.kernels.registry import handlers
 from executors.tensors import job_tensors
 from simulator.model.job import Job
@@ -98,7 +97,7 @@ def dropout_task(train: str = "true") -> Task:
 def test_keyed_dropout_is_the_op_after_seeding():
     x = torch.randn(20, 30, dtype=torch.float64)
     values = run(plan_of(dropout_task(), "x"), {"x": x}, KEYED, seed=5, iteration=2)
-    torch.manual_seed(key(5, 2, 0))
+    torch.manual_seed(draw_seed(5, 2, 0))
     expected, keep = torch.native_dropout(x, 0.25, True)
     assert torch.equal(values["y"], expected)
     assert torch.equal(values["keep"], keep)
@@ -107,7 +106,7 @@ def test_keyed_dropout_is_the_op_after_seeding():
 def test_keyed_feature_dropout_is_the_op_after_seeding():
     task = Task("mask", OpCall("aten.bernoulli_.float", '[{"$":0},0.75]', outputs=()), "cpu:0", mutates=(operand("x", 20, 30),))
     values = run(plan_of(task, "x"), {"x": torch.empty(20, 30, dtype=torch.float64)}, KEYED, seed=5, iteration=2)
-    torch.manual_seed(key(5, 2, 0))
+    torch.manual_seed(draw_seed(5, 2, 0))
     assert torch.equal(values["x"], torch.empty(20, 30, dtype=torch.float64).bernoulli_(0.75))
 
 

@@ -1,8 +1,8 @@
-"""The product left · right for every pair of formats. Each function compiles one pair and returns a function of the two tensors.
+"""Products left · right of sparse Jacobians, for every pair of formats. Each function compiles one pair.
 
 Shapes: sparse values [nnz, V], gradients [n, B], full matrices [rows, cols] or [B, rows, cols]; see `simulator.plan.bodies.csr`.
 
-Sums of products of gathered rows, to which every sparse product reduces:
+Every sparse product is a sum of products of gathered rows:
 
     out[k] = sum of left[i[t]] * right[j[t]] over the terms t from indptr[k] to indptr[k + 1]
 
@@ -12,16 +12,30 @@ the sums in one pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from executors.kernels.csr.full import to_full
-from executors.kernels.csr.indices import on_device
 from simulator.plan.bodies.csr.pattern import Pattern, pointers
 from simulator.plan.bodies.csr.product import ProductPattern, Recipe
 from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct
+
+_cache: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDictionary()
+
+
+def on_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """`array` as a tensor on `device`. All callers share one tensor, which is freed when no caller holds it any more."""
+    key = (id(array), device)
+    tensor: Any = _cache.get(key)
+    if tensor is None:
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(device)
+        tensor.source_array = array  # keeps the array alive, so that no other array gets its id while the tensor is in use
+        _cache[key] = tensor
+    return tensor
+
 
 #: Elements of a scratch tensor. On a CPU two of them fit into the second-level cache; on a GPU one is large enough to be worth a launch.
 _SCRATCH = {"cpu": 2**17, "cuda": 2**26}
@@ -114,6 +128,19 @@ def _spans(indptr: np.ndarray, limit: int) -> list[tuple[int, int]]:
         spans.append((begin, end))
         begin = end
     return spans
+
+
+def to_full(pattern: Pattern, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """A function from values [nnz, V] to the full matrix: [rows, cols] if V = 1, else [V, rows, cols]."""
+    positions = torch.from_numpy(pattern.entry_rows * np.int64(pattern.cols) + pattern.indices).to(device)
+    elements, extents = pattern.rows * pattern.cols, (pattern.rows, pattern.cols)
+
+    def full(values: Tensor) -> Tensor:
+        samples = values.shape[1]
+        matrix = values.new_zeros(samples, elements).index_copy_(1, positions, values.t())
+        return matrix.view(samples, *extents) if samples > 1 else matrix.view(extents)
+
+    return full
 
 
 Multiply = Callable[[Tensor, Tensor], Tensor]

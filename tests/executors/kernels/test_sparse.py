@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from executors.kernels.csr import products
-from executors.kernels.csr.products import compile_product
+from executors.kernels import sparse as products
+from executors.kernels.sparse import compile_product
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
 from simulator.plan.bodies.csr.rules import AdaptiveAveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule

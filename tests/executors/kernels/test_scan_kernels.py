@@ -11,13 +11,11 @@ import pytest
 import torch
 
 from calibrate.numerics import Expected, compare
+from executors.binding import Forms
 from executors.cuda.backend import CudaBackend
-from executors.forms import Forms
-from executors.kernels import jacobian_values, scan_level
-from executors.kernels.native import compile as native
-from executors.kernels.native import jacobian_values as native_values
-from executors.kernels.native import nvrtc
-from executors.kernels.native import scan_level as native_level
+from executors.kernels import jacobians as jacobian_values
+from executors.kernels import nvrtc, scan_level
+from executors.kernels import scan_kernels as native
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.ops.recurrent.scan_order import order, prefix_order
@@ -69,20 +67,20 @@ def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_levels_equal_batched_products(on_host, width, leftmost):
-    shape = native_level.Shape(width, "double")
+    shape = native.Shape(width, "double")
     for m, samples in SIZES:
         jacobians, gradient = elements(m, samples, width, leftmost)
         first = gradient if leftmost else None
-        results = native_level.up(shape, m, leftmost)(jacobians, first)
+        results = native.up(shape, m, leftmost)(jacobians, first)
         for result, expected in zip(results, scan_level.up(jacobians, first, m), strict=True):
             assert (result is None) == (expected is None)
             if result is not None:
                 assert_close(result, expected)
         even = jacobians[: (m + 1) // 2 - leftmost] if (m + 1) // 2 > leftmost else None
         above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=torch.float64)
-        assert_close(native_level.down(shape, m)(even, above, first), scan_level.down(even, above, first, m))
+        assert_close(native.down(shape, m)(even, above, first), scan_level.down(even, above, first, m))
         sequence, places = scan_level._sequence(m, leftmost)
-        run = native_level.linear(shape, sequence, places, torch.device("cpu"))
+        run = native.linear(shape, sequence, places, torch.device("cpu"))
         assert_close(run(jacobians, gradient), scan_level.linear(jacobians, gradient, sequence, places))
     assert on_host.launches == 3 * len(SIZES)
 
@@ -90,10 +88,10 @@ def test_levels_equal_batched_products(on_host, width, leftmost):
 @needs_compiler
 def test_a_long_linear_level_in_float32(on_host):
     """With many more steps than are loaded ahead."""
-    shape = native_level.Shape(20, "float")
+    shape = native.Shape(20, "float")
     jacobians, gradient = elements(45, 3, 20, False, torch.float32)
     sequence, places = scan_level._sequence(45, False)
-    prefixes = native_level.linear(shape, sequence, places, torch.device("cpu"))(jacobians, gradient)
+    prefixes = native.linear(shape, sequence, places, torch.device("cpu"))(jacobians, gradient)
     assert_close(prefixes, scan_level.linear(jacobians, gradient, sequence, places), torch.float32)
 
 
@@ -103,7 +101,7 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
     """The up-sweep and the down-sweep through all levels, compared with `simulator.strategies.scan`."""
     m, samples, width = 13, 2, 5
     jacobians, gradient = elements(m, samples, width, leftmost)
-    shape = native_level.Shape(width, "double")
+    shape = native.Shape(width, "double")
     stored = dict(zip(order(m)[leftmost:], jacobians, strict=True))
     chain = ([] if leftmost else [gradient]) + [gradient if leftmost and place == 0 else stored[place] for place in range(m)]
     expected = exclusive_scan(chain, 0, lambda later, earlier: (later @ earlier.unsqueeze(-1)).squeeze(-1))
@@ -113,9 +111,9 @@ def test_a_whole_scan_of_kernels_gives_every_prefix(on_host, leftmost):
         if count == 1:
             start = first if leftmost else gradient
             return torch.stack([start] if leftmost else [start, (jacobians[0] @ start.unsqueeze(-1)).squeeze(-1)])
-        above = prefixes(count // 2, *native_level.up(shape, count, leftmost)(jacobians, first))
+        above = prefixes(count // 2, *native.up(shape, count, leftmost)(jacobians, first))
         even = (count + 1) // 2 - leftmost
-        return native_level.down(shape, count)(jacobians[:even] if even else None, above, first)
+        return native.down(shape, count)(jacobians[:even] if even else None, above, first)
 
     results = prefixes(m, jacobians, gradient if leftmost else None)
     for position, element in enumerate(prefix_order(m, leftmost)):
@@ -133,7 +131,7 @@ def test_jacobians_equal_those_of_pytorchs_ops(on_host, width, leftmost):
     gru = (*(c_type(m, samples, n * width) for n in (1, 2, 1, 1)), c_type(3 * width, width))
     cases = [(RnnSteps("tanh", leftmost), rnn), (RnnSteps("relu", leftmost), rnn), (GruSteps(leftmost), gru)]
     for rule, reads in cases:
-        jacobians = native_values.steps(rule, places, "double", width, torch.device("cpu"))(*reads)
+        jacobians = native.fused_steps(rule, places, "double", width, torch.device("cpu"))(*reads)
         assert_close(jacobians, jacobian_values._KERNELS[rule.of](rule, index, *reads))
     assert on_host.launches == 3
 
@@ -150,7 +148,7 @@ def planned(model: str, strategy: str) -> tuple:
 def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, strategy):
     """In eager mode, because the simulated GPU does not see these launches and so cannot replay them."""
     job, plan, machine = planned(model, strategy)
-    monkeypatch.setattr(native, "c_type", lambda task, binding: "double")
+    monkeypatch.setattr(native, "cuda_type", lambda task, binding: "double")
     gpu, built = FakeGpu(races_allowed=True), job.build()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
@@ -184,7 +182,7 @@ def level_task(width: int, dtypes: str | tuple[str, str], device: str = "cuda"):
 
 def test_kernels_are_used_on_cuda_for_two_dtypes_and_narrow_layers():
     c_types = {
-        name: native.c_type(*level_task(width, dtypes, device))
+        name: native.cuda_type(*level_task(width, dtypes, device))
         for name, width, dtypes, device in [
             ("float", 20, "float32", "cuda"), ("double", 20, "float64", "cuda"), ("half", 20, "bfloat16", "cuda"),
             ("mixed", 20, ("float32", "float64"), "cuda"), ("wide", FUSED_WIDTH + 1, "float32", "cuda"), ("cpu", 20, "float32", "cpu"),
@@ -193,7 +191,7 @@ def test_kernels_are_used_on_cuda_for_two_dtypes_and_narrow_layers():
     assert c_types == {"float": "float", "double": "double", "half": None, "mixed": None, "wide": None, "cpu": None}
     task, binding = level_task(20, "float32")
     binding.forms = replace(binding.forms, cuda=False)
-    assert native.c_type(task, binding) is None
+    assert native.cuda_type(task, binding) is None
 
 
 def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
@@ -203,7 +201,7 @@ def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
     monkeypatch.setattr(nvrtc, "compiled", refuse)
     native._compiled.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert native_level.up(native_level.Shape(20, "float"), 4, False) is None
+        assert native.up(native.Shape(20, "float"), 4, False) is None
     assert "batched products, with several kernels instead of one: no NVRTC library" in caplog.text
     native._compiled.cache_clear()
 
@@ -211,8 +209,8 @@ def test_without_nvrtc_a_warning_says_what_runs_instead(monkeypatch, caplog):
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc to compile the kernels")
 @pytest.mark.parametrize(("width", "c_type"), [(20, "float"), (20, "double"), (FUSED_WIDTH, "double")])
 def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width, c_type):
-    constants = {"REAL": c_type, "H": width, "THREADS": native_values._THREADS, "MATRICES": native_values._MATRICES}
-    for name, text in {"scan": native_level.Shape(width, c_type).text, "jacobian": native.source("jacobian_values.cu", constants)}.items():
+    constants = {"REAL": c_type, "H": width, "THREADS": native.STEP_THREADS, "MATRICES": native.STEP_MATRICES}
+    for name, text in {"scan": native.Shape(width, c_type).text, "jacobian": native.source("jacobian_values.cu", constants)}.items():
         (tmp_path / f"{name}.cu").write_text(text)
         command = [NVCC, "-arch=sm_90", "-cubin", "-Xptxas=-v", "-o", tmp_path / "out.cubin", tmp_path / f"{name}.cu"]
         ended = subprocess.run(command, capture_output=True, text=True)
@@ -229,7 +227,7 @@ def test_kernels_compile_for_an_h200_without_spilling_registers(tmp_path, width,
 def test_kernels_on_a_gpu(width, leftmost, dtype):
     """Issued and replayed from a graph, compared with batched products on the CPU."""
     m, samples, cuda = 37, 6, torch.device("cuda", torch.cuda.current_device())
-    shape = native_level.Shape(width, native.C_TYPES[dtype])
+    shape = native.Shape(width, native.C_TYPES[dtype])
     jacobians, gradient = elements(m, samples, width, leftmost, getattr(torch, dtype))
     first = gradient if leftmost else None
     above = torch.randn(m // 2 + 1 - leftmost, samples, width, dtype=jacobians.dtype)
@@ -239,9 +237,9 @@ def test_kernels_on_a_gpu(width, leftmost, dtype):
     copies[id(None)] = None
     linear = partial(scan_level.linear, sequence=sequence, places=places)
     runs = [
-        (native_level.up(shape, m, leftmost), partial(scan_level.up, elements=m), (jacobians, first)),
-        (native_level.down(shape, m), partial(scan_level.down, elements=m), (even, above, first)),
-        (native_level.linear(shape, sequence, places, cuda), linear, (jacobians, gradient)),
+        (native.up(shape, m, leftmost), partial(scan_level.up, elements=m), (jacobians, first)),
+        (native.down(shape, m), partial(scan_level.down, elements=m), (even, above, first)),
+        (native.linear(shape, sequence, places, cuda), linear, (jacobians, gradient)),
     ]
     bound = 1e-4 if dtype == "float32" else 1e-11
     for run, expected, operands in runs:

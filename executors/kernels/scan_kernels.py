@@ -1,13 +1,85 @@
-"""Launches the kernels of `scan_level.cu`, which run a whole level of a scan in one launch."""
+"""Launches the hand-written CUDA kernels of scans, each compiled for one width and dtype when a task that uses it is compiled.
 
-from collections.abc import Callable
+`scan_level.cu` runs a whole level in one launch, `jacobian_values.cu` computes the Jacobians of all steps of a recurrent layer in one.
+They are used on CUDA for float32 and float64 up to `simulator.plan.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched
+products compute the same results; tests compare the two.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from executors.kernels.native.compile import kernel, source
+from executors.binding import Binding
+from executors.kernels import nvrtc
+from simulator.plan.bodies.jacobian_rules import RnnSteps, Rule
+from simulator.plan.bodies.scan_level import FUSED_WIDTH
+from simulator.plan.task import Task
+from traces.errors import SchedcastError
+
+#: CUDA C++ types by dtype.
+C_TYPES = {"float32": "float", "float64": "double"}
+_log = logging.getLogger("schedcast")
+
+
+def source(file: str, defines: Mapping[str, int | str]) -> str:
+    """The text of a kernel file, preceded by its constants."""
+    constants = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    return constants + (Path(__file__).parent / file).read_text()
+
+
+def cuda_type(task: Task, binding: Binding) -> str | None:
+    """The CUDA C++ type of a task's hand-written kernel; None if the task must run with PyTorch's ops."""
+    width = task.writes[0].shape[-1]
+    dtypes = {operand.dtype for operand in (*task.inputs, *task.writes)}
+    usable = binding.forms.cuda and binding.device(task.device).type == "cuda" and width <= FUSED_WIDTH and len(dtypes) == 1
+    return C_TYPES.get(dtypes.pop()) if usable else None
+
+
+def kernel(text: str, name: str) -> nvrtc.Kernel | None:
+    """The compiled kernel for the current GPU. Logs a warning and returns None if it cannot be compiled; then PyTorch's ops run instead."""
+    return _compiled(text, name, torch.cuda.current_device() if torch.cuda.is_available() else -1)
+
+
+@cache
+def _compiled(text: str, name: str, device: int) -> nvrtc.Kernel | None:
+    """Compiles once per GPU, because a CUDA module belongs to the context that it is loaded in."""
+    try:
+        compiled = nvrtc.compiled(text, name)
+    except SchedcastError as error:
+        _log.warning("scans run as PyTorch's batched products, with several kernels instead of one: %s", error)
+        return None
+    _log.debug("compiled %s", name)
+    return compiled
+
+
+STEP_THREADS, STEP_MATRICES = 128, 8
+
+
+def fused_steps(rule: Rule, places: Sequence[int], c_type: str, width: int, device: torch.device) -> Callable[..., Tensor] | None:
+    """A function from the task's reads to the Jacobians [m, B, H, H], like the batched functions of `executors.kernels.jacobians`.
+
+    `places`: the step of each Jacobian. Returns None if the kernel cannot be compiled.
+    """
+    text = source("jacobian_values.cu", {"REAL": c_type, "H": width, "THREADS": STEP_THREADS, "MATRICES": STEP_MATRICES})
+    launch = kernel(text, f"schedcast_{rule.of}_jacobians")
+    table = torch.tensor(places, dtype=torch.int32, device=device)
+    flags = [int(rule.nonlinearity == "relu")] if isinstance(rule, RnnSteps) else []
+
+    def run(*reads: Tensor) -> Tensor:
+        first, samples = reads[0], reads[0].shape[1]
+        jacobians = first.new_empty(len(places), samples, width, width)
+        count = len(places) * samples
+        grid = (-(-count // STEP_MATRICES), -(-width * width // STEP_THREADS), 1)
+        launch(grid, (STEP_THREADS, 1, 1), [*(tensor.contiguous() for tensor in reads), table, jacobians, count, samples, *flags])
+        return jacobians
+
+    return run if launch is not None else None
+
 
 #: Results per thread of a matrix product; ROWS in the source.
 _ROWS = 4

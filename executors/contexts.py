@@ -1,50 +1,77 @@
-"""Random numbers drawn from (seed, step, index), so that every order of execution, and plain PyTorch, draws the same ones.
+"""Contexts in which plain PyTorch computes what plans compute: the random numbers of keyed draws, and batch-norm of parts of its input."""
 
-`index` numbers the draws of one step, from 0, over all its micro-batches. On the CPU, dropout masks are made by `mask`. All other draws,
-and on CUDA all of them, are made by the op itself, after the device's generator has been seeded with the draw's key.
-"""
-
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from hashlib import blake2b
+from functools import partial
+from itertools import chain, repeat
 from types import TracebackType
-from typing import TypeVar
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _BatchNorm  # the one private name: the base class of all batch-norm layers
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
+from executors.kernels.lowering.dropout import draw_seed, drop, mask, run_seeded
 from simulator.plan.bodies.random_draws import is_random
+from traces.errors import SchedcastError
 
-_T = TypeVar("_T")
+#: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
+_DIMENSIONS = (0, 2, 3)
+
+
+class BatchNormParts:
+    """A context in which some batch-norm layers of a module normalize each part of their input by itself.
+
+    `degrees`: by path of a layer, the number of equal parts along images, height and width. Running statistics are those of the first part.
+    """
+
+    def __init__(self, module: nn.Module, degrees: Mapping[str, Sequence[int]]):
+        """Raises SchedcastError if a path is not that of a batch-norm layer."""
+        modules = dict(module.named_modules())
+        self._layers = [(modules.get(path), tuple(own)) for path, own in degrees.items()]
+        for path in degrees:
+            if not isinstance(modules.get(path), _BatchNorm):
+                raise SchedcastError(
+                    f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
+                    " or synchronize the statistics"
+                )
+
+    def __enter__(self) -> "BatchNormParts":
+        """Replace the layers' forward."""
+        for layer, degrees in self._layers:
+            layer.forward = partial(_by_parts, layer, layer.forward, degrees)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        """Restore it."""
+        for layer, _ in self._layers:
+            del layer.forward
+
+
+def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Sequence[int], x: Tensor) -> Tensor:
+    if not layer.training:
+        return whole(x)
+
+    def alone(part: Tensor) -> Tensor:
+        return functional.batch_norm(part, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
+
+    normalize = chain([whole], repeat(alone))  # the first part updates the running statistics
+
+    def joined(part: Tensor, divided: Sequence[tuple[int, int]]) -> Tensor:
+        if not divided:
+            return next(normalize)(part)
+        (dim, degree), *inner = divided
+        return torch.cat([joined(chunk, inner) for chunk in part.chunk(degree, dim)], dim)
+
+    return joined(x, [(dim, degree) for dim, degree in zip(_DIMENSIONS, degrees, strict=False) if degree > 1])
+
 
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
-
-
-def key(seed: int, step: int, index: int) -> int:
-    """The seed of a generator for one draw."""
-    return int.from_bytes(blake2b(f"{seed} {step} {index}".encode(), digest_size=8).digest(), "big")
-
-
-def mask(shape: tuple[int, ...], p: float, seed: int, step: int, index: int, device: torch.device | str = "cpu") -> Tensor:
-    """The elements to keep: a bool tensor, False with probability `p`.
-
-    The mask is the same on all devices of one kind, whatever the precision.
-    """
-    generator = torch.Generator(device)
-    generator.manual_seed(key(seed, step, index))
-    return torch.rand(shape, generator=generator, dtype=torch.float32, device=device) >= p
-
-
-def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
-    """Zero the elements that `keep` does not mark and scale the others, as aten.native_dropout does."""
-    return x.mul(keep).mul_(0.0 if p == 1.0 else 1.0 / (1.0 - p))
 
 
 _ATTENTION = functional.scaled_dot_product_attention
@@ -76,16 +103,6 @@ class MathAttentionForDropout(TorchFunctionMode):
 def _attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH) if dropout_p > 0.0 else nullcontext():
         return _ATTENTION(query, key, value, attn_mask, dropout_p, *args, **kwargs)
-
-
-_CPU_GENERATOR = threading.Lock()
-
-
-def run_seeded(draw_key: int, run: Callable[[], _T]) -> _T:
-    """Run an op after the CPU's default generator has been seeded for it. One thread at a time: they share the generator."""
-    with _CPU_GENERATOR:
-        torch.default_generator.manual_seed(draw_key)
-        return run()
 
 
 class DeterministicDraws(TorchDispatchMode):
@@ -123,7 +140,7 @@ class DeterministicDraws(TorchDispatchMode):
         self.calls += 1
         target = next((item for item in args if isinstance(item, Tensor)), None)
         device = torch.device(kwargs.get("device") or "cpu") if target is None else target.device
-        draw_key = key(self.seed, self.step, index)
+        draw_key = draw_seed(self.seed, self.step, index)
         seed_generator = self._seed_generator or (_cuda_generator(device).manual_seed if device.type == "cuda" else None)
         if seed_generator is not None:
             seed_generator(draw_key)

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from executors.kernels.native import nvrtc
+from executors.kernels import nvrtc
 from traces.errors import SchedcastError
 
 

@@ -1,0 +1,232 @@
+"""Runs collectives and messages with torch.distributed, for the device of this process, in one process group per stream and set of devices.
+
+How algorithms map to the library: "server" sums at the root and broadcasts the sum (if the root is the host, the first device's process
+does so). "ring", "tree" and "distributed" all call the library's all-reduce, which chooses its own algorithm. A reduce-scatter sums each
+chunk at the rank that owns it, and an all-gather broadcasts each chunk from its owner, because chunks may differ in size and gloo has
+neither operation. Several tensors are sent as one flat buffer, like the buckets of DistributedDataParallel; a single dense one in place.
+
+Every direction of messages between two devices has a process group of its own, so that messages of one direction never wait for those of
+another, and they match in the order in which both processes issue them. Several tensors of a message are one batch: a single launch on
+NCCL. All are sent as bytes, because NCCL does not know every dtype. gloo blocks the calling thread until the message has arrived. NCCL only
+queues: the current stream, which is the task's lane, waits for the message, and so do the events that are recorded on it afterwards.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from executors.binding import Binding, Instance, same_strides, with_strides
+from executors.errors import PeerLostError, first_sentence
+from simulator.engine.collectives.local import ProcessGroup
+from simulator.engine.collectives.rounds import SERVER
+from simulator.engine.collectives.tasks import chunks
+from simulator.plan.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
+from simulator.plan.bodies.message import Message
+from simulator.plan.task import Operand, Task
+from simulator.plan.views import contiguous
+from traces.errors import SchedcastError
+
+#: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.
+TIMEOUT = timedelta(minutes=10)
+
+#: PyTorch keeps its groups per process, so they are kept at module level here, too. By
+#: (library, group): PyTorch's group, and the ranks of the group's devices in the order of the devices.
+_groups: dict[tuple[str, ProcessGroup], tuple[dist.ProcessGroup, tuple[int, ...]]] = {}
+
+
+def make_groups(groups: Sequence[ProcessGroup], devices: Sequence[str], library: str) -> None:
+    """Create the groups that do not exist yet. Every process must call this with the same arguments.
+
+    `devices` lists the machine's devices by rank.
+    """
+    for group in groups:
+        if (library, group) not in _groups:
+            ranks = tuple(devices.index(name) for name in group.devices)
+            _groups[library, group] = dist.new_group(list(ranks), timeout=TIMEOUT, backend=library), ranks
+
+
+def group_of(group: ProcessGroup, library: str) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
+    """PyTorch's group for `group`, and the ranks of the group's devices in the order of the devices.
+
+    Raises SchedcastError if the group was not created, for example because the process runs alone.
+    """
+    try:
+        return _groups[library, group]
+    except KeyError:
+        raise SchedcastError(
+            f"the plan has collectives over {', '.join(group.devices)}, which run with a process per device; start it with"
+            f" torchrun --nproc-per-node {len(group.devices)}"
+        ) from None
+
+
+def forget_groups() -> None:
+    """Forget all groups. Called when PyTorch's process groups are destroyed."""
+    _groups.clear()
+
+
+#: PyTorch's backend by the kind of device.
+LIBRARIES = {"cpu": "gloo", "cuda": "nccl"}
+
+
+@contextmanager
+def _peers(task: Task) -> Iterator[None]:
+    """Turns an error of the library into PeerLostError: gloo has no error class of its own for a lost peer."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(f"{task.name}: another process ended or does not answer ({first_sentence(error)})") from error
+
+
+def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that takes part in the collective. `task` belongs to a local plan: `mutates` has this device's operands only.
+
+    Raises SchedcastError if this process runs alone.
+    """
+    body: Collective = task.body
+    group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
+    call = _operation(body, task.mutates, group, ranks)
+    getters = [binding.getter(operand) for operand in task.mutates]
+    any_order = body.operation == ALL_REDUCE  # other operations cut chunks along dimension 0, so the order of elements matters
+
+    def run(instance: Instance) -> None:
+        tensors = [get(instance) for get in getters]
+        if len(tensors) == 1 and (tensors[0].is_contiguous() or (any_order and dense(tensors[0]))):
+            with _peers(task):
+                call(flat_view(tensors[0]))
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        with _peers(task):
+            call(flat)
+        results = flat.split([tensor.numel() for tensor in tensors])
+        torch._foreach_copy_(tensors, [result.view(tensor.shape) for result, tensor in zip(results, tensors, strict=True)])
+
+    return run
+
+
+def _operation(
+    body: Collective, operands: Sequence[Operand], group: dist.ProcessGroup, ranks: Sequence[int]
+) -> Callable[[torch.Tensor], None]:
+    """The operation on a flat tensor of all this device's elements. `ranks`: the ranks of the body's devices, in their order."""
+    if body.operation == ALL_REDUCE and body.algorithm != SERVER:
+        return lambda flat: dist.all_reduce(flat, group=group)
+    if body.operation == ALL_REDUCE:
+        root = ranks[body.devices.index(body.root) if body.root in body.devices else 0]
+
+        def through_root(flat: torch.Tensor) -> None:
+            dist.reduce(flat, root, group=group)
+            dist.broadcast(flat, root, group=group)
+
+        return through_root
+    ranges = _ranges(operands, len(body.devices))
+
+    def scatter(flat: torch.Tensor) -> None:
+        for owner, (low, high) in zip(ranks, ranges, strict=True):
+            if low < high:
+                dist.reduce(flat[low:high], owner, group=group)
+
+    def gather(flat: torch.Tensor) -> None:
+        for owner, (low, high) in zip(ranks, ranges, strict=True):
+            if low < high:
+                dist.broadcast(flat[low:high], owner, group=group)
+
+    return {REDUCE_SCATTER: scatter, ALL_GATHER: gather}[body.operation]
+
+
+def _ranges(operands: Sequence[Operand], count: int) -> list[tuple[int, int]]:
+    """(first, end) of each chunk's elements in the flat tensor. The chunks (`simulator.engine.collectives.tasks`) are consecutive."""
+    starts = [0]
+    for operand in operands:
+        starts.append(starts[-1] + operand.elements)
+    ranges, end = [], 0
+    for pieces in chunks(operands, count):
+        first = end
+        for piece in pieces:
+            rows = max(1, operands[piece.position].shape[0] if operands[piece.position].shape else 1)
+            end = starts[piece.position] + operands[piece.position].elements // rows * piece.end
+        ranges.append((first, end))
+    return ranges
+
+
+def dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements fill a contiguous block of memory, each once, in some order of the dimensions."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent != 1:
+            if stride != expected:
+                return False
+            expected *= extent
+    return True
+
+
+def flat_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor's elements in memory order, as a view of shape [elements]."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def compile_message(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that sends the reads, or that receives the writes or the mutated operands. `task` belongs to a local plan.
+
+    Raises SchedcastError if this process runs alone.
+    """
+    body: Message = task.body
+    device = binding.device(task.device)
+    group, ranks = group_of(ProcessGroup(body.ends, body.channel), LIBRARIES[device.type])
+
+    def exchange(tensors: list[torch.Tensor]) -> None:
+        """Send or receive dense tensors."""
+        operation, peer = (dist.isend, ranks[1]) if body.sends(task) else (dist.irecv, ranks[0])
+        operations = [dist.P2POp(operation, flat_view(tensor).view(torch.uint8), peer, group) for tensor in tensors if tensor.numel()]
+        with _peers(task):
+            for work in dist.batch_isend_irecv(operations) if operations else ():
+                work.wait()
+
+    operands = task.reads or task.writes or task.mutates
+    strides = [sent_strides(operand, own) for operand, own in zip(operands, body.strides, strict=True)]
+    if body.sends(task):
+        getters = [binding.getter(operand) for operand in operands]
+
+        def send(instance: Instance) -> None:
+            exchange([_as_planned(get(instance), operand, own) for get, operand, own in zip(getters, operands, strides, strict=True)])
+
+        return send
+
+    def receive() -> list[torch.Tensor]:
+        arriving = [
+            torch.empty_strided(operand.shape, own, dtype=getattr(torch, operand.dtype), device=device)
+            for operand, own in zip(operands, strides, strict=True)
+        ]
+        exchange(arriving)
+        return arriving
+
+    if task.mutates:
+        getters = [binding.getter(operand) for operand in operands]
+        merge = torch._foreach_add_ if body.add else torch._foreach_copy_
+        return lambda instance: merge([get(instance) for get in getters], receive())
+    setters = [binding.setter(operand) for operand in operands]
+
+    def put(instance: Instance) -> None:
+        for store, tensor in zip(setters, receive(), strict=True):
+            store(instance, tensor)
+
+    return put
+
+
+def sent_strides(operand: Operand, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of the tensor that a library sends: those of the operand's target, or contiguous ones if those leave gaps or overlap."""
+    return strides if dense(torch.empty_strided(operand.shape, strides, device="meta")) else contiguous(operand.shape)
+
+
+def _as_planned(tensor: torch.Tensor, operand: Operand, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with these strides: itself, or a copy. Raises SchedcastError for a shape that the receiver does not expect."""
+    if tuple(tensor.shape) != tuple(operand.shape):
+        raise SchedcastError(
+            f"{operand.value} has shape {tuple(tensor.shape)} and was planned with {tuple(operand.shape)}, which the receiving process"
+            " expects; cut the model elsewhere"
+        )
+    return tensor if same_strides(tensor, strides) and dense(tensor) else with_strides(tensor, strides)
+
+
+HANDLERS = {"collective": compile_collective, "message": compile_message}
