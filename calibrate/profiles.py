@@ -1,14 +1,27 @@
-"""This machine's own profile, and the check whether a profile is of this machine."""
+"""The machine and the cost model that `--profile` or `--machine` names.
+
+The GPU profiles in this machine's data folder, and the one that belongs to the current GPU.
+
+This machine's own profile, and the check whether a profile is of this machine.
+"""
 
 import logging
 import os
 from pathlib import Path
 
-from calibrate.identity import comparable_cpu, this_cpu
-from traces.documents.profile import Identity, Profile
-from traces.documents.profile_files import default_path
-
-log = logging.getLogger("schedcast")
+from calibrate.identity import comparable_cpu, cpu_identity
+from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
+from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.scaled import scaled_costs
+from simulator.machine.machine import Machine
+from simulator.machine.presets import THIS_CPU
+from simulator.machine.this_cpu import this_cpu
+from simulator.machine.this_gpu import THIS_GPU, gpu_machine
+from simulator.model.job import DEFAULT, Job
+from simulator.predict.preset import dense_precision, preset_costs
+from traces.documents.profile import Identity, Profile, slug
+from traces.documents.profile_files import default_folder, default_path, list_profiles
+from traces.errors import SchedcastError
 
 
 def open_profile(path: Path | None, create: bool = False, identity: Identity | None = None) -> tuple[Profile, Path]:
@@ -17,7 +30,7 @@ def open_profile(path: Path | None, create: bool = False, identity: Identity | N
     `identity` is that of the device to measure (default: the CPU). Raises UnusableFileError for a file that is missing (without `create`),
     damaged or newer.
     """
-    identity = identity or this_cpu()
+    identity = identity or cpu_identity()
     place = default_path(identity.name) if path is None else path
     if create and not os.path.exists(place):
         return Profile(identity=identity), place
@@ -41,3 +54,105 @@ def warn_if_foreign(profile: Profile, place: Path | str, identity: Identity | No
         words = "; ".join(differences)
         log.warning("profile %s is of %s, this machine is %s: %s", place, profile.identity.name, mine.name, words)
     return bool(differences)
+
+
+log = logging.getLogger("schedcast")
+
+
+def gpu_profiles() -> list[Profile]:
+    """The usable GPU profiles, the latest first. One that cannot be read is named in a warning."""
+    profiles = []
+    for path in list_profiles():
+        if path.name.startswith("gpu-"):
+            try:
+                profiles.append(Profile.load(path))
+            except SchedcastError as error:
+                log.warning("%s", error)
+    return sorted((profile for profile in profiles if profile.identity.kind == "gpu"), key=lambda p: p.updated, reverse=True)
+
+
+def own_gpu_profile(tf32: bool | None = None) -> Profile | None:
+    """The latest profile of this machine's GPU, or None if there is none. If PyTorch sees no GPU here, the latest profile of any GPU.
+
+    `tf32` selects profiles by whether their dense kernels used TF32 (None: either, preferring those without TF32).
+    """
+    profiles = [profile for profile in gpu_profiles() if tf32 in (None, profile.identity.tf32)]
+    name = gpu_here() if profiles else None
+    own = [profile for profile in profiles if name is None or slug(profile.identity.gpu) == slug(name)]
+    return min(own, key=lambda p: p.identity.tf32, default=None)
+
+
+def gpu_here() -> str | None:
+    """The name of the first GPU that PyTorch sees, or None."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+
+
+def costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement = DEFAULT_PLACEMENT) -> tuple[Machine, CostModel]:
+    """Machine and cost model of `--profile` or `--machine`; without either, of this machine.
+
+    A preset uses the costs of the profile that is shipped for its GPU, if there is one. With `Placement.scale`, both are scaled.
+    """
+    model = scaled_costs(_costs_for(job, profile, machine, placement), placement.scale)
+    return model.machine, model
+
+
+def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: Placement) -> CostModel:
+    """The cost model, with its machine as it is."""
+    if profile is not None and machine is not None:
+        raise SchedcastError(f"--profile {profile} and --machine {machine} both name a machine; choose one of the two")
+    if profile is None and machine is None:
+        machine = THIS_CPU if placement.device == "cpu" else THIS_GPU
+    if profile is not None:
+        measured = Profile.load(profile)
+        if measured.identity.kind == "gpu":
+            _check_tf32(measured, profile, job.precision)
+            chosen = _gpu(measured, placement, measured.identity.name)
+        else:
+            chosen = _cpu(measured, placement)
+    elif machine == THIS_GPU:
+        measured = own_gpu_profile(None if job.precision == DEFAULT else job.precision == "tf32")
+        if measured is None:
+            raise SchedcastError(_no_gpu_profile(job.precision))
+        chosen = _gpu(measured, placement)
+    elif machine == THIS_CPU:
+        measured = own_profile()
+        chosen = _cpu(measured, placement)
+    else:
+        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)[1]
+    chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
+    return CostModel(chosen, measured, dense_precision(job, measured))
+
+
+def _cpu(profile: Profile | None, placement: Placement) -> Machine:
+    """This CPU or the profile's; its collectives are gloo's if there are several processes."""
+    if placement.partitions > 1:
+        raise SchedcastError(f"--partition {placement.partition} splits a GPU; use --devices for groups of CPU cores")
+    return this_cpu(profile, devices=placement.devices or 1, link=placement.link, library="gloo" if placement.ranks is not None else "")
+
+
+def _gpu(profile: Profile, placement: Placement, name: str = THIS_GPU) -> Machine:
+    """The profile's GPU, split into partitions; if there are several processes, one such GPU per process."""
+    if placement.ranks is None:
+        check_one_gpu(placement, f"{name} is one GPU")
+        return gpu_machine(profile, placement.partitions, name)
+    from calibrate.distributed.testbeds import replicated
+
+    return replicated(gpu_machine(profile, name=name), placement.ranks.world)
+
+
+def _check_tf32(profile: Profile, path: Path, precision: str) -> None:
+    """Raise SchedcastError if a profile's float32 products ran in another precision than the job's."""
+    used = profile.identity.precision
+    if precision in ("fp32", "tf32") and used != precision:
+        raise SchedcastError(f"--precision {precision}: profile {path} was measured in {used}; use --precision {used}, or another profile")
+
+
+def _no_gpu_profile(precision: str) -> str:
+    name = gpu_here() or "NVIDIA GPU"
+    kind = "" if precision == DEFAULT else "tf32 " if precision == "tf32" else "fp32 "
+    return (
+        f"--machine this-gpu: no calibrated {name} on this machine (no {kind}profile of one in {default_folder()});"
+        " schedcast calibrate --device cuda makes one, or use a preset such as h100"
+    )

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrate.gpu_profiles import gpu_here
 from calibrate.placement import Placement
-from calibrate.profiles import open_profile, warn_if_foreign
+from calibrate.profiles import gpu_here, open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import Outcome, validate

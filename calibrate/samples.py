@@ -1,18 +1,61 @@
-"""Samples of cost keys, and how they become costs in a profile."""
+"""Samples of cost keys, and how they become costs in a profile.
+
+Compiles one task alone with the executors' own functions; both samplers time the result.
+"""
 
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
+from executors.binding import PLAIN, Binding, Forms, Instance
+from executors.kernels.registry import handlers
 from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
+from simulator.plan.task import INPUT, Segment, Task
 from traces.documents.profile import KeyCost, Profile, Stats
 from traces.documents.profile_files import append_samples
 from traces.errors import out_of_memory
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The executor's function for a task, an instance whose slots hold the task's operands, and the slots that it writes."""
+
+    run: Callable[[Instance], None]
+    instance: Instance
+    written: list[int]
+
+    def __call__(self) -> None:
+        """Run the task and drop its results, as a step does after their last reader."""
+        self.run(self.instance)
+        for slot in self.written:
+            self.instance.slots[slot] = None
+
+
+def compile_alone(
+    task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
+) -> Compiled:
+    """Compile `task` of `plan` on `tensors`, one for each value that it reads or changes. They are bound as they are, not copied."""
+    task = replace(task, body=task.body.as_measured)
+    names = {o.value for o in (*task.inputs, *task.writes)}
+    values = {name: plan.values[name] for name in names}
+    carried = {name: tensors[name] for name, value in values.items() if value.storage in plan.carried}
+    values = {name: value if name in carried else replace(value, source=None, kind=INPUT) for name, value in values.items()}
+    alone = Plan("calibration", (Segment((task,)),), values, plan.storages)
+    binding = Binding(alone, {}, device_of, forms=forms, carried=carried)
+    run = handlers()[task.body.kind](task, binding)
+    written = [binding.slot[o.value] for o in task.writes if o.value in binding.slot]
+    instance = Instance(0, len(binding.slot), [])
+    for name, tensor in tensors.items():
+        if name in binding.slot:
+            instance.slots[binding.slot[name]] = tensor
+    return Compiled(run, instance, written)
+
 
 #: Samples above this multiple of the median count as that, as in `traces.documents.profile.Stats`: another thread took the core meanwhile.
 MOST_RELATIVE = 2.0

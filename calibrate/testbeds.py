@@ -1,9 +1,46 @@
-"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started."""
+"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started.
 
+Looks at what other processes take of the machine before a measurement, and waits until they have ended.
+"""
+
+import time
+from collections.abc import Callable
+
+from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.placement import Placement, check_names, check_one_gpu
-from calibrate.testbed import Testbed
+from calibrate.testbed import Monitor, Progress, Testbed, no_progress
+from traces.documents.verdict import is_busy
 from traces.errors import SchedcastError
+
+#: Seconds of one look.
+LOOK_S = 0.5
+
+
+def monitor_of(testbed: Testbed) -> Callable[[], Monitor]:
+    """What watches the device of a testbed that is not open yet."""
+    return testbed.monitor if testbed.identity.kind == "gpu" else CpuMonitor
+
+
+def wait_until_quiet(
+    monitor: Callable[[], Monitor],
+    wait_s: float = 0.0,
+    progress: Progress = no_progress,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float | None:
+    """Wait up to `wait_s` seconds until other processes leave the machine alone; with 0, only look.
+
+    Returns the share of the machine that they took at last, None if nobody knows.
+    """
+    begin = clock()
+    while True:
+        look = monitor()
+        sleep(LOOK_S)
+        share, waited_s = look.stop().busy_share, clock() - begin
+        if not is_busy(share) or waited_s >= wait_s:
+            return share
+        progress(int(waited_s), int(wait_s), f"others take {100 * share:.0f} % of the machine")
 
 
 def testbed_for(placement: Placement, precision: str) -> Testbed:
@@ -29,7 +66,7 @@ def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
     if precision == "tf32":
         raise SchedcastError("--precision tf32 needs an NVIDIA GPU; use fp32 or --device cuda, or predict it with --machine h200")
     if placement.ranks is not None:
-        from calibrate.distributed.cpu_testbed import CpuGroupTestbed
+        from calibrate.distributed.testbeds import CpuGroupTestbed
         from executors.distributed.control import open_channel
 
         return CpuGroupTestbed(open_channel(placement.ranks))
@@ -45,7 +82,7 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
             raise SchedcastError(
                 f"--device {placement.device}: under torchrun every process uses the GPU of its local rank; use --device cuda"
             )
-        from calibrate.distributed.gpu_testbed import GpuGroupTestbed
+        from calibrate.distributed.testbeds import GpuGroupTestbed
         from executors.distributed.control import open_channel
         from executors.distributed.own_gpu import own_gpu
 

@@ -2,6 +2,10 @@
 
 The trainings take turns of some iterations each, so that a machine that speeds up or slows down does so for all of them. Batches are made
 between the turns, and no step time includes them.
+
+The accuracy of a classifier while it is trained: on held-out samples, and on as many of those that it is trained on.
+
+One training after another, each with a seed of its own: other initial parameters, and other batches of the same data.
 """
 
 import math
@@ -11,17 +15,65 @@ from typing import Protocol, cast
 
 import torch
 
-from calibrate.accuracy import Accuracy
 from calibrate.numerics import Numerics, References, compare, steps_to_compare
 from calibrate.testbed import PlainLoop, Progress, Testbed, no_progress
 from executors.binding import op_tasks
+from executors.cpu.cores import available_cores
 from executors.run import Execution, Feeds, Run
-from executors.tensors import job_tensors
+from executors.tensors import job_tensors, module_tensors
 from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from simulator.plan.plan import Plan
 from traces.documents.curves import AUTOGRAD, Curve, Evaluation
+from traces.errors import SchedcastError
+
+#: Samples that are evaluated at once, unless the job's batch is larger.
+AT_ONCE = 64
+
+
+class Accuracy:
+    """Evaluates weights in a copy of the job's module, in evaluation mode: the training that they come from is not touched."""
+
+    def __init__(self, job: Job, batches: Batches, device: torch.device):
+        """`device`: where the copy is evaluated."""
+        self._batches, self._most, self._device = batches, max(AT_ONCE, job.batch), device
+        self._module = job.build().module.eval().requires_grad_(False).to(device)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of the copy, by name, for the weights to evaluate."""
+        return module_tensors(self._module)
+
+    def evaluation(self, iteration: int) -> Evaluation:
+        """The accuracy with the weights in `tensors`, which are those after `iteration` iterations."""
+        torch.set_num_threads(len(available_cores()))
+        samples, held_out = self._batches.samples, self._batches.held_out
+        return Evaluation(
+            iteration=iteration,
+            train_accuracy=self._share(range(min(held_out, samples))),
+            test_accuracy=self._share(range(samples, samples + held_out)),
+        )
+
+    @torch.inference_mode()
+    def _share(self, numbers: range) -> float:
+        """The share of the samples with these numbers that are classified correctly."""
+        correct = 0
+        for inputs, target in self._batches.parts(numbers, self._most):
+            scores = self._module(*(tensor.to(self._device) for tensor in inputs))
+            correct += int((scores.argmax(1).cpu() == target).sum())
+        return correct / len(numbers)
+
+
+def check_evaluable(job: Job, option: str) -> None:
+    """Raise SchedcastError if the job has no held-out samples of known classes. `option`: what asks for an accuracy."""
+    batches = job.data()
+    if batches is None or not batches.held_out:
+        raise SchedcastError(
+            f"{option} needs classes to tell apart, and {job.model} has no data set: it repeats one batch; train a model that has one, such"
+            " as lenet5 or resnet20"
+        )
+
 
 #: Steps that are compared with plain PyTorch's before a training: the second one shows what the first one has left behind.
 CHECKED_STEPS = 2
@@ -218,3 +270,63 @@ def _first_steps(job: Job, built: Built, plans: Mapping[str, Plan], testbed: Tes
 def finite(loss: float) -> float | None:
     """The loss, or None if it is not finite."""
     return loss if math.isfinite(loss) else None
+
+
+@dataclass
+class Repeated:
+    """The trainings of a job with the seeds from its own on: `seeds` of them.
+
+    The arguments are those of `Training.begin`. Only the first seed's plans are checked, timed for `step_runs_s` and completed by `done`,
+    the first plan's run; it is None until then. The first seed's training is `first` while it exists.
+    """
+
+    job: Job
+    testbed: Testbed
+    plans: Mapping[str, Plan]
+    autograd: bool
+    check: Collection[str] = ()
+    evaluate_every: int = 0
+    seeds: int = 1
+    data: str | None = None
+    numerics: dict[str, Numerics] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    step_runs_s: tuple[float, ...] = ()
+    done: Run | None = None
+    _finished: tuple[Curve, ...] = ()
+    _training: Training | None = None
+
+    def begin(self) -> None:
+        """Load and check the first seed's trainings. Raises SchedcastError if they cannot be made."""
+        self._training = self._begun(0, self.check)
+        self.numerics, self.differences = self._training.numerics, self._training.differences()
+        self.data = self._training.batches.name if self._training.batches is not None else None
+
+    def train(self, steps: int, timeline: bool = False, progress: Progress = no_progress) -> None:
+        """Train `steps` iterations with every seed. `timeline`: measure one of the first plan, with the first seed."""
+        for number in range(self.seeds):
+            if number:
+                self._training = self._begun(number)
+            for _ in self._training.turns(steps, self._shifted(progress, number)):
+                self._keep_times(number)
+            if not number:
+                self.done = self._training.finish(timeline)
+            self._finished += self._training.curves()
+            self._training = None  # frees its tensors before the next one's are made
+
+    def _begun(self, number: int, check: Collection[str] = ()) -> Training:
+        job = self.job.with_seed(self.job.seed + number)
+        return Training.begin(job, self.testbed, self.plans, self.autograd, check, self.evaluate_every)
+
+    def _keep_times(self, number: int) -> None:
+        if not number:
+            self.step_runs_s = self._training.first.steps_s
+
+    def _shifted(self, progress: Progress, number: int) -> Progress:
+        """The progress of one seed's trainings as a part of all of them."""
+        words = f", seed {self.job.seed + number}" if self.seeds > 1 else ""
+        return lambda done, total, text: progress(number * total + done, self.seeds * total, text + words)
+
+    def curves(self) -> tuple[Curve, ...]:
+        """The curves so far, seed by seed. Those of a seed are as long as the shortest of them."""
+        current = self._training.curves() if self._training is not None else ()
+        return self._finished + (current if current and current[0].losses else ())

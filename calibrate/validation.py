@@ -11,9 +11,8 @@ from statistics import median
 
 import torch
 
-from calibrate.estimate import validation_seconds
 from calibrate.numerics import Numerics, References, compare, steps_to_compare
-from calibrate.planned import plan_calibrated, require_memory_together, skipped_row
+from calibrate.planned import plan_calibrated, require_memory_together, skipped_row, validation_seconds
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.testbed import Progress, Testbed, no_progress
 from executors.measured import step_without_anchors_s, timeline_of

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from calibrate.cpu.sampler import PairSampler
-from calibrate.loop import loop_costs, loop_plan
 from calibrate.numerics import reference
+from calibrate.tiny_model import loop_costs, loop_plan
 from executors.binding import Forms
 from executors.cpu.allocator import prepare
 from executors.cpu.wait_policy import waiting

@@ -11,9 +11,8 @@ from calibrate.cpu.contention import CoRuns, learn_contention
 from calibrate.cpu.host import measure_host
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSampler
-from calibrate.cpu.sampler import KeyPairs, Sampler
-from calibrate.cpu.session import ROUNDS, calibrate_cpu
-from calibrate.identity import describe_cpu, this_cpu
+from calibrate.cpu.sampler import ROUNDS, KeyPairs, Sampler, calibrate_cpu
+from calibrate.identity import cpu_identity, describe_cpu
 from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
 from calibrate.testbed import Progress, no_progress
@@ -78,7 +77,7 @@ class CpuTestbed:
 
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
         """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
-        self.identity, self._devices, self._link = this_cpu(), devices, link
+        self.identity, self._devices, self._link = cpu_identity(), devices, link
         self.backend: Backend | None = None
         self._sampler: KeySampler | None = None
         self._loop_sampler: KeySampler | None = None

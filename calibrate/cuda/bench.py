@@ -1,14 +1,46 @@
-"""Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy."""
+"""Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy.
+
+A GPU that does not finish what calibration issued: noticed, reported and never waited for again.
+
+Kernels whose blocks wait for each other may never end beside others; see `executors.cuda.torch_driver`. Nothing can stop them, so no
+other work can be measured in this process.
+
+Issues copies of a task so that the cache holds none of their operands.
+"""
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from calibrate.cuda.stall import wait
+import torch
+
 from executors.cuda.driver import Driver, Event, Graph, Partition
+from traces.errors import SchedcastError
+
+#: The first words of the reason why a key, or the co-runs of kernels, could not be measured. They are not tried again.
+STALLED = "the GPU never finished"
+
+
+class GpuStalledError(SchedcastError):
+    """The GPU has not finished work that takes far less than a second."""
+
+
+def wait(driver: Driver) -> None:
+    """Wait for all issued work. Raises GpuStalledError if it takes as long as a wait that is reported."""
+    driver.synchronize(_stalled)
+
+
+def _stalled() -> str:
+    raise GpuStalledError(f"{STALLED} what was measured last")
+
+
+def stalled(reasons: Iterable[str]) -> bool:
+    """Whether one of the reasons says that the GPU never finished."""
+    return any(STALLED in reason for reason in reasons)
+
 
 Issue = Callable[[], object]
 
@@ -146,3 +178,59 @@ def repeated(issue: Issue) -> Callable[[int], None]:
             issue()
 
     return copies
+
+
+@dataclass(frozen=True)
+class Cold:
+    """How to time a task cold: `copies` copies that use `sets` sets of operands in turn.
+
+    `always` is whether one set alone exceeds the cache, so that the task is cold even on the same operands.
+    """
+
+    sets: int
+    copies: int
+    always: bool
+
+    @staticmethod
+    def of(set_bytes: int, cache_bytes: int, budget_bytes: int, copies: int, most_sets: int) -> "Cold":
+        """The way to time a task whose operands take `set_bytes`.
+
+        `copies` is the desired number of copies, and `budget_bytes` limits all sets together. If the sets together exceed twice the cache,
+        the copies cycle through them. If they do not, every copy gets its own set.
+        """
+        size = max(1, set_bytes)
+        wanted = max(2, 2 * cache_bytes // size + 1)
+        sets = max(1, min(wanted, most_sets, budget_bytes // size))
+        if sets < wanted:
+            copies = max(1, min(copies, sets // 2))
+        return Cold(min(sets, 2 * copies), copies, size > 2 * cache_bytes)
+
+
+def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
+    """A function that flushes the cache and then issues a given number of copies, cycling through `works`.
+
+    The flush makes all graphs start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and
+    their difference would not cancel.
+    """
+
+    def copies(count: int) -> None:
+        flush()
+        for i in range(count):
+            works[i % len(works)]()
+
+    return copies
+
+
+def flusher(driver: Driver) -> Issue:
+    """A function that evicts everything from the cache by reading twice its size.
+
+    It reads and does not write, since the write-back of dirty lines would slow down the work that follows. It has run once already, so that
+    no capture has to load its kernel.
+    """
+    buffer = torch.ones(max(1, 2 * driver.facts.cache_bytes // 4), device=driver.device)
+
+    def flush() -> None:
+        buffer.sum()
+
+    flush()
+    return flush

@@ -1,17 +1,160 @@
 """Host costs of a GPU's tasks, and costs of a graph's nodes.
 
 The depth of a stream's queue: how many launches it takes before the host must wait for the GPU.
+
+The cadence of tiny kernels: of a graph's nodes on one stream, of dependencies between two streams, and of launched kernels.
+
+The executor's own host time per task: its loop, and the extra time to issue an op when other ops were issued in between.
+
+An op that is issued right after another of its kind finds its code in the core's caches; in a step it does not. Both costs are the same for
+every op, so they are measured together, on a model of many different tiny ops: the time of a period less the time of its ops alone.
+
+What profiler sessions do to the host: the time of a launch before the first session of the process, and after the latest.
+
+CUPTI, which the profiler uses, slows every launch down for as long as it is attached to the process.
 """
 
 import logging
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+from weakref import WeakKeyDictionary
 
-from calibrate.cuda.bench import Bench, Issue, repeated
-from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
-from calibrate.cuda.cold import flusher
+import torch
+
+from calibrate.cuda.bench import Bench, Effort, Issue, flusher, per_copy, repeated, wait
+from calibrate.cuda.sampler import CudaSampler
+from calibrate.tiny_model import loop_plan, tiny_job, tiny_plan
+from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import Driver
+from executors.cuda.program import EagerProgram
+from executors.tensors import job_tensors
+from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
+from simulator.model.job import Job
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.keys import cost_key
+from simulator.plan.plan import Plan
 from traces.documents.profile import Dispatch, Profile
 from traces.errors import SchedcastError
+
+_WARM_UP, _PERIODS, _CHUNKS = 5, 8, 5
+
+
+@dataclass(frozen=True)
+class TinyOps:
+    """A machine with the GPU, the plan of many tiny ops that the executor runs, and the host seconds to issue each op alone, by cost key.
+
+    `loop_job` and `loop` are a job of such ops, and its plan as PyTorch's own loop.
+    """
+
+    machine: Machine
+    job: Job
+    plan: Plan
+    loop_job: Job
+    loop: Plan
+    issue_s: Mapping[str, float]
+
+    @staticmethod
+    def measure(driver: Driver, effort: Effort | None = None) -> "TinyOps":
+        """Time the issue of every op."""
+        machine = plain_machine(driver)
+        loop_job, loop = loop_plan(machine)
+        job = tiny_job()
+        plan = tiny_plan(job, machine)
+        return TinyOps(machine, job, plan, loop_job, loop, CudaSampler(driver, effort=effort).issue_s([plan, loop], machine))
+
+
+def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) -> float:
+    """Host seconds per task besides its op, at least 0. `record_s` and `wait_s` are those of recording an event and of waiting for one."""
+    plan, job = tiny.plan, tiny.job
+    alone_s = sum(tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for task in plan.tasks)
+    waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
+    program = cast(EagerProgram, CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph())))
+    program.run(_WARM_UP)
+    periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]
+    return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)
+
+
+def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
+    """The GPU or its partitions, with only what an executor needs to know. Raises SchedcastError if the GPU cannot be split."""
+    facts = driver.facts
+    names, sms = ["cuda:0"], facts.sms
+    if partitions > 1:
+        names, sms = [f"cuda:0/{index}" for index in range(partitions)], driver.partitions(partitions)[0].sms
+    devices = tuple(Device(name, "gpu", sms, {"fp32": 1.0}, "memory", priority_levels=facts.priority_levels) for name in names)
+    memory = Memory("memory", facts.memory_bytes, 1.0, facts.cache_bytes)
+    links = tuple(Link(*ends, 0.0, 1.0) for name in names for ends in ((HOST, name), (name, HOST)))
+    whole = plain_machine(driver) if partitions > 1 else None
+    return Machine(facts.name, devices, (memory,), (HostLane("host", tuple(names), 0.0),), links, whole=whole)
+
+
+_NODES = 100
+#: Launches whose cadence is measured. The stream is busy meanwhile, for `_TIMES_AHEAD` times as long as the host needs to issue them.
+_IN_A_ROW, _TIMES_AHEAD = 20, 2
+
+
+def tiny_kernel(driver: Driver) -> Issue:
+    """A function that launches a kernel of one block. Its numbers stay normal however often it runs."""
+    tensor = torch.ones(32, device=driver.device)
+
+    def issue() -> None:
+        tensor.neg_()
+
+    return issue
+
+
+def cadence_s(bench: Bench) -> float:
+    """Median seconds from one tiny kernel to the next, on one stream of a graph."""
+    return bench.slope_s(repeated(tiny_kernel(bench.driver)), _NODES)
+
+
+def cross_cadence_s(bench: Bench) -> float:
+    """Median seconds from one tiny kernel to the next, if they alternate between two streams and each waits for the one before."""
+    return bench.slope_s(_ping_pong(bench), _NODES // 2) / 2
+
+
+def launch_cadence_s(bench: Bench) -> float:
+    """Median seconds from one tiny kernel to the next, on one stream without a graph. The host has issued them before the first begins."""
+    driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
+    bench.run(issue)
+    host_s = statistics.median(bench.host_s(issue, _IN_A_ROW))
+    flush_s = bench.slope_s(repeated(flush), bench.effort.fewest_copies)
+    busy = bench.capture(lambda: repeated(flush)(int(2 * _IN_A_ROW * _TIMES_AHEAD * host_s / max(flush_s, 1e-9)) + 1))
+    driver.use(bench.stream)
+    counts = _IN_A_ROW, 2 * _IN_A_ROW
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(bench.effort.rounds):
+        for count in counts:
+            first, last = driver.event(timing=True), driver.event(timing=True)
+            busy.replay()
+            first.record(bench.stream)
+            repeated(issue)(count)
+            last.record(bench.stream)
+            wait(driver)
+            times[count].append(first.elapsed_time(last) * 1e-3)
+    return statistics.median(per_copy(times[_IN_A_ROW], times[2 * _IN_A_ROW], _IN_A_ROW))
+
+
+def _ping_pong(bench: Bench) -> Callable[[int], None]:
+    driver, first, second = bench.driver, bench.stream, bench.driver.stream()
+    issue = tiny_kernel(driver)
+
+    def hop(source, target) -> None:
+        driver.use(source)
+        issue()
+        event = driver.event()
+        event.record(source)
+        target.wait_event(event)
+
+    def round_trips(count: int) -> None:
+        for _ in range(count):
+            hop(first, second)
+            hop(second, first)
+        driver.use(first)
+
+    return round_trips
+
 
 #: The most launches that are tried.
 MOST = 4096
@@ -116,3 +259,39 @@ def _host_s(bench: Bench, issue: Issue, calls: int) -> float:
     """Median host seconds per call, on idle streams."""
     bench.run(issue)
     return statistics.median(bench.host_s(issue, calls))
+
+
+#: Names of the two times among the extras of a profile's identity.
+BEFORE, AFTER = "launch_before_profiler_s", "launch_after_profiler_s"
+#: The largest relative difference that is not reported.
+LARGEST = 0.10
+_PROFILER_CALLS = 200
+#: By GPU, seconds of a launch before this process's first profiler session.
+_before: WeakKeyDictionary[Driver, float] = WeakKeyDictionary()
+
+
+def before_profiler(bench: Bench) -> float:
+    """Host seconds of a launch before the first profiler session. Measured at the first call, which must come before that session."""
+    if bench.driver not in _before:
+        _before[bench.driver] = _launch_s(bench)
+    return _before[bench.driver]
+
+
+def after_profiler(bench: Bench, profile: Profile) -> None:
+    """Measure a launch again, and keep both times in the profile. If they differ, a note and a warning say so."""
+    before_s, after_s = before_profiler(bench), _launch_s(bench)
+    profile.identity.extras |= {BEFORE: before_s, AFTER: after_s}
+    if abs(after_s - before_s) > LARGEST * before_s:
+        note = (
+            f"a launch takes the host {after_s * 1e6:.3g} us after a profiler session and {before_s * 1e6:.3g} us before: "
+            "eager step times of this process are not those of a process without a profiler"
+        )
+        profile.notes = list(dict.fromkeys([*profile.notes, note]))
+        log.warning("%s", note)
+
+
+def _launch_s(bench: Bench) -> float:
+    """Median host seconds of the launch of a tiny kernel, on an idle stream."""
+    issue = tiny_kernel(bench.driver)
+    bench.run(issue)
+    return statistics.median(bench.host_s(issue, _PROFILER_CALLS))

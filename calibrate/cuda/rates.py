@@ -1,9 +1,36 @@
-"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth."""
+"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth.
+
+The GPU's anchor: a compute-bound op timed at calibration and between a validation's steps, so that both show a change of the clocks.
+"""
 
 import torch
 
 from calibrate.cuda.bench import Bench, repeated
+from executors.cuda.driver import Driver
 from traces.documents.profile import Profile
+
+#: Edge of the square matrices, and how many products make a sample (about a millisecond on a large GPU).
+EDGE, COPIES = 2048, 8
+
+
+class GpuAnchor:
+    """Products of two float32 matrices, captured in a graph."""
+
+    def __init__(self, driver: Driver, edge: int = EDGE):
+        self._bench = Bench(driver)
+        a, b, out = (torch.randn(edge, edge, device=driver.device) for _ in range(3))
+        self._operands = (a, b, out)  # a graph does not keep its tensors alive
+
+        def product() -> None:
+            torch.mm(a, b, out=out)
+
+        self._bench.run(product)
+        self._graph = self._bench.capture(lambda: repeated(product)(COPIES))
+
+    def sample(self, rounds: int = 5) -> list[float]:
+        """Seconds per product, by round."""
+        return [seconds / COPIES for seconds in self._bench.replays([self._graph], rounds)[0]]
+
 
 #: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.
 _MATRICES = {"fp32": (torch.float32, 8192), "tf32": (torch.float32, 8192), "bf16": (torch.bfloat16, 8192), "fp64": (torch.float64, 4096)}
@@ -12,7 +39,7 @@ _COPY_BYTES = 1 << 30
 #: The share of the GPU's memory that either measurement may use.
 _MEMORY_SHARE = 1 / 32
 #: A rate is a ceiling, so it is the best of a few runs of a few copies, not a typical one.
-_ROUNDS, _COPIES = 3, 2
+_RATE_ROUNDS, _RATE_COPIES = 3, 2
 
 
 def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
@@ -44,4 +71,4 @@ def _bandwidth(bench: Bench) -> float:
 
 def _best_s(bench: Bench, issue) -> float:
     bench.run(issue)
-    return min(s for s in bench.slopes([(repeated(issue), _COPIES)], _ROUNDS)[0] if s > 0)
+    return min(s for s in bench.slopes([(repeated(issue), _RATE_COPIES)], _RATE_ROUNDS)[0] if s > 0)

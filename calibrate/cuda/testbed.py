@@ -12,22 +12,16 @@ from pathlib import Path
 
 import torch
 
-from calibrate.cuda.anchor import EDGE, GpuAnchor
-from calibrate.cuda.bench import Bench, Effort, objects_kept
-from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.contention import learn_contention
-from calibrate.cuda.dispatch import TinyOps, dispatch_s, plain_machine
-from calibrate.cuda.host import measure_host
-from calibrate.cuda.profiler_effect import after_profiler, before_profiler
-from calibrate.cuda.rates import measure_rates
-from calibrate.cuda.session import calibrate_gpu
-from calibrate.cuda.stall import STALLED, GpuStalledError, stalled, wait
+from calibrate.cuda.bench import STALLED, Bench, Effort, GpuStalledError, objects_kept, stalled, wait
+from calibrate.cuda.contention import Sizes, learn_contention
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
+from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, plain_machine
+from calibrate.cuda.rates import EDGE, GpuAnchor, measure_rates
+from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
-from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
-from calibrate.identity import describe_gpu, this_gpu
-from calibrate.loop import loop_costs
 from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress
+from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import Driver, Stream
 from executors.cuda.partitions import runnable_mode
@@ -144,7 +138,7 @@ class GpuTestbed:
         self._effort, self._sizes, self._deadline_s, self._keep_samples = effort, transfer_sizes, deadline_s, keep_samples
         self._kernels = kernels or Sizes()
         self._uuid = getattr(driver, "uuid", "")
-        self.identity = this_gpu(driver, self.precision, DeviceRecord.read(self._uuid))
+        self.identity = gpu_identity(driver, self.precision, DeviceRecord.read(self._uuid))
         self.backend: Backend | None = None
         self._anchor_edge = anchor_edge
         self._plain_stream = driver.stream()  # for plain PyTorch: it is of the whole GPU, and programs leave their own streams current

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from calibrate.cuda.bench import Bench, Effort, repeated
-from calibrate.cuda.cold import flusher
+from calibrate.cuda.bench import Bench, Effort, flusher, repeated
 from executors.cuda.driver import Driver, Graph
 from traces.documents.profile import Profile, Transfer
 from traces.errors import SchedcastError

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.cpu.session import ROUNDS
+from calibrate.cpu.sampler import ROUNDS
 from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
 from executors.run import Executable

@@ -13,11 +13,11 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from calibrate.device_record import GpuMonitor
+from calibrate.cuda.device_record import GpuMonitor
 from calibrate.preflight.probe import Context, answer
 from calibrate.preflight.registry import probes
 from calibrate.preflight.validations import Target
-from calibrate.quiet import wait_until_quiet
+from calibrate.testbeds import wait_until_quiet
 from executors.cuda.torch_driver import gpu
 from traces.errors import SchedcastError
 from traces.parents import end_with

@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
-from calibrate.cuda.anchor import EDGE
-from calibrate.cuda.bench import Effort
-from calibrate.cuda.co_runs import Sizes
-from calibrate.cuda.stall import wait
+from calibrate.cuda.bench import Effort, wait
+from calibrate.cuda.contention import Sizes
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
+from calibrate.cuda.rates import EDGE
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.cuda.transfers import SIZES
-from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
-from calibrate.identity import describe_gpu, this_gpu
 from calibrate.testbed import Progress, no_progress
 from executors.cuda.driver import Driver
 from simulator.machine.machine import Machine
@@ -127,7 +125,7 @@ class Context:
     @cached_property
     def identities(self) -> dict[bool, Identity]:
         """The GPU's identity by TF32. Leaves the GPU without TF32, its default setting."""
-        return {tf32: this_gpu(self.driver, "tf32" if tf32 else "fp32", self.record) for tf32 in (True, False)}
+        return {tf32: gpu_identity(self.driver, "tf32" if tf32 else "fp32", self.record) for tf32 in (True, False)}
 
     @cached_property
     def profiles(self) -> dict[bool, Profile]:

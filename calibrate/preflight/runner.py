@@ -71,7 +71,7 @@ class Processes:
         self.close()
 
     def look(self, wait_s: float, show: Show) -> tuple[str, float | None]:
-        """Wait as `calibrate.quiet` does. Returns the GPU's name and what others take of it. Raises SchedcastError if unusable."""
+        """Wait as `calibrate.testbeds` does. Returns the GPU's name and what others take of it. Raises SchedcastError if unusable."""
         self._start(Path(os.devnull), {})
         try:
             reply = self._exchange(_OPENING_S + wait_s, (QUIET, wait_s, 0.0), show)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from calibrate.cuda.geometry import PROFILER, longest
-from calibrate.traced.names import ALLOCATIONS, common_name
-from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
+from calibrate.traced.recorded_ops import ALLOCATIONS, RecordedOp, RecordedRun, common_name
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts, Kernel
 from simulator.machine.machine import Machine

@@ -13,8 +13,7 @@ from typing import Any
 
 from calibrate.traced.costs import key_costs
 from calibrate.traced.host import device_period_s, device_span_s, host_times
-from calibrate.traced.names import common_name
-from calibrate.traced.recorded_ops import RecordedRun
+from calibrate.traced.recorded_ops import RecordedRun, common_name
 from calibrate.traced.refusals import check_kind, check_settings, check_shares
 from calibrate.traced.steps import Steps
 from executors.cuda.driver import GpuFacts

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from calibrate.traced.names import UPDATE, VIEWS, ZEROING, common_name, phase_within
+from calibrate.traced.recorded_ops import UPDATE, VIEWS, ZEROING, common_name, phase_within
 from calibrate.traced.steps import Step, Steps
 from simulator.plan.task import BACKWARD, FORWARD
 from traces.documents.profile import LoopCosts

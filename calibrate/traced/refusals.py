@@ -4,8 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from calibrate.traced.names import is_aten
-from calibrate.traced.recorded_ops import RecordedRun
+from calibrate.traced.recorded_ops import RecordedRun, is_aten
 from calibrate.traced.steps import Steps
 from simulator.engine.costs.model import CostModel
 from simulator.model.graph import TrainingGraph

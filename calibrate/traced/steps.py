@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrate.traced.names import UPDATE, common_name
-from calibrate.traced.recorded_ops import RecordedOp, RecordedRun
+from calibrate.traced.recorded_ops import UPDATE, RecordedOp, RecordedRun, common_name
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import SchedcastError

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from calibrate.estimate import CPU_SAMPLE_S, GPU_KEY_S, validation_seconds
+from calibrate.planned import CPU_SAMPLE_S, GPU_KEY_S, validation_seconds
 from simulator.engine.costs.cost import GUESSED, MEASURED, Cost
 from simulator.predict.forecast import Forecast
 from tests.support import tiny

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 
 from calibrate.cpu.monitor import CoreTimes, CpuMonitor, Disturbance
-from calibrate.quiet import wait_until_quiet
+from calibrate.testbeds import wait_until_quiet
 
 
 class Machine:

@@ -1,6 +1,6 @@
 """Which plans of a search have their costs measured, and which of them run."""
 
-from calibrate.shortlist import shortlist, worth_measuring
+from calibrate.verification import shortlist, worth_measuring
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job

@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from calibrate.accuracy import check_evaluable
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.numerics import reference
-from calibrate.repeated import Repeated
-from calibrate.training import Training
+from calibrate.training import Repeated, Training, check_evaluable
 from executors.kernels.update import torch_optimizer
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches

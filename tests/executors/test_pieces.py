@@ -8,9 +8,9 @@ from math import inf
 import pytest
 import torch
 
-from calibrate.compiled import compile_alone
 from calibrate.numerics import STEPS, References, compare
 from calibrate.operands import OperandPool, fill
+from calibrate.samples import compile_alone
 from executors.cpu.backend import CpuBackend
 from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering.dropout import mask

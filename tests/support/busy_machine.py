@@ -8,11 +8,11 @@ def accept_other_work() -> None:
 
     Rounds beside other work count, no machine is too busy, and co-runs end after the fewest rounds.
     """
-    from calibrate import quiet
+    from calibrate import testbeds
     from calibrate.cpu import contention, monitor
     from traces.documents import verdict
 
     verdict.BUSY = inf
-    quiet.LOOK_S = 0.0
+    testbeds.LOOK_S = 0.0
     monitor.LARGEST_STEAL = monitor.LARGEST_FOREIGN = inf
     contention.BUDGET_S = 0.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch._subclasses import FakeTensor
 
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.co_runs import Sizes
+from calibrate.cuda.contention import Sizes
 from calibrate.preflight import probe
 from calibrate.preflight.probe import Context, Probe, Scale, answer
 from calibrate.preflight.probes import streams

@@ -23,7 +23,7 @@ from tests.support.busy_machine import accept_other_work
 #: What most programs import. No module that is run as a program is among them.
 IMPORTS = (
     "torch", "torch._dynamo", "torch.distributed", "rich.console", "rich.table", "typer.main",
-    "calibrate.accuracy", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
+    "calibrate.training", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
     "executors.distributed.backend",
     "executors.trainer", "simulator.papers", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
     "ui.present.reports.report",

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate import loop
-from calibrate.cuda import dispatch, host, rates
+from calibrate import tiny_model
+from calibrate.cuda import host, rates
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.co_runs import Sizes
+from calibrate.cuda.contention import Sizes
 from calibrate.cuda.testbed import GpuTestbed
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.places import session_file
@@ -33,7 +33,7 @@ def few_repetitions() -> Iterator[None]:
     The queue that is tried stays longer than a simulated stream's, which takes 1000 launches. Rates are measured on small tensors.
     """
     shorter = {
-        (dispatch, "_WARM_UP"): 2, (dispatch, "_PERIODS"): 2, (dispatch, "_CHUNKS"): 2, (loop, "_WARM_UP"): 3, (host, "MOST"): 1200,
+        (host, "_WARM_UP"): 2, (host, "_PERIODS"): 2, (host, "_CHUNKS"): 2, (tiny_model, "_WARM_UP"): 3, (host, "MOST"): 1200,
         (rates, "_MEMORY_SHARE"): 1 / 1024,
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
 """Made-up profiles of this machine that have some of a job's keys."""
 
-from calibrate.identity import this_cpu
-from calibrate.sources import costs_for
+from calibrate.identity import cpu_identity
+from calibrate.profiles import costs_for
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.predict.forecast import forecast_many
@@ -11,7 +11,7 @@ from traces.documents.profile import Dispatch, KeyCost, LoopCosts, Profile, Stat
 def profile_with(share: float, job: Job) -> Profile:
     """A profile of this machine with that share of the keys of plain PyTorch and of the baseline; each takes 1 ms."""
     dispatch = Dispatch(task_overhead_s=1e-6, shared_overhead_s=1e-6, wake_s=1e-6)
-    profile = Profile(identity=this_cpu(), dispatch=dispatch, loop=LoopCosts(), anchor_s=1e-4)
+    profile = Profile(identity=cpu_identity(), dispatch=dispatch, loop=LoopCosts(), anchor_s=1e-4)
     stats = Stats.of([1e-3] * 9)
     for each in dict(forecast_many(job, ["baseline"], {}, *costs_for(job, None, "this-cpu"))).values():
         tasks = list({cost_key(task, each.machine): task for task in each.plan.tasks}.items())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate import gpu_profiles
+from calibrate import profiles as sources
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
@@ -116,14 +116,14 @@ def test_a_shipped_profile_wins_over_the_table(schedcast, profile, tmp_path):
 
 def test_the_profile_of_this_machines_gpu_is_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
-    assert gpu_profiles.own_gpu_profile() is None
+    assert sources.own_gpu_profile() is None
     for gpu, tf32 in (("NVIDIA H200", False), ("NVIDIA H200", True), ("NVIDIA A100", False)):
         saved = Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32))
         saved.save(default_path(saved.identity.name))
 
     def chosen(gpu: str | None, tf32: bool | None) -> str | None:
-        monkeypatch.setattr(gpu_profiles, "gpu_here", lambda: gpu)
-        profile = gpu_profiles.own_gpu_profile(tf32)
+        monkeypatch.setattr(sources, "gpu_here", lambda: gpu)
+        profile = sources.own_gpu_profile(tf32)
         return profile and profile.identity.name
 
     assert chosen("NVIDIA H200", False) == chosen("NVIDIA H200", None) == "gpu-nvidia-h200-132"

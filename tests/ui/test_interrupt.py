@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cpu import session
+from calibrate.cpu import sampler
 from tests.support.cli_process import start, start_warm
 from tests.support.samples import read_samples
 from traces.documents.profile import Profile
@@ -168,7 +168,7 @@ def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
 def test_a_calibration_continues_where_it_stopped(tmp_path, schedcast):
     profile = tmp_path / "p.json"
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)
-    small = "import calibrate.cpu.session\ncalibrate.cpu.session.GROUP = 4\n"
+    small = "import calibrate.cpu.sampler\ncalibrate.cpu.sampler.GROUP = 4\n"
     # profile.save is called once per group; the third group is being measured when the signal arrives
     mark = MARK.format(
         module="traces.documents.profile", function="Profile.save", count=2, mark=str(tmp_path / "mark"), after=True, wait_s=0
@@ -191,9 +191,9 @@ def test_long_keys_make_small_groups(monkeypatch):
             pass
 
     clock = iter(range(1000))
-    monkeypatch.setattr(session.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(sampler.time, "perf_counter", lambda: float(next(clock)))
     todo = [(None, f"key{i}", None) for i in range(10)]
     sampled = []
-    count = session._sample_first(Sampler(), todo, lambda sampler, key, number: sampled.append((key, number)))
+    count = sampler._sample_first(Sampler(), todo, lambda sampler, key, number: sampled.append((key, number)))
     assert count == len(sampled) == 3  # 3 samples of a second each, in nine rounds, exceed 20 s
     assert sampled[0] == ("key0", 0)

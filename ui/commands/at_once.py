@@ -75,8 +75,8 @@ def _why_not(model: CostModel, profile: Path | None, placement: Placement) -> st
 
 def _quick_enough(known: Known) -> Known | None:
     """The forecasts that can be measured at once: all, or those of plain PyTorch and the baseline; None if even those take too long."""
-    from calibrate.cpu.session import ROUNDS  # torch takes seconds to load, and most predictions measure nothing
-    from calibrate.estimate import calibration_seconds
+    from calibrate.cpu.sampler import ROUNDS  # torch takes seconds to load, and most predictions measure nothing
+    from calibrate.planned import calibration_seconds
 
     firsts = {job: {text: f for text, f in own.items() if text in (PYTORCH, BASELINE)} for job, own in known.items()}
     for chosen in (known, firsts):
@@ -91,10 +91,9 @@ def _quick_enough(known: Known) -> Known | None:
 
 
 def _measure(known: Known, path: Path | None, placement: Placement, most_s: float | None, quiet: bool) -> bool:
-    from calibrate.cpu.session import ROUNDS
-    from calibrate.estimate import calibration_seconds
-    from calibrate.quiet import monitor_of
-    from calibrate.testbeds import testbed_for
+    from calibrate.cpu.sampler import ROUNDS
+    from calibrate.planned import calibration_seconds
+    from calibrate.testbeds import monitor_of, testbed_for
     from ui.commands.quiet import note_others, wait_for_quiet
 
     first = next(iter(known))

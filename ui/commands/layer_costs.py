@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibrate.placement import Placement
-from calibrate.sources import costs_for
+from calibrate.profiles import costs_for
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration

@@ -41,8 +41,7 @@ def strategies(as_json: bool) -> None:
 
 def machines(as_json: bool) -> None:
     """List the presets, with the figures of their shipped profiles, and this machine, with those of its own."""
-    from calibrate.gpu_profiles import own_gpu_profile
-    from calibrate.profiles import own_profile
+    from calibrate.profiles import own_gpu_profile, own_profile
     from simulator.machine.presets import THIS_CPU, load_machine, machine_names, product_of
     from simulator.machine.this_gpu import gpu_machine
     from traces.documents.shipped import shipped_profile

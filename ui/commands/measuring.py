@@ -12,10 +12,9 @@ import typer
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
-from calibrate.quiet import monitor_of
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbed import Testbed
-from calibrate.testbeds import cpu_testbed, testbed_for
+from calibrate.testbeds import cpu_testbed, monitor_of, testbed_for
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from simulator.engine.costs.model import CostModel

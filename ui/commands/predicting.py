@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from calibrate.placement import Placement
-from calibrate.sources import costs_for
+from calibrate.profiles import costs_for
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model.job import DEFAULT, Job

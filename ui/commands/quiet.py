@@ -2,8 +2,8 @@
 
 import sys
 
-from calibrate.quiet import monitor_of, wait_until_quiet
 from calibrate.testbed import Monitor, Testbed
+from calibrate.testbeds import monitor_of, wait_until_quiet
 from traces.documents.profile import Profile
 from traces.documents.verdict import is_busy
 from ui.present.text import verdicts

@@ -105,9 +105,8 @@ def _verified(
 ) -> tuple[SearchResult, bool]:
     """Run plans that may be the best. Returns the result with what was measured, and whether all computed what plain PyTorch computes."""
     from calibrate.profiles import open_profile
-    from calibrate.shortlist import measured_now, shortlist, worth_measuring
     from calibrate.testbeds import testbed_for
-    from calibrate.verification import verified
+    from calibrate.verification import measured_now, shortlist, verified, worth_measuring
     from traces.files import check_writable
     from ui.commands.measuring import run_validation
     from ui.commands.quiet import wait_for_quiet

@@ -12,16 +12,12 @@ from pathlib import Path
 
 import typer
 
-from calibrate.accuracy import check_evaluable
 from calibrate.placement import Placement
 from calibrate.planned import leaves_room_for_a_check, plan_all, require_memory_together
-from calibrate.profiles import warn_if_foreign
-from calibrate.quiet import monitor_of
-from calibrate.repeated import Repeated
-from calibrate.sources import costs_for
+from calibrate.profiles import costs_for, warn_if_foreign
 from calibrate.testbed import Testbed
-from calibrate.testbeds import testbed_for
-from calibrate.training import finite
+from calibrate.testbeds import monitor_of, testbed_for
+from calibrate.training import Repeated, check_evaluable, finite
 from executors.run import WARM_UP
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calibrate.gpu_profiles import gpu_here, own_gpu_profile
 from calibrate.identity import comparable_cpu
-from calibrate.profiles import warn_if_foreign
+from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import THIS_CPU, machine_names

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from calibrate.placement import Placement
-from calibrate.sources import costs_for
+from calibrate.profiles import costs_for
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrate.cuda.bench import Bench
-from calibrate.cuda.cold import Cold, flusher, in_turn
+from calibrate.cuda.bench import Bench, Cold, flusher, in_turn
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.preflight.probe import WRONG, Context, Probe

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from calibrate.cuda.bench import Bench, repeated
-from calibrate.cuda.cadence import tiny_kernel
+from calibrate.cuda.host import tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import SUBSTITUTE, WRONG, Context, Probe
 from executors.cuda.driver import Driver, Stream

@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 
 from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
-from calibrate.cuda.cadence import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
-from calibrate.cuda.co_runs import co_runs, named_kernels
+from calibrate.cuda.contention import co_runs, named_kernels
+from calibrate.cuda.host import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
 

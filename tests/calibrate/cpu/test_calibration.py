@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cpu import session
+from calibrate.cpu import sampler
 from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
-from calibrate.identity import this_cpu
+from calibrate.identity import cpu_identity
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import does_not_fit, plan_all, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
@@ -82,29 +82,29 @@ def test_a_sampled_task_fetches_its_operands_as_in_its_plan(two_cores, backend):
 
 
 def test_keys_in_the_profile_are_not_measured_again(two_cores, backend, tmp_path):
-    profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
+    profile, place = Profile(identity=cpu_identity()), tmp_path / "p.json"
     plans = tiny(two_cores)
     seen = []
-    measured = session.calibrate_cpu(
+    measured = sampler.calibrate_cpu(
         plans, two_cores, partial(Sampler, backend), profile, place, lambda done, total, text: seen.append((done, total))
     )
     keys = {key for plan in plans for key in plan.keys(two_cores)}
     assert measured == len(keys) == len(profile.costs)
     assert set(Profile.load(place).costs) == keys
-    assert seen == [(sample, measured * session.ROUNDS) for sample in range(measured * session.ROUNDS + 1)]
+    assert seen == [(sample, measured * sampler.ROUNDS) for sample in range(measured * sampler.ROUNDS + 1)]
     assert {record["key"] for record in read_samples(place)} == keys
-    assert all(len(record["samples_s"]) == session.ROUNDS for record in read_samples(place))
+    assert all(len(record["samples_s"]) == sampler.ROUNDS for record in read_samples(place))
     costs = dict(profile.costs)
-    assert session.calibrate_cpu(plans, two_cores, partial(Sampler, backend), profile, place, quiet) == 0
+    assert sampler.calibrate_cpu(plans, two_cores, partial(Sampler, backend), profile, place, quiet) == 0
     assert profile.costs == costs
 
 
 def test_groups_are_saved_one_by_one(two_cores, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "GROUP", 5)
+    monkeypatch.setattr(sampler, "GROUP", 5)
     saved = []
     monkeypatch.setattr(Profile, "save", lambda self, path: saved.append(len(self.costs)))
-    profile = Profile(identity=this_cpu())
-    measured = session.calibrate_cpu(tiny(two_cores), two_cores, partial(Sampler, backend), profile, tmp_path / "p.json", quiet)
+    profile = Profile(identity=cpu_identity())
+    measured = sampler.calibrate_cpu(tiny(two_cores), two_cores, partial(Sampler, backend), profile, tmp_path / "p.json", quiet)
     assert saved == [*range(5, measured, 5), measured]
 
 
@@ -116,13 +116,13 @@ def test_a_key_that_failed_for_memory_is_tried_again_by_the_next_calibration(two
         raise RuntimeError(message)
 
     plan, place = tiny(two_cores)[0], tmp_path / "p.json"
-    profile = Profile(identity=this_cpu())
+    profile = Profile(identity=cpu_identity())
     with monkeypatch.context() as patched:
         patched.setattr("calibrate.cpu.sampler.compile_alone", no_memory)
-        session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet, rounds=2)
+        sampler.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet, rounds=2)
     assert set(profile.failures.values()) == {"not enough memory at the time"}
     later = Profile.load(place)
-    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), later, place, quiet, rounds=2) == len(profile.failures)
+    assert sampler.calibrate_cpu([plan], two_cores, partial(Sampler, backend), later, place, quiet, rounds=2) == len(profile.failures)
     _show_failures(later)
     assert capsys.readouterr().err == ""
     assert (later.failures, set(later.costs)) == ({}, set(profile.failures))
@@ -136,17 +136,17 @@ def test_a_key_that_fails_is_recorded_reported_and_not_tried_again_by_this_calib
     ))  # fmt: skip
     plan = plan_of([mm("impossible", left, right, out)], [left, right, out])
     (key,) = plan.keys(two_cores)
-    profile, place = Profile(identity=this_cpu()), tmp_path / "p.json"
-    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 1
+    profile, place = Profile(identity=cpu_identity()), tmp_path / "p.json"
+    assert sampler.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 1
     assert profile.costs == {}
     assert "mat1 and mat2 shapes cannot be multiplied" in Profile.load(place).failures[key]
-    assert session.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 0
+    assert sampler.calibrate_cpu([plan], two_cores, partial(Sampler, backend), profile, place, quiet) == 0
     _show_failures(profile)
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("schedcast: not measured: aten.mm.default: RuntimeError: mat1 and mat2")
     good = tiny(two_cores)
-    session.calibrate_cpu(
+    sampler.calibrate_cpu(
         [plan, *good], two_cores, partial(Sampler, backend), profile, None, quiet
     )  # one failure does not affect other keys
     assert set(profile.costs) == {key for plan in good for key in plan.keys(two_cores)}
@@ -159,30 +159,30 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     sampler.add(plan, {key: task})
     samples = sampler.samples[key]
     samples.warm_s, samples.cold_s, samples.numbers = [9.0, 1.0, 1.0, 10.0], [9.0, 2.0, 2.0, 2.0], [0, 1, 2, 3]
-    profile = Profile(identity=this_cpu())
-    session.store_samples(sampler.samples, sampler.failures, profile, range(1, 4))
+    profile = Profile(identity=cpu_identity())
+    sampler.store_samples(sampler.samples, sampler.failures, profile, range(1, 4))
     assert profile.costs[key].warm == Stats.of([1.0, 1.0, 10.0])
     assert profile.costs[key].warm.mean_s == pytest.approx(4 / 3, rel=1e-5)
     assert profile.costs[key].cold.median_s == 2.0
-    session.store_samples(sampler.samples, sampler.failures, profile, [3])
+    sampler.store_samples(sampler.samples, sampler.failures, profile, [3])
     assert profile.costs[key].warm.median_s == 10.0
 
 
 def test_profiles_of_this_and_other_machines(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
-    place = default_path(this_cpu().name)
+    place = default_path(cpu_identity().name)
     assert own_profile() is None
     created, where = open_profile(None, create=True)
-    assert (created.identity, where) == (this_cpu(), place)
+    assert (created.identity, where) == (cpu_identity(), place)
     assert not warn_if_foreign(created, where)
     with pytest.raises(UnusableFileError, match="no profile at"):
         open_profile(None)
     created.save(place)
-    assert own_profile().identity == this_cpu()
+    assert own_profile().identity == cpu_identity()
     other = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64, torch="0.1"))
     assert warn_if_foreign(other, "there.json")
     assert "cpu-elsewhere-9000-64" in caplog.text
-    assert this_cpu().name in caplog.text
+    assert cpu_identity().name in caplog.text
     other.save(place)
     assert own_profile() is None
     place.write_text("{")

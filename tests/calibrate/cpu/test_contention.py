@@ -1,7 +1,7 @@
 """Co-runs: what one worker is timed on, and what the other worker runs meanwhile."""
 
 from calibrate.cpu.contention import CoRuns
-from calibrate.identity import this_cpu
+from calibrate.identity import cpu_identity
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
@@ -11,7 +11,7 @@ from traces.documents.profile import Profile
 
 def test_the_workers_of_a_co_run_have_no_tensors_in_common(two_cores):
     """Otherwise one would find in the shared cache what the other has read, as lanes of a plan do not."""
-    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=this_cpu())
+    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=cpu_identity())
     strategy, options = strategies.parse("turbodl", {})
     plan = strategy.plan(job, two_cores, CostModel(two_cores, profile), options)
     co_runs = CoRuns.of([plan], two_cores, profile)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from calibrate.compiled import compile_alone
 from calibrate.cpu.plain_server import measure_loop
 from calibrate.cpu.sampler import PairSampler
-from calibrate.loop import loop_costs, loop_plan
 from calibrate.operands import OperandPool, fill
+from calibrate.samples import compile_alone
+from calibrate.tiny_model import loop_costs, loop_plan
 from executors.binding import Forms
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory

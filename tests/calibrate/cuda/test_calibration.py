@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrate.cuda import session
-from calibrate.cuda.bench import Bench, Effort
-from calibrate.cuda.co_runs import Sizes, co_runs
-from calibrate.cuda.cold import Cold
+from calibrate.cuda import sampler
+from calibrate.cuda.bench import Bench, Cold, Effort
+from calibrate.cuda.contention import Sizes, co_runs
 from calibrate.cuda.host import measure_host, queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
@@ -129,7 +128,7 @@ def test_a_key_is_measured_on_its_partition():
     times = Times(kernel_s=lambda op, size: 52 * US, least_s=2 * US, gap_s=0.0)
     profile = empty_profile()
     with FakeGpu(times) as gpu:
-        session.calibrate_gpu([product(16), product(16, "cuda:0.1")], _both(), gpu, profile, None, quiet, effort=QUICK)
+        sampler.calibrate_gpu([product(16), product(16, "cuda:0.1")], _both(), gpu, profile, None, quiet, effort=QUICK)
     whole, half = (next(cost for key, cost in profile.costs.items() if key.endswith(f"@{sms}")) for sms in (132, 64))
     assert whole.warm.median_s == pytest.approx(52 * US)
     assert half.warm.median_s == pytest.approx(2 * US + 50 * US * 132 / 64)
@@ -144,10 +143,10 @@ def _both() -> Machine:
 def test_a_machine_that_is_not_this_gpu_is_refused():
     with FakeGpu() as gpu:
         with pytest.raises(SchedcastError, match="toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
-            session.calibrate_gpu([product(16)], machine(), gpu, empty_profile(), None, quiet)
+            sampler.calibrate_gpu([product(16)], machine(), gpu, empty_profile(), None, quiet)
         odd = replace(HALVES, devices=tuple(replace(d, sms=66) for d in HALVES.devices))
         with pytest.raises(SchedcastError, match=r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
-            session.calibrate_gpu([product(16, "cuda:0.0")], odd, gpu, empty_profile(), None, quiet)
+            sampler.calibrate_gpu([product(16, "cuda:0.0")], odd, gpu, empty_profile(), None, quiet)
 
 
 def test_geometry_from_the_profiler_from_partitions_and_from_the_table():
@@ -237,18 +236,18 @@ def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
     seen = []
     with FakeGpu(facts=SMALL_CACHE) as gpu:
         begin = gpu.now_s()
-        session.calibrate_gpu(plans[:1], WHOLE, gpu, empty_profile(), None, quiet, effort=QUICK)
+        sampler.calibrate_gpu(plans[:1], WHOLE, gpu, empty_profile(), None, quiet, effort=QUICK)
         whole_s = gpu.now_s() - begin
-        first = session.calibrate_gpu(plans, WHOLE, gpu, profile, place, quiet, deadline_s=whole_s / 2, effort=QUICK)
+        first = sampler.calibrate_gpu(plans, WHOLE, gpu, profile, place, quiet, deadline_s=whole_s / 2, effort=QUICK)
         assert 0 < first.measured < len(keys)
         assert set(Profile.load(place).costs) | set(first.left) == keys
         assert len(first.left) == len(keys) - first.measured
         again = Profile.load(place)
-        rest = session.calibrate_gpu(plans, WHOLE, gpu, again, place, lambda *report: seen.append(report[:2]), effort=QUICK)
+        rest = sampler.calibrate_gpu(plans, WHOLE, gpu, again, place, lambda *report: seen.append(report[:2]), effort=QUICK)
         assert (rest.measured, rest.left) == (len(first.left), ())
         assert set(Profile.load(place).costs) == keys
         assert seen == [(done, len(first.left)) for done in range(len(first.left) + 1)]
-        assert session.calibrate_gpu(plans, WHOLE, gpu, again, place, quiet, effort=QUICK).measured == 0
+        assert sampler.calibrate_gpu(plans, WHOLE, gpu, again, place, quiet, effort=QUICK).measured == 0
     cost = next(iter(again.costs.values()))
     assert (cost.geometry_from, cost.issue_s is not None) == ("profiler", True)
     assert {record["key"] for record in read_samples(place)} == keys
@@ -256,7 +255,7 @@ def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
 
 
 def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "GROUP", 2)
+    monkeypatch.setattr(sampler, "GROUP", 2)
     saved = []
     monkeypatch.setattr(Profile, "save", lambda self, path: saved.append(len(self.costs)))
     left, right, out = value("x", (3, 4), INPUT), value("y", (5, 6), INPUT), value("z", (3, 6), ACTIVATION)
@@ -264,7 +263,7 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
     profile = empty_profile()
     with FakeGpu() as gpu:
         plans = [impossible, product(4), product(8), product(16)]
-        outcome = session.calibrate_gpu(plans, WHOLE, gpu, profile, tmp_path / "p.json", quiet, effort=QUICK)
+        outcome = sampler.calibrate_gpu(plans, WHOLE, gpu, profile, tmp_path / "p.json", quiet, effort=QUICK)
         assert (outcome.measured, saved) == (4, [1, 3])
     assert "mat1 and mat2 shapes cannot be multiplied" in next(iter(profile.failures.values()))
 

@@ -7,7 +7,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from calibrate.cuda.bench import Bench
-from calibrate.cuda.profiler_effect import AFTER, BEFORE, after_profiler, before_profiler
+from calibrate.cuda.host import AFTER, BEFORE, after_profiler, before_profiler
 from executors.cuda import profiled
 from executors.cuda.driver import Kernel
 from tests.fake_gpu import FACTS, FakeGpu, Times

@@ -6,8 +6,8 @@ The simulated GPU reports their operands as freed while in use, which does not m
 import pytest
 import torch
 
-from calibrate.cuda.session import calibrate_gpu
-from calibrate.cuda.stall import STALLED, GpuStalledError, wait
+from calibrate.cuda.bench import STALLED, GpuStalledError, wait
+from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.preflight.probe import usable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job

@@ -12,7 +12,7 @@ import pytest
 from calibrate import rounds
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.co_runs import Sizes
+from calibrate.cuda.contention import Sizes
 from calibrate.preflight import validations
 from calibrate.preflight.probe import Context, Probe, Scale
 from calibrate.preflight.registry import probes

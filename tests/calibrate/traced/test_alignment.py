@@ -1,6 +1,6 @@
 """Ops of a plan aligned with recorded ones."""
 
-from calibrate.traced.names import common_name
+from calibrate.traced.recorded_ops import common_name
 from calibrate.traced.steps import Token, aligned
 
 A, B, C = (Token(name, ((2, 3),), "forward") for name in "abc")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calibrate.cuda.bench import Effort
-from calibrate.cuda.session import calibrate_gpu
+from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.distributed.gpu_testbed import replicated
+from calibrate.distributed.testbeds import replicated
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
 from executors.distributed import own_gpu

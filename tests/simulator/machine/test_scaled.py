@@ -3,7 +3,7 @@
 import pytest
 
 from calibrate.placement import Placement
-from calibrate.sources import costs_for
+from calibrate.profiles import costs_for
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.presets import load_machine

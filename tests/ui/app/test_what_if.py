@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from calibrate.identity import comparable_cpu, this_cpu
+from calibrate.identity import comparable_cpu, cpu_identity
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import app_at, opened_by_link
@@ -36,7 +36,7 @@ def page(monkeypatch, schedcast):
 def little_measured(monkeypatch, tmp_path):
     """Opens the page by a link in a data folder of its own, where a fifth of the costs of lenet5, batch 16, was measured on this CPU."""
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
-    profile_with(0.2, Job("lenet5", 16)).save(default_path(this_cpu().name))
+    profile_with(0.2, Job("lenet5", 16)).save(default_path(cpu_identity().name))
     return lambda **query: opened_by_link("what-if", query, monkeypatch, tmp_path)
 
 

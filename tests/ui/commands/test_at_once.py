@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from calibrate.estimate import calibration_seconds
-from calibrate.identity import this_cpu
+from calibrate.identity import cpu_identity
 from calibrate.placement import DEFAULT_PLACEMENT
-from calibrate.sources import costs_for
+from calibrate.planned import calibration_seconds
+from calibrate.profiles import costs_for
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many, prediction
 from tests.support.own_profiles import profile_with
@@ -28,8 +28,8 @@ def measured(tmp_path, monkeypatch):
 
     def make(share: float):
         monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path))
-        profile_with(share, JOB).save(default_path(this_cpu().name))
-        return default_path(this_cpu().name)
+        profile_with(share, JOB).save(default_path(cpu_identity().name))
+        return default_path(cpu_identity().name)
 
     return make
 
@@ -92,7 +92,7 @@ def test_only_this_machine_is_measured(schedcast):
 class Counting:
     """A testbed that measures one key at each second of a clock."""
 
-    identity = this_cpu()
+    identity = cpu_identity()
 
     def __init__(self):
         self.now, self.profile_keys = 0.0, 0

@@ -11,9 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from calibrate.compiled import compile_alone
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare, reference
+from calibrate.samples import compile_alone
 from executors.binding import Binding, Forms, Instance
 from executors.kernels.lowering import attention, batch_norm
 from executors.kernels.lowering.dropout import draw_seed

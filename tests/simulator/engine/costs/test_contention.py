@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from calibrate.cpu import contention as co_run_contention
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
-from calibrate.identity import this_cpu
+from calibrate.identity import cpu_identity
 from simulator.engine.co_runs import modelled_slow_downs
 from simulator.engine.costs import contention
 from simulator.engine.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, concurrent_pairs, fit, group_of, typical_ratio
@@ -100,7 +100,7 @@ def test_a_fit_is_never_below_one_nor_worse_than_none(rows):
 
 def test_a_fit_comes_back_from_disk(tmp_path):
     fitted = fit(synthetic(), "cpu").model_copy(update={"disturbed": True, "unmeasured": ["small|small"]})
-    profile = Profile(identity=this_cpu(), contention=fitted)
+    profile = Profile(identity=cpu_identity(), contention=fitted)
     loaded = Profile.load(profile.save(tmp_path / "p.json")).contention
     assert loaded == fitted
     assert isinstance(loaded.co_runs[0], CoRun)
@@ -170,7 +170,7 @@ def planned(machine, text):
 def calibrated(plan, machine, known=None, seconds=1e-3) -> Profile:
     """A profile in which every task of the plan takes `seconds`."""
     stats = Stats(seconds, seconds, seconds, seconds, 8)
-    return Profile(identity=this_cpu(), costs={key: KeyCost(stats) for key in plan.keys(machine)}, contention=known or Contention())
+    return Profile(identity=cpu_identity(), costs={key: KeyCost(stats) for key in plan.keys(machine)}, contention=known or Contention())
 
 
 def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two_cores):

@@ -8,10 +8,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibrate.compiled import compile_alone
 from calibrate.numerics import Expected, compare
 from calibrate.operands import OperandPool, fill
-from calibrate.samples import Samples, store_samples
+from calibrate.samples import Samples, compile_alone, store_samples
 from executors.cuda.backend import CudaBackend
 from simulator.engine.costs.cost import FITTED, GUESSED
 from simulator.engine.costs.model import CostModel

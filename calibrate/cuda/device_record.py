@@ -5,12 +5,16 @@ Virtual machines and containers leave many questions unanswered: what is not kno
 
 import importlib
 import os
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from pydantic import JsonValue
+
+from executors.cuda.driver import Driver
+from traces.documents.profile import Identity
 
 #: Reasons for reduced clocks, by the bits of nvmlDeviceGetCurrentClocksEventReasons.
 THROTTLE = {
@@ -211,3 +215,51 @@ class _Nvml:
             "other_processes": self.other_processes(),
         }
         return {name: value for name, value in facts.items() if value is not None}
+
+
+def gpu_identity(driver: Driver, precision: str, record: DeviceRecord | None = None) -> Identity:
+    """Identity of the driver's GPU with the software and the flags that decide an op's time, which are set for `precision`.
+
+    `record` holds what NVML reports about the same GPU. Without it, or where NVML does not answer, clocks and settings are missing.
+    """
+    facts, software = driver.facts, driver.software()
+    reported: Mapping[str, Any] = record.facts if record else {}
+    flags: dict[str, Any] = driver.set_precision(precision)
+    clocks = {"sm": reported.get("max_clock_sm_mhz"), "mem": reported.get("max_clock_memory_mhz")}
+    extras: dict[str, Any] = {
+        "capability": f"{facts.capability[0]}.{facts.capability[1]}",
+        "l2_bytes": facts.cache_bytes,
+        "nccl": software.get("nccl"),
+        "max_connections": software.get("max_connections"),
+        "ecc": reported.get("ecc"),
+        "mig": reported.get("mig"),
+        "pcie_generation": reported.get("pcie_generation"),
+        "pcie_width": reported.get("pcie_width"),
+        "python": platform.python_version(),
+    }
+    return Identity(
+        kind="gpu",
+        gpu=facts.name,
+        sms=facts.sms,
+        clocks_mhz={name: float(clock) for name, clock in clocks.items() if clock is not None},
+        driver=software.get("driver") or str(reported.get("driver", "")),
+        cuda=software.get("cuda", ""),
+        torch=software.get("torch", "").split("+")[0],
+        cudnn={"version": software.get("cudnn", "")} | flags,
+        tf32=precision == "tf32",
+        conv_tf32=precision == "default",
+        extras={name: value for name, value in extras.items() if value is not None},
+    )
+
+
+def describe_gpu(identity: Identity, partitions: int = 1) -> dict[str, object]:
+    """A GPU and its software versions as documents describe them, with the number of partitions if there are several."""
+    return {
+        "kind": "gpu",
+        "name": identity.gpu,
+        "sms": identity.sms,
+        "driver": identity.driver,
+        "cuda": identity.cuda,
+        "torch": identity.torch,
+        **({"devices": partitions} if partitions > 1 else {}),
+    }

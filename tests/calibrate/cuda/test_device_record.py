@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrate.device_record import Conditions, DeviceRecord, GpuMonitor
-from calibrate.identity import this_gpu
+from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, gpu_identity
 from executors.cuda.driver import GpuFacts
 
 
@@ -203,7 +202,7 @@ class StandInDriver:
 
 def test_a_gpus_identity_has_everything_that_affects_its_times():
     driver = StandInDriver()
-    identity = this_gpu(driver, "tf32", DeviceRecord.read(nvml=Nvml()))
+    identity = gpu_identity(driver, "tf32", DeviceRecord.read(nvml=Nvml()))
     assert driver.asked == ("tf32",)
     assert identity.name == "gpu-nvidia-h200-132-tf32"
     assert identity.clocks_mhz == {"sm": 1980.0, "mem": 3201.0}
@@ -215,10 +214,10 @@ def test_a_gpus_identity_has_everything_that_affects_its_times():
 
 
 def test_an_identity_without_nvml_lacks_only_facts_from_nvml():
-    identity = this_gpu(StandInDriver(), "fp32")
+    identity = gpu_identity(StandInDriver(), "fp32")
     assert (identity.clocks_mhz, identity.driver, identity.tf32) == ({}, "", False)
     assert "ecc" not in identity.extras
-    assert this_gpu(StandInDriver(), "tf32").differences(identity) == [
+    assert gpu_identity(StandInDriver(), "tf32").differences(identity) == [
         "the cuDNN settings is {'version': '91900', 'cudnn_tf32': True, 'cudnn_benchmark': False} here, "
         "{'version': '91900', 'cudnn_tf32': False, 'cudnn_benchmark': False} there",
         "TF32 is True here, False there",
