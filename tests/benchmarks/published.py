@@ -17,11 +17,11 @@ from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
-from simulator.strategies import registry as strategies
 from simulator.strategies.registry import family
 from tests.benchmarks.measured_steps import TABLE, read
 from tests.benchmarks.measured_steps import predicted as row_forecast
 from tests.benchmarks.step_scores import GROUPS, ROW_HEAD, ScoredRow, group_lines, left_out_lines, row_line, total_line
+from tests.support.jobs import planned
 from tests.support.shared_data import shared_folder
 
 
@@ -29,8 +29,7 @@ def predicted(entry: Step) -> Forecast:
     """The forecast of a published step."""
     job = Job(entry.model, entry.batch, optimizer=entry.optimizer, form=entry.form, precision=entry.precision)
     machine, model = preset_costs(job, entry.machine, entry.devices)
-    strategy, options = strategies.parse(entry.strategy)
-    return forecast(strategy.plan(job, machine, model, options), machine, model)
+    return forecast(planned(entry.strategy, job, machine, model), machine, model)
 
 
 def pair(entry: Speedup) -> tuple[Forecast, Forecast]:

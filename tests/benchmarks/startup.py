@@ -12,6 +12,8 @@ import sys
 import tempfile
 import time
 
+from tests.support.jobs import planned
+
 COMMAND = "from ui.cli import main; main()"
 PREDICT = ("predict", "--batch", "16", "--machine", "h100")
 CACHED = (*PREDICT, "--model", "resnet18", "--strategy", "backward-fusion")
@@ -56,7 +58,6 @@ def main() -> None:
         from simulator.machine.presets import load_machine
         from simulator.model.job import Job
         from simulator.predict.forecast import forecast
-        from simulator.strategies import registry as strategies
 
         for what in ("captured", "from the disk cache"):
             begin_s = time.perf_counter()
@@ -65,8 +66,7 @@ def main() -> None:
         job = Job("resnet152", 32)
         machine = load_machine("h100")
         model = CostModel(machine)
-        strategy, options = strategies.parse("forward-fusion")
-        plan = strategy.plan(job, machine, model, options)
+        plan = planned("forward-fusion", job, machine, model)
         before_mb = peak_mb()
         predicted = forecast(plan, machine, model)
         print(

@@ -15,9 +15,9 @@ from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import real_models
 from tests.support.applicable import core_groups, specs
+from tests.support.jobs import planned
 from traces.errors import SchedcastError
 
 DEVICES, BATCH, STEPS, LIMIT = (1, 2, 4), 8, 3, 1e-10
@@ -30,9 +30,8 @@ def backend_of(devices: int) -> CpuBackend:
 
 def outcome(job: Job, built, references: References, backend: CpuBackend, spec: str) -> tuple[str, str]:
     """What a strategy does with a job, as equal, wrong, refused or fault, and the details."""
-    strategy, options = strategies.parse(spec)
     try:
-        plan = strategy.plan(job, backend.machine, None, options)
+        plan = planned(spec, job, backend.machine)
         plan.validate(backend.machine)
         numerics = compare(job, built, plan, backend, references.of(plan), STEPS)
     except SchedcastError as error:

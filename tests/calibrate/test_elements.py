@@ -6,9 +6,9 @@ import torch
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import indexing_models
 from tests.support.applicable import default_plans
+from tests.support.jobs import planned
 from traces.errors import SchedcastError
 
 MODELS = [name for name, make in vars(indexing_models).items() if callable(make) and name not in ("Net", "_made")]
@@ -24,8 +24,7 @@ def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend)
     built = job.build()
     expected = Expected.of(job, built)
     for name in ("baseline", "turbodl"):
-        strategy, options = strategies.parse(name)
-        numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
+        numerics = compare(job, built, planned(name, job, two_cores), backend, expected)
         assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10, name
 
 
@@ -42,8 +41,7 @@ def test_a_batch_that_takes_another_branch_is_refused_in_one_line(two_cores, bac
     from executors.trainer import Trainer
 
     job = job_of("branches_by_its_batch")
-    strategy, options = strategies.parse("baseline")
-    trainer = Trainer(strategy.plan(job, two_cores, None, options), job, job.build(), backend)
+    trainer = Trainer(planned("baseline", job, two_cores), job, job.build(), backend)
     ids, target = torch.zeros(4, 3, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     assert trainer.step(ids, target) > 0
     with pytest.raises(SchedcastError, match=r"decides by a number of its batch what to compute: it is 0 now, and was 1") as raised:

@@ -12,6 +12,7 @@ from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.support import stateful_models
+from tests.support.jobs import planned
 from traces.errors import SchedcastError
 
 MODELS = [
@@ -33,8 +34,7 @@ def test_five_steps_equal_plain_pytorch(model, two_cores, backend):
     built = job.build()
     expected = Expected.of(job, built)
     for name in ("baseline", "turbodl"):
-        strategy, options = strategies.parse(name)
-        numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, expected)
+        numerics = compare(job, built, planned(name, job, two_cores), backend, expected)
         assert max(numerics.max_grad_error, numerics.max_param_error) <= limit, name
 
 
@@ -79,8 +79,7 @@ def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cor
 def test_noise_is_drawn_anew_for_every_micro_batch(two_cores, backend):
     job = job_of("draws_noise", accumulate=2)
     built = job.build()
-    strategy, options = strategies.parse("forward-fusion")
-    numerics = compare(job, built, strategy.plan(job, two_cores, None, options), backend, Expected.of(job, built))
+    numerics = compare(job, built, planned("forward-fusion", job, two_cores), backend, Expected.of(job, built))
     assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10
 
 

@@ -10,7 +10,7 @@ from calibrate.planned import plan_calibrated
 from calibrate.testbed import no_progress
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
-from tests.support import mlp
+from tests.support.jobs import MLP
 from traces.documents.profile import Profile
 
 
@@ -54,7 +54,7 @@ class CountingTestbed(CpuTestbed):
 def planned(texts, profile, calibrate=True):
     """The forecasts and the testbed."""
     testbed = CountingTestbed()
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     forecasts, refused = plan_calibrated(testbed, job, ["baseline", *texts], {}, profile, calibrate, None, no_progress)
     assert refused == {}
     return forecasts, testbed

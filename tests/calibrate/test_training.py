@@ -13,8 +13,8 @@ from calibrate.training import Repeated, Training, check_evaluable
 from executors.kernels.update import torch_optimizer
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
-from simulator.strategies import registry as strategies
 from tests.support import mlp
+from tests.support.jobs import MLP, planned
 from traces.documents.curves import AUTOGRAD, Curve, first_difference, largest_difference
 from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError, UnusableFileError
@@ -52,8 +52,7 @@ def trained(job: Job, *names: str, steps: int = STEPS, evaluate_every: int = 0) 
     testbed.open(machine)
     plans = {}
     for name in (name for name in names if name != AUTOGRAD):
-        strategy, options = strategies.parse(name)
-        plans[name] = strategy.plan(job, machine, None, options)
+        plans[name] = planned(name, job, machine)
     training = Training.begin(job, testbed, plans, AUTOGRAD in names, evaluate_every=evaluate_every)
     assert list(training.turns(steps))[-1] == steps
     return training
@@ -89,7 +88,7 @@ def test_dropout_masks_are_the_same():
 
 
 def test_without_a_data_set_one_batch_is_repeated():
-    training = trained(Job(f"{mlp.__file__}:make", 6, optimizer="sgd", lr=0.1), "backward-fusion", AUTOGRAD)
+    training = trained(Job(MLP, 6, optimizer="sgd", lr=0.1), "backward-fusion", AUTOGRAD)
     assert training.batches is None
     for curve in training.curves():
         assert all(after < before for before, after in zip(curve.losses, curve.losses[1:], strict=False))
@@ -168,7 +167,7 @@ def test_a_damaged_document_is_refused(tmp_path, change, message):
 
 
 def test_a_reference_can_be_fed_another_batch():
-    job = Job(f"{mlp.__file__}:make", 6)
+    job = Job(MLP, 6)
     plain = reference(job, job.build(), same_masks=False)
     first = plain.step()
     plain.feed((torch.zeros(6, 4),), torch.zeros(6, dtype=torch.int64))
@@ -216,8 +215,7 @@ def test_every_seed_has_parameters_and_batches_of_its_own():
     job, testbed, told = Job("lenet5", 4, 16), CpuTestbed(), []
     machine = testbed.machine(None)
     testbed.open(machine)
-    strategy, options = strategies.parse("baseline")
-    repeated = Repeated(job, testbed, {"baseline": strategy.plan(job, machine, None, options)}, True, ["baseline"], seeds=2)
+    repeated = Repeated(job, testbed, {"baseline": planned("baseline", job, machine)}, True, ["baseline"], seeds=2)
     repeated.begin()
     repeated.train(8, progress=lambda done, total, text: told.append((done, total, text)))
     curves = repeated.curves()

@@ -10,7 +10,7 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
 from executors.cpu.cores import available_cores
 from simulator.model.job import Job
-from tests.support import mlp
+from tests.support.jobs import MLP
 from tests.support.page_samples import result, skipped, validation
 from traces.documents.profile import Profile
 from traces.documents.shipped import shipped_validations
@@ -19,7 +19,7 @@ from traces.documents.shipped import shipped_validations
 def test_drift_corrects_only_costs_from_another_time(monkeypatch):
     for module, name in ((rounds, "ROUNDS"), (contention, "ROUNDS"), (contention, "FEWEST")):
         monkeypatch.setattr(module, name, 2)
-    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=CpuTestbed().identity)
+    job, profile = Job(MLP, 4), Profile(identity=CpuTestbed().identity)
     interleaved = validate(job, ["forward-fusion"], {}, profile, CpuTestbed(), timelines=False).validation
     assert interleaved.calibration == "interleaved"
     assert [row.strategy for row in interleaved.ran] == ["baseline", "forward-fusion"]
@@ -74,7 +74,7 @@ def test_the_committed_validations_are_interleaved_so_that_their_raw_error_count
 
 
 def test_only_plans_whose_lanes_wait_for_each_other_are_predicted_round_by_round():
-    job, profile = Job(f"{mlp.__file__}:make", 4), Profile(identity=CpuTestbed().identity)
+    job, profile = Job(MLP, 4), Profile(identity=CpuTestbed().identity)
     forecasts = validate(job, ["turbodl"], {}, profile, CpuTestbed(), timelines=False, rounds=2).forecasts
     assert forecasts["baseline"].rounds_error == 0
     assert forecasts["turbodl"].rounds_error > 0

@@ -12,14 +12,10 @@ from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import staleness
 from tests.fake_gpu import FakeGpu
-from tests.support import mlp, norm_models
+from tests.support import norm_models
+from tests.support.jobs import MLP, planned
 
-JOB = Job(f"{mlp.__file__}:make", 4, precision="fp64", lr_schedule="0:0.1,3:0.02")
-
-
-def planned(text: str, machine):
-    strategy, options = strategies.parse(text)
-    return strategy.plan(JOB, machine, None, options)
+JOB = Job(MLP, 4, precision="fp64", lr_schedule="0:0.1,3:0.02")
 
 
 def copies(built) -> dict[str, torch.Tensor]:
@@ -30,7 +26,7 @@ def copies(built) -> dict[str, torch.Tensor]:
 def test_a_stale_pipelines_stages_have_all_updates_that_they_have_made():
     """After 5 periods the last stage has made 4 updates, and the first one, which is one cycle later in backward, 3."""
     machine = load_machine("this-cpu")
-    plan, built = planned("stale-pipeline:on=simulated,stages=2", machine), JOB.build()
+    plan, built = planned("stale-pipeline:on=simulated,stages=2", JOB, machine), JOB.build()
     program = CpuBackend(machine).load(plan, job_tensors(JOB, built, JOB.graph()))
     program.run(5)
     newest = copies(built)
@@ -65,7 +61,7 @@ def test_the_running_statistics_of_batch_norm_are_read_too():
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_reading_weights_changes_nothing_on_a_gpu(mode):
     machine, gpu, built = load_machine("h200"), FakeGpu(), JOB.build()
-    plan = planned("forward-fusion", machine)
+    plan = planned("forward-fusion", JOB, machine)
     with gpu:
         backend = CudaBackend(machine, gpu, mode)
         read, alone = (backend.load(plan, job_tensors(JOB, built, JOB.graph())) for _ in range(2))

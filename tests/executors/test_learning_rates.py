@@ -10,28 +10,21 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, rate_at
 from simulator.plan.json import dump, load
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import mlp
+from tests.support.jobs import MLP, planned
 from traces.errors import SchedcastError
 
-MODEL = f"{mlp.__file__}:make"
 #: Phases that begin within a graph of four steps, after three eager ones: in the first graph, and in the third.
 SCHEDULE = "0:0.1,5:0.02,13:0.003"
 STEPS = 17
 
 
-def planned(job: Job, text: str, machine):
-    strategy, options = strategies.parse(text)
-    return strategy.plan(job, machine, None, options)
-
-
 @pytest.mark.parametrize("optimizer", STATE)
 def test_the_reference_changes_the_rate_before_the_step(optimizer):
-    job = Job(MODEL, 6, precision="fp64", optimizer=optimizer, lr_schedule="2:0.02,4:0.003")
+    job = Job(MLP, 6, precision="fp64", optimizer=optimizer, lr_schedule="2:0.02,4:0.003")
     scheduled, by_hand = (
         reference(job, job.build(), False),
-        reference(Job(MODEL, 6, precision="fp64", optimizer=optimizer), job.build(), False),
+        reference(Job(MLP, 6, precision="fp64", optimizer=optimizer), job.build(), False),
     )
     for step in range(6):
         for group in by_hand.optimizer.param_groups:
@@ -42,10 +35,10 @@ def test_the_reference_changes_the_rate_before_the_step(optimizer):
 @pytest.mark.parametrize("optimizer", STATE)
 def test_every_optimizer_follows_the_schedule(optimizer):
     machine = load_machine("this-cpu")
-    job = Job(MODEL, 6, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
-    plan, built, backend = planned(job, "forward-fusion", machine), job.build(), CpuBackend(machine)
+    job = Job(MLP, 6, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
+    plan, built, backend = planned("forward-fusion", job, machine), job.build(), CpuBackend(machine)
     assert compare(job, built, plan, backend, Expected.of(job, built, STEPS), STEPS).equal("fp64")
-    one_rate = Expected.of(Job(MODEL, 6, precision="fp64", optimizer=optimizer), built, STEPS)
+    one_rate = Expected.of(Job(MLP, 6, precision="fp64", optimizer=optimizer), built, STEPS)
     assert not compare(job, built, plan, backend, one_rate, STEPS).equal("fp64")
 
 
@@ -53,7 +46,7 @@ def test_every_optimizer_follows_the_schedule(optimizer):
 def test_an_update_has_the_rate_of_its_own_mini_batch(strategy):
     machine = load_machine("this-cpu")
     job = Job("lenet5", 2, precision="fp64", lr_schedule=SCHEDULE)
-    plan, built, backend = planned(job, strategy, machine), job.build(), CpuBackend(machine)
+    plan, built, backend = planned(strategy, job, machine), job.build(), CpuBackend(machine)
     assert compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan), STEPS).equal("fp64")
 
 
@@ -63,8 +56,8 @@ def test_a_graph_is_captured_again_only_for_other_rates(strategy, optimizer, mon
     machine, gpu, captures = load_machine("h200"), FakeGpu(), []
     capture = GraphProgram._capture
     monkeypatch.setattr(GraphProgram, "_capture", lambda program, marks=None: captures.append(program._period) or capture(program, marks))
-    job = Job(MODEL, 4, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
-    plan, built, backend = planned(job, strategy, machine), job.build(), CudaBackend(machine, gpu, "graph")
+    job = Job(MLP, 4, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
+    plan, built, backend = planned(strategy, job, machine), job.build(), CudaBackend(machine, gpu, "graph")
     steps = 3 + 4 * 8
     with gpu:
         assert compare(job, built, plan, backend, Expected.of(job, built, steps, backend), steps).equal("fp64")
@@ -73,7 +66,7 @@ def test_a_graph_is_captured_again_only_for_other_rates(strategy, optimizer, mon
 
 
 def test_plans_with_rates_go_to_json_and_text_and_back():
-    plan = planned(Job(MODEL, 4, lr_schedule="3:0.01,9:1e-3"), "baseline", load_machine("h200"))
+    plan = planned("baseline", Job(MLP, 4, lr_schedule="3:0.01,9:1e-3"), load_machine("h200"))
     assert plan.tasks[-1].body.rates == ((3, 0.01), (9, 0.001))
     assert load(dump(plan)) == plan
 
@@ -100,4 +93,4 @@ def test_a_rate_holds_until_the_next():
 )
 def test_an_unusable_schedule_is_refused(fields, message):
     with pytest.raises(SchedcastError, match=message):
-        Job(MODEL, 4, **fields)
+        Job(MLP, 4, **fields)

@@ -11,16 +11,12 @@ from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, forms
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups, default_plans, plan_unless_refused, specs
+from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
 from traces.errors import SchedcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
-
-
-def planned(job: Job, spec: str, machine):
-    strategy, options = strategies.parse(spec)
-    return strategy.plan(job, machine, None, options)
 
 
 @cache  # with its graph: a user's model is captured for each new job
@@ -99,7 +95,7 @@ def test_clipping_and_accumulation(path, two_cores, backend):
 def test_backward_fusion_updates_on_the_last_micro_batch(two_cores, backend):
     job = job_of(MODELS[0], accumulate=2)
     built = job.build()
-    plan = planned(job, "backward-fusion", two_cores)
+    plan = planned("backward-fusion", job, two_cores)
     updates = [i for i, task in enumerate(plan.tasks) if task.phase == "update"]
     last_forward = max(i for i, task in enumerate(plan.tasks) if task.phase == "forward")
     assert min(updates) > last_forward
@@ -108,7 +104,7 @@ def test_backward_fusion_updates_on_the_last_micro_batch(two_cores, backend):
 
 def test_backward_fusion_refuses_global_norm_clipping(two_cores):
     with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
-        planned(job_of(MODELS[0], clip_norm=1.0), "backward-fusion", two_cores)
+        planned("backward-fusion", job_of(MODELS[0], clip_norm=1.0), two_cores)
 
 
 def test_the_comparison_notices_a_missing_update(two_cores, backend):
@@ -116,7 +112,7 @@ def test_the_comparison_notices_a_missing_update(two_cores, backend):
 
     job = job_of(MODELS[0])
     built = job.build()
-    plan = planned(job, "forward-fusion", two_cores)
+    plan = planned("forward-fusion", job, two_cores)
     (segment,) = plan.segments
     first = next(task for task in segment.tasks if task.phase == "update")
     broken = replace(plan, segments=(replace(segment, tasks=tuple(t for t in segment.tasks if t is not first)),))

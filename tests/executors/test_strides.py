@@ -10,7 +10,7 @@ from executors.binding import Binding, Instance, fits
 from executors.kernels import ops
 from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, Operand
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
 from tests.support.small_plans import plan_of, value
 
@@ -47,8 +47,7 @@ def other_strides(monkeypatch):
 def test_numbers_do_not_depend_on_the_strides_of_results(model, form, two_cores, backend):
     job = Job(MODELS[model], 4, precision="fp64", optimizer="adam", form=form)
     built = job.build()
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, two_cores, None, options)
+    plan = planned("baseline", job, two_cores)
     assert compare(job, built, plan, backend, Expected.of(job, built, 3), 3).equal("fp64")
 
 

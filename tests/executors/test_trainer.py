@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from executors.kernels.update import torch_optimizer
 from executors.trainer import Trainer
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import mlp
+from tests.support.jobs import planned
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
 CLOSE = {"rtol": 0.0, "atol": 1e-12}
@@ -23,8 +23,7 @@ class Pair:
         self.job = Job(f"{mlp.__file__}:{factory}", 6, precision="fp64", **fields)
         built = self.job.build()
         self.plain = copy.deepcopy(built.module)
-        module, options = strategies.parse(strategy)
-        self.trainer = Trainer(module.plan(self.job, machine, None, options), self.job, built, backend)
+        self.trainer = Trainer(planned(strategy, self.job, machine), self.job, built, backend)
         self.optimizer = torch_optimizer(self.job.optimizer, self.job.form, self.plain.parameters(), self.job.hyper)
         self.generator = torch.Generator().manual_seed(1)
 
@@ -130,8 +129,7 @@ def test_wrong_inputs_are_refused_and_change_nothing(two_cores, backend):
 
 def test_batches_may_have_other_strides_than_the_jobs(two_cores, backend):
     job = Job("lenet5", 4, precision="fp64")
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, two_cores, None, options)
+    plan = planned("baseline", job, two_cores)
     built = job.build()
     batch, target = torch.randn_like(built.inputs[0]), built.target
     losses = []

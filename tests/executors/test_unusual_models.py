@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import unusual_models
+from tests.support.jobs import planned
 from tests.support.same_numbers import assert_trains_alike
 
 
@@ -22,7 +22,6 @@ def test_a_loop_over_a_cell_is_captured_with_all_of_its_steps():
 
 def test_a_depthwise_convolution_is_not_split_by_group(two_cores):
     job = Job(f"{unusual_models.__file__}:depthwise_filter_longer_than_the_image", 4, precision="fp64", optimizer="sgd")
-    strategy, options = strategies.parse("turbodl")
-    names = [task.name for task in strategy.plan(job, two_cores, None, options).tasks]
+    names = [task.name for task in planned("turbodl", job, two_cores).tasks]
     assert "layer/convolution" in names
     assert not [name for name in names if "group" in name]

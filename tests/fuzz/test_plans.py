@@ -15,8 +15,8 @@ from simulator.plan.board.board import Board
 from simulator.plan.board.order import Order
 from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
 from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
+from tests.support.jobs import planned
 from tests.support.small_plans import copied, forward_fused, machine
 from traces.errors import LONGEST
 
@@ -67,8 +67,7 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
                 job = Job("lenet5", 2)
                 monkeypatch.setattr(Job, "graph", lambda *_: graph)
                 try:
-                    strategy, options = strategies.parse("baseline")
-                    forecast(strategy.plan(job, target, None, options), target, CostModel(target))
+                    forecast(planned("baseline", job, target), target, CostModel(target))
                 finally:
                     monkeypatch.undo()
                     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))

@@ -11,6 +11,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support.fuzzing import fuzzed, mostly, sound
+from tests.support.jobs import planned
 from tests.support.option_texts import requests, shared
 from ui.commands.requests import requested
 
@@ -30,8 +31,7 @@ def test_options_are_used_or_refused():
     @given(requests())
     def check(text):
         with sound("options of a plan", text):
-            strategy, options = strategies.parse(text)
-            forecast(strategy.plan(job, target, None, options), target, CostModel(target))
+            forecast(planned(text, job, target), target, CostModel(target))
 
     check()
 

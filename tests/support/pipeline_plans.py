@@ -4,14 +4,13 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import plan_strategy
+from tests.support.jobs import planned
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
-def planned(strategy: str, training: Job, machine: Machine) -> Plan:
-    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
+def plan_pipeline(text: str, job: Job, machine: Machine) -> Plan:
+    """A valid plan whose stages are balanced by the costs of the machine's datasheet."""
+    return planned(text, job, machine, CostModel(machine))
 
 
 def devices(count: int) -> Machine:

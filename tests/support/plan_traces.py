@@ -13,7 +13,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Task
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from tests.support.kineto_traces import Trace
 from traces.documents.comparison import PYTORCH
 
@@ -34,8 +34,7 @@ def kernel_us(task: Task) -> float:
 def plan_of(job: Job, name: str = PYTORCH) -> Plan:
     """The plan of a job on a V100."""
     machine = load_machine("v100")
-    strategy, options = strategies.parse(name)
-    return strategy.plan(job, machine.for_pytorch if name == PYTORCH else machine, None, options)
+    return planned(name, job, machine.for_pytorch if name == PYTORCH else machine)
 
 
 @dataclass

@@ -12,6 +12,7 @@ import torch
 
 from executors.tensors import job_tensors
 from simulator.plan.dependencies import Dependencies
+from tests.support.jobs import planned
 from tests.support.places import SUPPORT
 
 
@@ -190,7 +191,6 @@ def numerics(channel) -> dict[str, float]:
     from executors.distributed.backend import DistributedBackend
     from simulator.machine.this_cpu import this_cpu
     from simulator.model.job import Job
-    from simulator.strategies import registry as strategies
 
     machine = this_cpu(devices=channel.ranks.world, library="gloo")
     backend = DistributedBackend(machine, channel)
@@ -206,8 +206,7 @@ def numerics(channel) -> dict[str, float]:
         built = job.build()
         references = References(job, built, STEPS, backend)
         for text in texts:
-            strategy, options = strategies.parse(text)
-            plan = strategy.plan(job, machine, None, options)
+            plan = planned(text, job, machine)
             errors = compare(job, built, plan, backend, references.of(plan))
             errors_by_case[f"{Path(model).name} {text}"] = max(errors.max_grad_error, errors.max_param_error)
             if text in ("gpipe", "stale-pipeline"):
@@ -272,7 +271,6 @@ def on_gpus(channel) -> dict[str, float]:
     from executors.distributed.backend import DistributedBackend
     from simulator.machine.presets import load_machine
     from simulator.model.job import Job
-    from simulator.strategies import registry as strategies
 
     machine = replicated(load_machine("h200"), channel.ranks.world)
     backend = DistributedBackend(machine, channel, "cuda")
@@ -281,8 +279,7 @@ def on_gpus(channel) -> dict[str, float]:
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
     for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline", "owt"]:
-        strategy, options = strategies.parse(text)
-        plan = strategy.plan(job, machine, None, options)
+        plan = planned(text, job, machine)
         with gpu():
             errors = compare(job, built, plan, backend, references.of(plan))
             if text in (FEW[0], "gpipe", "hybrid-pipeline"):

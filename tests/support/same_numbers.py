@@ -2,7 +2,7 @@
 
 from calibrate.numerics import Expected, compare
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 
 
 def assert_trains_alike(job: Job, machine, backend, names=("turbodl", "backward-fusion")) -> None:
@@ -10,6 +10,5 @@ def assert_trains_alike(job: Job, machine, backend, names=("turbodl", "backward-
     built = job.build()
     expected = Expected.of(job, built)
     for name in names:
-        strategy, options = strategies.parse(name)
-        numerics = compare(job, built, strategy.plan(job, machine, None, options), backend, expected)
+        numerics = compare(job, built, planned(name, job, machine), backend, expected)
         assert numerics.equal(job.precision), name

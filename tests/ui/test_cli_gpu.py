@@ -8,7 +8,7 @@ from calibrate import profiles as sources
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from tests.support.refusals import refused
 from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats
 from traces.documents.profile_files import default_path
@@ -21,8 +21,7 @@ BUSY_S, ISSUE_S, OWN_S = 1e-5, 2e-5, 3e-6
 def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
     """The profile of an H200 on which every task of lenet5's baseline takes 10 us, and issuing it 20 us plus 3 us in the executor."""
     machine = load_machine("h200")
-    strategy, options = strategies.parse("baseline", {})
-    keys = strategy.plan(Job("lenet5", 4), machine, CostModel(machine), options).keys(machine)
+    keys = planned("baseline", Job("lenet5", 4), machine, CostModel(machine)).keys(machine)
     stats = Stats(BUSY_S, BUSY_S, BUSY_S, BUSY_S, 9)
     costs = {key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S) for key, task in keys.items() if measurable(task)}
     dispatch = Dispatch(dispatch_s=OWN_S, record_s=1e-6, wait_s=1e-6, graph_launch_s=1e-5, node_gap_s=0.0, cross_gap_s=1e-6)
@@ -37,8 +36,7 @@ def profile() -> Profile:
 
 def tasks() -> int:
     """The number of tasks in a step."""
-    strategy, options = strategies.parse("baseline", {})
-    return len(strategy.plan(Job("lenet5", 4), load_machine("h200"), None, options).tasks)
+    return len(planned("baseline", Job("lenet5", 4), load_machine("h200")).tasks)
 
 
 def warnings(done) -> list[str]:

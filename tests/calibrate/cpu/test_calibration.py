@@ -21,8 +21,8 @@ from simulator.model.job import Job
 from simulator.plan.task import ACTIVATION, INPUT
 from simulator.predict.forecast import Forecast, forecast
 from simulator.strategies import registry as strategies
-from tests.support import mlp
 from tests.support.applicable import default_plans
+from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
@@ -37,7 +37,7 @@ def quiet(done: int, total: int, text: str) -> None:
     """Show no progress."""
 
 
-def planned(model: str, machine, **fields) -> list:
+def all_plans(model: str, machine, **fields) -> list:
     """Every strategy's plan for 4 samples."""
     job = Job(model, 4, **fields)
     return list(default_plans(job, machine).values())
@@ -45,14 +45,14 @@ def planned(model: str, machine, **fields) -> list:
 
 def tiny(machine) -> list:
     """The plans of two linear layers."""
-    return planned(f"{mlp.__file__}:make", machine)
+    return all_plans(MLP, machine)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model).stem)
 def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):
     sampler = Sampler(backend)
-    for plan in planned(model, two_cores, optimizer=optimizer):
+    for plan in all_plans(model, two_cores, optimizer=optimizer):
         sampler.add(plan, plan.keys(two_cores))
     sampler.sample(list(sampler.samples), 0)
     assert sampler.failures == {}
@@ -61,7 +61,7 @@ def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):
 
 
 def test_operands_are_distinct_and_plausible(two_cores):
-    plan = planned(f"{mlp.__file__}:make", two_cores, optimizer="adam")[0]
+    plan = all_plans(MLP, two_cores, optimizer="adam")[0]
     update = plan.tasks[-1]
     tensors = fill(update, plan, OperandPool())
     assert len({item.data_ptr() for item in tensors.values()}) == len(tensors) == 5 * 4
@@ -265,8 +265,7 @@ def test_the_monitor_returns_shares_of_the_machines_time():
 
 
 def test_an_op_on_a_relus_result_is_calibrated_with_numbers_that_a_relu_can_return(two_cores):
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(Job("lenet5", 2), two_cores, None, options)
+    plan = planned("baseline", Job("lenet5", 2), two_cores)
     pool = next(task for task in plan.tasks if "max_pool2d_with_indices" in task.name)
     (images,) = fill(pool, plan, OperandPool()).values()
     assert images.min() == 0

@@ -20,11 +20,11 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
-from tests.support import mlp
+from tests.support.jobs import MLP
 from tests.support.places import ROOT
 from traces.errors import SchedcastError
 
-JOB = Job(f"{mlp.__file__}:make", 6, optimizer="adam", accumulate=2, clip_norm=0.5, precision="fp64")
+JOB = Job(MLP, 6, optimizer="adam", accumulate=2, clip_norm=0.5, precision="fp64")
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support import mlp
 from tests.support.applicable import default_plans
+from tests.support.jobs import MLP
 from tests.support.places import USER_MODELS
 from tests.support.samples import read_samples
 from tests.support.small_plans import machine, mm, plan_of, value
@@ -187,7 +187,7 @@ def test_every_key_can_be_sampled(model):
 def test_every_update_can_be_sampled(optimizer, form):
     with FakeGpu(facts=SMALL_CACHE) as gpu:
         sampler = CudaSampler(gpu, effort=QUICK)
-        for plan in planned(f"{mlp.__file__}:make", optimizer=optimizer, form=form):
+        for plan in planned(MLP, optimizer=optimizer, form=form):
             sampler.measure(plan, {key: task for key, task in plan.keys(WHOLE).items() if task.body.kind == "update"})
         assert sampler.failures == {}
         count_on_host = optimizer == "adagrad" and form != "fused"  # where the simulation cannot see it
@@ -212,7 +212,7 @@ def test_an_op_that_cannot_be_captured_is_timed_eagerly_with_a_note():
 
 
 def test_repeated_updates_keep_their_operands_normal():
-    (plan, *_) = planned(f"{mlp.__file__}:make", optimizer="adam")
+    (plan, *_) = planned(MLP, optimizer="adam")
     keys = {key: task for key, task in plan.keys(WHOLE).items() if task.mutates}
     with FakeGpu() as gpu:
         sampler = CudaSampler(gpu, effort=Effort(most_copies=50))
@@ -231,7 +231,7 @@ def _operands(compiled) -> list[torch.Tensor]:
 
 
 def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
-    plans, place, profile = planned(f"{mlp.__file__}:make"), tmp_path / "gpu.json", empty_profile()
+    plans, place, profile = planned(MLP), tmp_path / "gpu.json", empty_profile()
     keys = {key for plan in plans for key in plan.keys(WHOLE)}
     seen = []
     with FakeGpu(facts=SMALL_CACHE) as gpu:

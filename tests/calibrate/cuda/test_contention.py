@@ -14,8 +14,8 @@ from simulator.machine.this_gpu import gpu_machine
 from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
-from tests.support import mlp
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
+from tests.support.jobs import MLP
 from traces.documents.profile import Contention, CoRun, Dispatch, Identity, Profile
 
 PAIRS = {(a, b) for a in (COMPUTE, MEMORY) for b in (COMPUTE, MEMORY)}
@@ -59,7 +59,7 @@ def test_kernels_that_do_not_slow_down_need_no_multipliers():
 
 def plans(gpu, profile, *texts):
     machine = gpu_machine(profile)
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     parsed = [strategies.parse(text) for text in texts]
     return [s.plan(job, machine, CostModel(machine, profile), options) for s, options in parsed], machine
 

@@ -9,9 +9,9 @@ from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering import recurrent
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support import norm_models
+from tests.support.jobs import planned
 
 US = 1e-6
 WHOLE = load_machine("h200")
@@ -20,8 +20,7 @@ WHOLE = load_machine("h200")
 def plan_of_model(model: str, **fields):
     """A job of one of the models, and its baseline's plan."""
     job = Job(f"{norm_models.__file__}:{model}", 4, **fields)
-    strategy, options = strategies.parse("baseline")
-    return job, strategy.plan(job, WHOLE, None, options)
+    return job, planned("baseline", job, WHOLE)
 
 
 def samples_of(gpu: FakeGpu, plan, word: str):

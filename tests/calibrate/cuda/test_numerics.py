@@ -8,17 +8,15 @@ from calibrate.training import Training
 from executors.cuda.backend import CudaBackend
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import mlp
 from tests.support.gpu_testbeds import SMALL, open_testbed
+from tests.support.jobs import MLP, planned
 
-JOB = Job(f"{mlp.__file__}:make", 4)
+JOB = Job(MLP, 4)
 
 
 def plan_of(name: str = "baseline"):
-    strategy, options = strategies.parse(name)
-    return strategy.plan(JOB, load_machine("h200"), None, options)
+    return planned(name, JOB, load_machine("h200"))
 
 
 def numerics_on(gpu: FakeGpu, wrong_by: float = 0.0) -> Numerics:

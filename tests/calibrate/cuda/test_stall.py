@@ -13,10 +13,9 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, INPUT, Task
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
-from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, SMALL, open_testbed
+from tests.support.jobs import MLP, planned
 from tests.support.small_plans import plan_of, value
 from traces.documents.profile import Dispatch, Identity, Profile
 from traces.errors import SchedcastError
@@ -62,8 +61,7 @@ def test_a_wait_without_an_end_raises():
 
 
 def test_co_runs_that_never_end_are_reported_once(tmp_path):
-    job, place = Job(f"{mlp.__file__}:make", 4), tmp_path / "gpu.json"
-    strategy, options = strategies.parse("turbodl")
+    job, place = Job(MLP, 4), tmp_path / "gpu.json"
     with FakeGpu(facts=SMALL, stalls_beside={"aten.mm"}, races_allowed=True) as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(
@@ -76,7 +74,7 @@ def test_co_runs_that_never_end_are_reported_once(tmp_path):
             priority_levels=SMALL.priority_levels,
         )
         machine = testbed.machine(profile)
-        plan = strategy.plan(job, machine, None, options)
+        plan = planned("turbodl", job, machine)
         with pytest.raises(SchedcastError, match="co-runs of kernels never ended"):
             testbed.calibrate([plan], machine, profile, place, lambda *progress: None)
     saved = Profile.load(place)

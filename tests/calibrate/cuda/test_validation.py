@@ -10,6 +10,7 @@ from simulator.model.job import Job
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
+from tests.support.jobs import MLP
 from traces.documents.profile import Profile
 from traces.errors import SchedcastError
 
@@ -21,7 +22,7 @@ STRATEGIES = [
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_predicted_is_measured(mode, measured):
-    job = Job(f"{mlp.__file__}:make", 4, optimizer="adam")
+    job = Job(MLP, 4, optimizer="adam")
     with hard_gpu() as gpu:
         outcome = validate(job, STRATEGIES, {}, measured, open_testbed(gpu, mode))
     validation = outcome.validation
@@ -42,7 +43,7 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
 
     An event of a graph is a node too, and its gap shows in the next task.
     """
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     with hard_gpu() as gpu:
         outcome = validate(job, ["baseline"], {}, measured, open_testbed(gpu, mode))
     comparison = outcome.comparisons["baseline"]
@@ -57,7 +58,7 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
 def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
     """Kernels take 20 us, so the GPU is the limit; nodes of a graph are 1 us apart, launched kernels 3 us."""
     gap_s = 3e-6
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     with FakeGpu(Times(kernel_s=lambda op, size: 20e-6, op_s=2e-6, launch_gap_s=gap_s), SMALL) as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(identity=testbed.identity)
@@ -69,7 +70,7 @@ def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
     """Each stream on which a product has run keeps a workspace; the model itself takes a few kilobytes."""
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     with hard_gpu() as gpu:
         rows = validate(job, ["turbodl"], {}, measured, open_testbed(gpu, mode), timelines=False).validation.results
     for row, lanes in zip(rows, (1, 2), strict=True):

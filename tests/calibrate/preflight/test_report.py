@@ -23,6 +23,7 @@ from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
+from tests.support.jobs import MLP
 from traces.archives import archive_path
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
@@ -36,7 +37,7 @@ from ui.present.reports import gpu_report as gpu_report_page
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
 LITTLE = Scale(QUICK, Sizes(16, 8, 4096), anchor_edge=32, transfer_sizes=(4096, 65536))
-MODELS = [Target(f"{mlp.__file__}:make", 4), Target("lenet5", 2)]
+MODELS = [Target(MLP, 4), Target("lenet5", 2)]
 #: The probes that the tests run; the others are the same with other models and precisions.
 MEASURED = (
     "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "mlp-make-b4-eager-fp32-strategies", "streams", "lenet5-b2-eager-fp32",

@@ -19,8 +19,8 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import ACTIVATION, INPUT, PARAMETER, UPDATE, Task
-from simulator.strategies import registry as strategies
 from tests.support import mlp
+from tests.support.jobs import planned
 from tests.support.small_plans import mm, plan_of, sgd, value
 
 CPU = "cpu:0"
@@ -126,15 +126,14 @@ def test_values_live_from_their_writer_to_their_last_reader(backend, kernel):
     assert references["y"]() is None
 
 
-def planned(strategy: str, machine, factory: str = "make", **fields):
+def job_and_plan(strategy: str, machine, factory: str = "make", **fields):
     """(job, plan, tensors) of a model with a batch of 4 samples."""
     job = Job(f"{mlp.__file__}:{factory}", 4, **fields)
-    module, options = strategies.parse(strategy)
-    return job, module.plan(job, machine, None, options), job_tensors(job, job.build(), job.graph())
+    return job, planned(strategy, job, machine), job_tensors(job, job.build(), job.graph())
 
 
 def test_every_iteration_reports_its_own_loss(two_cores, backend):
-    job, plan, tensors = planned("baseline", two_cores)
+    job, plan, tensors = job_and_plan("baseline", two_cores)
     program = backend.load(plan, tensors, job.seed)
     inputs = [{"input:0": torch.full((4, 4), float(i)), "target:0": tensors["target:0"]} for i in range(4)]
     program.run(4, inputs)
@@ -146,7 +145,7 @@ def test_every_iteration_reports_its_own_loss(two_cores, backend):
 
 
 def test_sync_drains_and_the_next_step_starts_a_new_prologue(two_cores, backend):
-    job, plan, tensors = planned("forward-fusion", two_cores)
+    job, plan, tensors = job_and_plan("forward-fusion", two_cores)
     updates = [index for index, task in enumerate(plan.tasks) if task.phase == UPDATE]
     program = backend.load(plan, tensors, job.seed)
 
@@ -162,7 +161,7 @@ def test_sync_drains_and_the_next_step_starts_a_new_prologue(two_cores, backend)
     assert program.iterations == 2
     assert ran(program.run(1).times, 0) == others
     program.sync()
-    base_job, base_plan, base_tensors = planned("baseline", two_cores)
+    base_job, base_plan, base_tensors = job_and_plan("baseline", two_cores)
     base = backend.load(base_plan, base_tensors, base_job.seed)
     base.run(3)
     assert [len(program.losses), len(base.losses)] == [3, 3]
@@ -173,7 +172,7 @@ def test_sync_drains_and_the_next_step_starts_a_new_prologue(two_cores, backend)
 def test_dropout_masks_do_not_depend_on_the_strategy(two_cores, backend):
     losses = []
     for strategy in ("baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"):
-        job, plan, tensors = planned(strategy, two_cores, "dropout", precision="fp64")
+        job, plan, tensors = job_and_plan(strategy, two_cores, "dropout", precision="fp64")
         losses.append(execute(plan, tensors, backend, 5, seed=job.seed).losses)
     assert len(set(losses[0])) == 5
     for other in losses[1:]:
@@ -204,7 +203,7 @@ def test_running_out_of_memory_is_not_reported_as_a_failed_task(backend, kernel)
 
 
 def test_execute(two_cores, backend):
-    job, plan, tensors = planned("backward-fusion", two_cores)
+    job, plan, tensors = job_and_plan("backward-fusion", two_cores)
     before = {name: item.clone() for name, item in tensors.items()}
     gradient = plan.gradients["0.weight"].value
     done = execute(plan, tensors, backend, steps=8, keep=(gradient,), seed=job.seed)

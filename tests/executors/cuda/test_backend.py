@@ -25,15 +25,14 @@ from simulator.model.job import Job
 from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
-from tests.support import mlp
+from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
 from tests.support.small_plans import copied, forward_fused, mm, plan_of, value
 from traces.errors import SchedcastError
 
 MODELS = {path.stem: f"{path}:make" for path in USER_MODELS}
-MODELS |= {"mlp": f"{mlp.__file__}:make", "lenet5": "lenet5"}
+MODELS |= {"mlp": MLP, "lenet5": "lenet5"}
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
 
 
@@ -42,10 +41,9 @@ def machine() -> Machine:
     return load_machine("h200")
 
 
-def planned(model: str, strategy: str, machine: Machine, **fields):
+def job_and_plan(model: str, strategy: str, machine: Machine, **fields):
     job = Job(MODELS[model], 4, **{"precision": "fp64", **fields})
-    module, options = strategies.parse(strategy)
-    return job, module.plan(job, machine, None, options)
+    return job, planned(strategy, job, machine)
 
 
 #: Every model with the strategies that use several streams and iterations, in graph mode. Two models with all strategies, in both modes.
@@ -57,7 +55,7 @@ CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph"
 @pytest.mark.parametrize(("model", "strategy", "mode"), sorted(CASES))
 def test_numbers_equal_plain_pytorch(model, strategy, mode, machine):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
-    job, plan = planned(model, strategy, machine, optimizer="adam")
+    job, plan = job_and_plan(model, strategy, machine, optimizer="adam")
     built = job.build()
     gpu = FakeGpu()
     backend = CudaBackend(machine, gpu, mode)
@@ -190,7 +188,7 @@ def test_streams_have_the_priority_of_their_tasks(machine):
 
 def test_steps_in_any_chunks_give_the_same_numbers(machine):
     """21 steps, divided differently into prologue, graphs, eager remainders and drains."""
-    job, plan = planned("mlp", "forward-fusion", machine)
+    job, plan = job_and_plan("mlp", "forward-fusion", machine)
     tensors = job_tensors(job, job.build(), job.graph())
     losses = []
     for chunks in ([21], [5, 9, 7], [3, 4, 4, 4, 4, 2], [1] * 21):
@@ -213,7 +211,7 @@ def test_steps_in_any_chunks_give_the_same_numbers(machine):
 
 def test_a_graph_hides_the_host_and_eager_steps_wait_for_it(machine):
     """Eager mode has 15 launches of 8 us each. A graph has kernels of 2 us, gaps of 1 us, and one launch for four iterations."""
-    job, plan = planned("mlp", "baseline", machine, optimizer="sgd", form="fused")
+    job, plan = job_and_plan("mlp", "baseline", machine, optimizer="sgd", form="fused")
     tensors = job_tensors(job, job.build(), job.graph())
     step_s = {}
     for mode, steps in (("eager", 12), ("graph", 3 + 16)):
@@ -300,7 +298,7 @@ def test_a_task_that_fails_is_named(machine):
 
 
 def test_execute_reports_steps_tasks_losses_and_memory(machine):
-    job, plan = planned("lenet5", "backward-fusion", machine)
+    job, plan = job_and_plan("lenet5", "backward-fusion", machine)
     with FakeGpu() as gpu:
         done = execute(plan, job_tensors(job, job.build(), job.graph()), CudaBackend(machine, gpu, "graph"), 3 + 12, seed=job.seed)
     assert len(done.losses) == 15
@@ -323,7 +321,7 @@ def test_tensors_that_no_lane_order_frees_are_freed_many_periods_later(machine):
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_module_is_trained_on_new_data(mode, machine):
-    job, plan = planned("mlp", "forward-fusion", machine)
+    job, plan = job_and_plan("mlp", "forward-fusion", machine)
     built, plain = job.build(), job.build()
     batches = [(torch.randn_like(built.inputs[0]), built.target.roll(turn)) for turn in range(9)]
     with FakeGpu() as gpu:
@@ -345,7 +343,7 @@ def test_a_module_is_trained_on_new_data(mode, machine):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_graphs_are_fed_new_data(strategy, machine):
     """With feeds, without feeds and with feeds again, over prologue, graphs, remainders and drains: the same losses as in eager mode."""
-    job, plan = planned("mlp", strategy, machine)
+    job, plan = job_and_plan("mlp", strategy, machine)
     tensors = job_tensors(job, job.build(), job.graph())
     own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
     feeds = [{"input:0": torch.randn_like(own["input:0"]), "target:0": own["target:0"].roll(turn)} for turn in range(30)]

@@ -20,15 +20,13 @@ from simulator.machine.this_gpu import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support import mlp
+from tests.support.jobs import MLP, planned
 from tests.support.places import SUPPORT
 from traces.documents.profile import Identity, Profile, Transfer
 from traces.errors import SchedcastError
 
 US = 1e-6
-MLP = f"{mlp.__file__}:make"
 TIED = f"{SUPPORT / 'user_models' / 'tied_cnn.py'}:make"
 MODES = ("eager", "graph")
 
@@ -38,12 +36,10 @@ def partitioned(count: int) -> Machine:
     return gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count)
 
 
-def planned(machine: Machine, options: str = "", model: str = MLP, batch: int = 8, **fields) -> tuple[Job, Plan]:
+def job_and_plan(machine: Machine, options: str = "", model: str = MLP, batch: int = 8, **fields) -> tuple[Job, Plan]:
     """A job and its image-parallel plan."""
     job = Job(model, batch, **{"precision": "fp64", **fields})
-    strategy, parsed = strategies.parse(f"image-parallel:{options}" if options else "image-parallel")
-    plan = strategy.plan(job, machine, None, parsed)
-    plan.validate(machine)
+    plan = planned(f"image-parallel:{options}" if options else "image-parallel", job, machine)
     return job, plan
 
 
@@ -62,7 +58,7 @@ CASES |= {(2, TIED, options, mode) for options, mode in zip(OPTIONS[9:12], ("gra
 def test_numbers_equal_plain_pytorch(count, model, options, mode):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
     machine = partitioned(count)
-    job, plan = planned(machine, options, model, optimizer="adam")
+    job, plan = job_and_plan(machine, options, model, optimizer="adam")
     built = job.build()
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
@@ -73,7 +69,7 @@ def test_numbers_equal_plain_pytorch(count, model, options, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_numbers_with_accumulated_and_clipped_gradients(mode):
     machine = partitioned(2)
-    job, plan = planned(machine, accumulate=2, clip_norm=0.5)
+    job, plan = job_and_plan(machine, accumulate=2, clip_norm=0.5)
     built = job.build()
     with FakeGpu() as gpu:
         backend = CudaBackend(machine, gpu, mode)
@@ -84,7 +80,7 @@ def test_numbers_with_accumulated_and_clipped_gradients(mode):
 def test_sums_are_kernels_in_the_partition_that_receives_them():
     """Each half of the GPU adds and copies on a stream of its own, in addition to its compute stream."""
     machine = partitioned(2)
-    job, plan = planned(machine, "bucket=0")
+    job, plan = job_and_plan(machine, "bucket=0")
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, job_tensors(job, job.build(), job.graph()), job.seed)
         program.run(2)
@@ -101,7 +97,7 @@ def test_sums_are_kernels_in_the_partition_that_receives_them():
 def test_inputs_are_fetched_from_pinned_memory(mode):
     """Over the link, without blocking the host, and only the part of the batch that the device trains on."""
     machine = partitioned(2)
-    job, plan = planned(machine)
+    job, plan = job_and_plan(machine)
     tensors = job_tensors(job, job.build(), job.graph())
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, mode).load(plan, tensors, job.seed)
@@ -122,7 +118,7 @@ def test_new_data_every_step(options, mode):
     No host buffer is overwritten before the copies from it have ended.
     """
     machine = partitioned(2)
-    job, plan = planned(machine, options)
+    job, plan = job_and_plan(machine, options)
     tensors = job_tensors(job, job.build(), job.graph())
     own = {name: tensors[name].clone() for name in ("input:0", "target:0")}
     feeds = [{"input:0": torch.randn_like(own["input:0"]), "target:0": own["target:0"].roll(turn)} for turn in range(30)]
@@ -151,7 +147,7 @@ def test_new_data_every_step(options, mode):
 def test_memory_does_not_grow(options):
     """Every tensor is freed, however far the host runs ahead."""
     machine = partitioned(2)
-    job, plan = planned(machine, options)
+    job, plan = job_and_plan(machine, options)
     tensors = job_tensors(job, job.build(), job.graph())
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu).load(plan, tensors, job.seed)
@@ -168,7 +164,7 @@ def test_memory_does_not_grow(options):
 
 def test_a_server_in_the_hosts_memory_is_refused():
     with pytest.raises(SchedcastError, match=r"server=host needs a collective library.* use server=distributed"):
-        planned(partitioned(2), "server=host")
+        job_and_plan(partitioned(2), "server=host")
 
 
 def test_sums_are_calibrated_in_their_partition_and_fetches_use_the_profiles_transfer():
@@ -176,7 +172,7 @@ def test_sums_are_calibrated_in_their_partition_and_fetches_use_the_profiles_tra
     transfer = Transfer(latency_s=10 * US, bytes_per_s=1e6)
     profile = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), transfers={"host>cuda:0": transfer})
     machine = gpu_machine(profile, 2)
-    _, plan = planned(machine)
+    _, plan = job_and_plan(machine)
     effort = Effort(rounds=1, fewest_copies=4, most_copies=4, most_sets=2, most_issues=1)
     with FakeGpu(Times(kernel_s=lambda op, size: 52 * US, least_s=2 * US, gap_s=0.0), replace(FACTS, cache_bytes=4096)) as gpu:
         calibrate_gpu([plan], machine, gpu, profile, None, lambda *progress: None, effort=effort)

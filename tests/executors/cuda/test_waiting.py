@@ -15,10 +15,9 @@ from executors.cuda.torch_driver import PATIENCE_S, wait_until
 from executors.tensors import job_tensors
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu, Times
-from tests.support import mlp
 from tests.support.fake_cuda import Stream, Torch
+from tests.support.jobs import MLP, planned
 
 
 class Clock:
@@ -92,9 +91,8 @@ class Stuck(FakeGpu):
     ],
 )
 def test_a_program_says_which_tasks_are_in_flight(mode, words):
-    job = Job(f"{mlp.__file__}:make", 4)
-    strategy, options = strategies.parse("turbodl")
-    plan = strategy.plan(job, load_machine("h200"), None, options)
+    job = Job(MLP, 4)
+    plan = planned("turbodl", job, load_machine("h200"))
     with Stuck(Times(kernel_s=lambda op, size: 1e-3)) as gpu:  # the host runs far ahead
         program = CudaBackend(load_machine("h200"), gpu, mode).load(plan, job_tensors(job, job.build(), job.graph()))
         program.run(3)

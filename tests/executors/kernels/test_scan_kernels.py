@@ -23,10 +23,10 @@ from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
 from simulator.plan.bodies.scan_level import FUSED_WIDTH, ScanLevel
 from simulator.plan.task import Operand
 from simulator.plan.views import contiguous
-from simulator.strategies import registry as strategies
 from simulator.strategies.scan.algorithm import exclusive_scan
 from tests.fake_gpu import FakeGpu
 from tests.support import host_kernels
+from tests.support.jobs import planned
 
 COMPILER = shutil.which("g++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++, which runs the kernels' source on the host")
@@ -136,10 +136,9 @@ def test_jacobians_equal_those_of_pytorchs_ops(on_host, width, leftmost):
     assert on_host.launches == 3
 
 
-def planned(model: str, strategy: str) -> tuple:
+def job_and_plan(model: str, strategy: str) -> tuple:
     job, machine = Job(model, 3, image_size=11, precision="fp64"), load_machine("h200")
-    module, options = strategies.parse(strategy)
-    return job, module.plan(job, machine, None, options), machine
+    return job, planned(strategy, job, machine), machine
 
 
 @needs_compiler
@@ -147,7 +146,7 @@ def planned(model: str, strategy: str) -> tuple:
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, strategy):
     """In eager mode, because the simulated GPU does not see these launches and so cannot replay them."""
-    job, plan, machine = planned(model, strategy)
+    job, plan, machine = job_and_plan(model, strategy)
     monkeypatch.setattr(native, "cuda_type", lambda task, binding: "double")
     gpu, built = FakeGpu(races_allowed=True), job.build()
     backend = CudaBackend(machine, gpu, "eager")
@@ -161,7 +160,7 @@ def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, s
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_without_kernels_pytorchs_products_give_the_same_numbers(model, strategy, mode):
-    job, plan, machine = planned(model, strategy)
+    job, plan, machine = job_and_plan(model, strategy)
     gpu, built = FakeGpu(), job.build()
     backend = CudaBackend(machine, gpu, mode)
     with gpu:

@@ -9,7 +9,7 @@ from simulator.model.job import Job
 from simulator.papers import pipeline_model
 from simulator.predict.forecast import forecast
 from tests.support import staged_models
-from tests.support.pipeline_plans import costs, devices, planned
+from tests.support.pipeline_plans import costs, devices, plan_pipeline
 
 JOB = Job(f"{staged_models.__file__}:chain", 8)
 
@@ -39,7 +39,7 @@ def simulated(plan, machine):
 def test_unfolded_the_speedup_is_the_papers_but_for_the_drain(pairs, share):
     """A device needs 1 s for each of an iteration's 2K + 1 parts. A period takes 1 s, an iteration alone 2K + 1, the drain 2K."""
     machine = devices(2 * pairs + 1)
-    plan = planned(f"hybrid-pipeline:on=unfolded,stages={pairs + 1},pipelined={share}", JOB, machine)
+    plan = plan_pipeline(f"hybrid-pipeline:on=unfolded,stages={pairs + 1},pipelined={share}", JOB, machine)
     first, then = simulated(plan, machine)
     assert (first.steady.step_s, then.steady.step_s) == pytest.approx((1, 2 * pairs + 1))
     assert first.drain_s == pytest.approx(2 * pairs)
@@ -53,7 +53,7 @@ def test_unfolded_the_speedup_is_the_papers_but_for_the_drain(pairs, share):
 def test_half_and_half_on_two_devices_is_a_third_faster():
     """The bound 1.33 of the paper: X = K + 1 on K + 1 devices. The drain is what the last mini-batch still needs: at most K + 1 s."""
     machine = devices(2)
-    first, then = simulated(planned("hybrid-pipeline:iterations=10000", JOB, machine), machine)
+    first, then = simulated(plan_pipeline("hybrid-pipeline:iterations=10000", JOB, machine), machine)
     assert (first.steady.step_s, then.steady.step_s) == pytest.approx((1, 2))
     assert 0 < first.drain_s <= 2
     step_s = switching([first, then], [first.at_switch, then.at_switch]).step_s
@@ -64,7 +64,7 @@ def test_half_and_half_on_two_devices_is_a_third_faster():
 def test_the_timeline_shows_the_switch():
     """Last periods with stale weights, the drain, and the first ones without; nothing overlaps across the switch."""
     machine = devices(2)
-    plan = planned("hybrid-pipeline", JOB, machine)
+    plan = plan_pipeline("hybrid-pipeline", JOB, machine)
     timeline = forecast(plan, machine, costs(plan, machine)).timeline
     before = [span for span in timeline.spans if not span.task.endswith("'")]
     after = [span for span in timeline.spans if span.task.endswith("'")]
@@ -78,7 +78,7 @@ def test_the_timeline_shows_the_switch():
 
 def test_the_parts_of_a_step_add_up_and_the_interval_holds_it():
     machine = devices(2)
-    plan = planned("hybrid-pipeline:then=gpipe", JOB, machine)
+    plan = plan_pipeline("hybrid-pipeline:then=gpipe", JOB, machine)
     model = costs(plan, machine)
     predicted = forecast(plan, machine, model)
     step_s = predicted.timeline.step_s

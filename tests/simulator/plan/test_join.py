@@ -5,20 +5,15 @@ import pytest
 from simulator.model.job import Job
 from simulator.plan.join import in_turn
 from simulator.plan.json import dump, load
-from simulator.strategies import registry as strategies
 from tests.support import staged_models
+from tests.support.jobs import planned
 from tests.support.pipeline_plans import devices
 
 JOB = Job(f"{staged_models.__file__}:chain", 8)
 
 
-def planned(text):
-    strategy, options = strategies.parse(text)
-    return strategy.plan(JOB, devices(2), None, options)
-
-
 def test_a_later_plan_has_primes_but_for_what_is_carried():
-    stale, plain = planned("stale-pipeline:placement=4"), planned("gpipe:placement=4")
+    stale, plain = planned("stale-pipeline:placement=4", JOB, devices(2)), planned("gpipe:placement=4", JOB, devices(2))
     plan = in_turn("both", [(stale, 2), (plain, 3)], {}, {})
     plan.validate(devices(2))
     assert [segment.repeat for segment in plan.segments] == [2, 3]
@@ -32,4 +27,4 @@ def test_a_later_plan_has_primes_but_for_what_is_carried():
 
 def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():
     with pytest.raises(ValueError, match="two segments of both carry different values called"):
-        in_turn("both", [(planned("gpipe:placement=2"), 1), (planned("gpipe:placement=6"), 1)], {}, {})
+        in_turn("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})

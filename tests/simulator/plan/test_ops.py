@@ -12,6 +12,7 @@ from simulator.model.ops.aten_json import resolve
 from simulator.plan.json import dump, load
 from simulator.plan.ops import allowed
 from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from tests.support.pure_ops import overloads, pure
 from tests.support.small_plans import forward_fused
 from traces.errors import SchedcastError, UnusableFileError
@@ -71,6 +72,5 @@ def test_the_ops_of_captured_models_are_on_the_list(model):
 def test_the_plans_of_every_strategy_are_read_back():
     job, machine = Job("lenet5", 4), load_machine("2xgtx1060")
     for name in strategies.names():
-        strategy, options = strategies.parse(name)
-        plan = strategy.plan(job, machine, None, options)
+        plan = planned(name, job, machine)
         assert load(json.loads(json.dumps(dump(plan)))) == plan, name

@@ -11,20 +11,14 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.check import PlanError
-from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
 from tests.support import staged_models
+from tests.support.pipeline_plans import plan_pipeline
 
 
 def chain() -> Job:
     """A chain of eight equal layers."""
     return Job(f"{staged_models.__file__}:chain", 16, precision="fp64")
-
-
-def planned(strategy: str, machine: Machine) -> Plan:
-    plan = plan_strategy(strategy, {}, chain(), machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
 
 
 def linked(count: int, receives: str) -> Machine:
@@ -45,7 +39,7 @@ def test_no_pipeline_deadlocks_if_receives_are_issued_in_the_order_of_the_plan(s
     for micro_batches in (4, 8) if strategy in PIPELINES[1:] or strategy == "pipedream-2bw" else (1,):
         name, _, options = strategy.partition(":")
         options = ",".join(filter(None, (options, f"microbatches={micro_batches}" if micro_batches > 1 else "")))
-        plan = planned(f"{name}:{options}" if options else name, machine)
+        plan = plan_pipeline(f"{name}:{options}" if options else name, chain(), machine)
         costs = CostModel(machine).resolve(plan)
         free, blocking = (simulate(plan, linked(ranks, receives), costs) for receives in ("free", "blocking"))
         assert blocking.step_s >= free.step_s * (1 - 1e-9)
@@ -54,8 +48,8 @@ def test_no_pipeline_deadlocks_if_receives_are_issued_in_the_order_of_the_plan(s
 def test_late_receives_deadlock_in_1f1b_as_they_do_without_batched_messages():
     """The first rank sends its second forward while the last one sends its first gradient (pytorch #172668)."""
     with pytest.raises(PlanError, match=r"cpu:0 waits to send .*, cpu:1 to send"):
-        planned("1f1b:microbatches=4", linked(2, "late"))
-    planned("gpipe:microbatches=4", linked(2, "late"))
+        plan_pipeline("1f1b:microbatches=4", chain(), linked(2, "late"))
+    plan_pipeline("gpipe:microbatches=4", chain(), linked(2, "late"))
 
 
 def test_a_prediction_takes_them_into_account():
@@ -63,14 +57,14 @@ def test_a_prediction_takes_them_into_account():
     for link in ("alias", "blocking"):
         machine = load_machine("p100x4", link=link)
         model = CostModel(machine)
-        plan = planned("1f1b:microbatches=8", machine)
+        plan = plan_pipeline("1f1b:microbatches=8", chain(), machine)
         step_s.append(forecast(plan, machine, model).timeline.step_s)
     assert step_s[0] < step_s[1]
 
 
 def test_the_executor_on_cores_keeps_the_order_and_computes_the_same():
     machine = this_cpu(devices=2, link="copy:1,blocking")
-    plan, training, backend = planned("1f1b:microbatches=4", machine), chain(), CpuBackend(machine)
+    plan, training, backend = plan_pipeline("1f1b:microbatches=4", chain(), machine), chain(), CpuBackend(machine)
     built = training.build()
     numerics = compare(training, built, plan, backend, References(training, built, 3, backend).of(plan), 3)
     assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)

@@ -20,8 +20,8 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
 from tests.support import sequence_models
+from tests.support.jobs import planned
 from tests.support.tiny import cpu
 from traces.errors import SchedcastError
 
@@ -35,15 +35,9 @@ SCANS = (
 )
 
 
-def planned(job: Job, machine: Machine, options: str = "") -> Plan:
-    strategy, parsed = strategies.parse(f"bppsa:{options}")
-    return strategy.plan(job, machine, None, parsed)
-
-
 def error(job: Job, machine: Machine, backend, options: str) -> float:
     """Largest relative error of gradients and of parameters after some steps, against plain PyTorch."""
-    plan = planned(job, machine, options)
-    plan.validate(machine)
+    plan = planned(f"bppsa:{options}", job, machine)
     built = job.build()
     numerics = compare(job, built, plan, backend, Expected.of(job, built))
     return max(numerics.max_grad_error, numerics.max_param_error)
@@ -124,10 +118,10 @@ def scan_seconds(plan: Plan, cores: int) -> float:
 
 def test_a_scan_takes_n_over_p_plus_log_p_products_in_a_row():
     job, n = Job("rnn_bitstream", 1, image_size=1024), 1024
-    assert scan_seconds(planned(job, cpu("cpu:0"), "scan=linear"), 1) == n - 1
+    assert scan_seconds(planned("bppsa:scan=linear", job, cpu("cpu:0")), 1) == n - 1
     for workers in (1, 2, 4, 16, 64, 256):
         machine = cpu("cpu:0", cores=workers)
-        scan_s = scan_seconds(planned(job, machine, f"scan=blelloch,workers={workers}"), workers)
+        scan_s = scan_seconds(planned(f"bppsa:scan=blelloch,workers={workers}", job, machine), workers)
         assert n / workers < scan_s <= 2 * n / workers + 4 * log2(workers) + 2, workers
 
 
@@ -135,7 +129,7 @@ def test_a_workers_share_of_the_jacobians_falls_with_the_number_of_workers():
     job = Job("rnn_bitstream", 4, image_size=1024)
 
     def most_bytes(workers: int) -> int:
-        plan = planned(job, cpu("cpu:0", cores=workers), f"scan=blelloch,workers={workers}")
+        plan = planned(f"bppsa:scan=blelloch,workers={workers}", job, cpu("cpu:0", cores=workers))
         bytes_of = [0] * workers
         for task in plan.tasks:
             if task.body.kind in ("jacobian-values", "scan-level"):
@@ -150,20 +144,20 @@ def test_a_workers_share_of_the_jacobians_falls_with_the_number_of_workers():
 def test_the_level_is_the_one_predicted_fastest(two_cores):
     job = Job("rnn_bitstream", 1, image_size=256)
     model = CostModel(two_cores)
-    steps = {level: forecast(planned(job, two_cores, f"level={level}"), two_cores, model).timeline.step_s for level in range(9)}
-    chosen = planned(job, two_cores)
+    steps = {level: forecast(planned(f"bppsa:level={level}", job, two_cores), two_cores, model).timeline.step_s for level in range(9)}
+    chosen = planned("bppsa", job, two_cores)
     assert chosen.semantics["scan_level"] == min(steps, key=steps.get)
     assert forecast(chosen, two_cores, model).timeline.step_s == min(steps.values())
 
 
 def test_jacobians_count_as_backward_of_an_rnn_and_as_forward_of_a_gru(two_cores):
     for model, phase in (("rnn_bitstream", "backward"), ("gru_features", "forward")):
-        plan = planned(Job(model, 2, image_size=8), two_cores, "scan=blelloch")
+        plan = planned("bppsa:scan=blelloch", Job(model, 2, image_size=8), two_cores)
         assert {task.phase for task in plan.tasks if task.body.kind == "jacobian-values"} == {phase}
 
 
 def test_a_plan_goes_to_json_and_back(two_cores):
-    plan = planned(Job("gru_features", 2, image_size=21), two_cores, "scan=blelloch,workers=3")
+    plan = planned("bppsa:scan=blelloch,workers=3", Job("gru_features", 2, image_size=21), two_cores)
     assert load(json.loads(json.dumps(dump(plan)))) == plan
 
 
@@ -178,9 +172,9 @@ def test_a_plan_goes_to_json_and_back(two_cores):
 )
 def test_models_that_are_no_chain_are_refused(factory, options, message, two_cores):
     with pytest.raises(SchedcastError, match=message):
-        planned(Job(f"{sequence_models.__file__}:{factory}", 2), two_cores, options)
+        planned(f"bppsa:{options}", Job(f"{sequence_models.__file__}:{factory}", 2), two_cores)
 
 
 def test_jacobians_that_exceed_the_memory_are_refused_with_their_size():
     with pytest.raises(SchedcastError, match=r"needs 11\.4 GiB for its Jacobians, this machine has 953\.7 MiB"):
-        planned(Job("rnn_bitstream", 256, image_size=30000), cpu("cpu:0", cores=2))
+        planned("bppsa", Job("rnn_bitstream", 256, image_size=30000), cpu("cpu:0", cores=2))

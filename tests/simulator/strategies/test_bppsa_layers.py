@@ -9,8 +9,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
 from simulator.plan.json import dump, load
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
-from tests.support import chain_models, mlp
+from tests.support import chain_models
+from tests.support.jobs import MLP, planned
 from tests.support.tiny import cpu
 from traces.errors import SchedcastError
 
@@ -19,14 +19,8 @@ def job(factory: str, batch: int = 3, **fields) -> Job:
     return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
-def planned(training_job: Job, machine, options: str = ""):
-    strategy, parsed = strategies.parse(f"bppsa:{options}")
-    return strategy.plan(training_job, machine, None, parsed)
-
-
 def error(training_job: Job, machine, backend, options: str, steps: int = STEPS) -> float:
-    plan = planned(training_job, machine, options)
-    plan.validate(machine)
+    plan = planned(f"bppsa:{options}", training_job, machine)
     built = training_job.build()
     numerics = compare(training_job, built, plan, backend, Expected.of(training_job, built, steps), steps)
     return max(numerics.max_grad_error, numerics.max_param_error)
@@ -42,7 +36,7 @@ def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
 
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
 def test_one_sample_and_micro_batches(options, two_cores, backend):
-    for training_job in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(f"{mlp.__file__}:make", 4, precision="fp64")):
+    for training_job in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(MLP, 4, precision="fp64")):
         assert error(training_job, two_cores, backend, options) < 1e-10
 
 
@@ -62,10 +56,10 @@ def test_a_pruned_network_has_few_entries(two_cores, backend):
 
 def test_only_products_that_a_gradient_needs_are_computed(two_cores):
     """Linear, ReLU, linear, ReLU, linear: gradients of weights need two of the four gradients by activations."""
-    plan = planned(job("wide"), two_cores, "scan=linear")
+    plan = planned("bppsa:scan=linear", job("wide"), two_cores)
     products = [task for task in plan.tasks if task.body.kind == "jacobian-product"]
     assert len(products) == 4
-    plan = planned(job("wide"), two_cores, "scan=blelloch")
+    plan = planned("bppsa:scan=blelloch", job("wide"), two_cores)
     read = {operand.value for task in plan.tasks for operand in task.inputs}
     for task in plan.tasks:
         if task.body.kind in ("jacobian-product", "jacobian-values"):
@@ -73,14 +67,16 @@ def test_only_products_that_a_gradient_needs_are_computed(two_cores):
 
 
 def test_a_plan_goes_to_json_and_back(two_cores):
-    plan = planned(job("every_layer"), two_cores, "scan=blelloch")
+    plan = planned("bppsa:scan=blelloch", job("every_layer"), two_cores)
     assert load(json.loads(json.dumps(dump(plan)))) == plan
 
 
 def test_the_level_is_the_one_predicted_fastest(two_cores):
     training_job, model = Job("lenet5", 8), CostModel(two_cores)
-    chosen = planned(training_job, two_cores)
-    step_s = {level: forecast(planned(training_job, two_cores, f"level={level}"), two_cores, model).timeline.step_s for level in range(3)}
+    chosen = planned("bppsa", training_job, two_cores)
+    step_s = {
+        level: forecast(planned(f"bppsa:level={level}", training_job, two_cores), two_cores, model).timeline.step_s for level in range(3)
+    }
     assert step_s[chosen.semantics["scan_level"]] == min(step_s.values())
 
 
@@ -95,9 +91,9 @@ def test_the_level_is_the_one_predicted_fastest(two_cores):
 )
 def test_models_that_are_no_chain_are_refused(factory, message, two_cores):
     with pytest.raises(SchedcastError, match=message):
-        planned(job(factory), two_cores)
+        planned("bppsa", job(factory), two_cores)
 
 
 def test_a_dense_jacobian_that_exceeds_the_memory_is_refused_with_its_size():
     with pytest.raises(SchedcastError, match=r"needs \d+\.\d+ GiB for its Jacobians, this machine has 953\.7 MiB"):
-        planned(Job("lenet5", 256), cpu("cpu:0", cores=2), "jacobian=dense")
+        planned("bppsa:jacobian=dense", Job("lenet5", 256), cpu("cpu:0", cores=2))

@@ -15,7 +15,7 @@ from simulator.predict.forecast import forecast, plan_strategy
 from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
 from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
-from tests.support.pipeline_plans import costs, devices, planned
+from tests.support.pipeline_plans import costs, devices, plan_pipeline
 from traces.errors import SchedcastError
 
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
@@ -37,7 +37,7 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
     """That is plain PyTorch with as many micro-batches, or one mini-batch after another with old weights put into the module."""
     machine = this_cpu(devices=2)
     backend, built = CpuBackend(machine), training.build()
-    plan = planned(strategy, training, machine)
+    plan = plan_pipeline(strategy, training, machine)
     numerics = compare(training, built, plan, backend, References(training, built, 6, backend).of(plan), 6)
     assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
 
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
 def test_backward_fusion_updates_each_layer_during_the_last_backward_of_its_stage(strategy):
     """Each layer's update comes right after the last task that uses its gradients or parameters, and most come before a stage's last op."""
     training, machine = job("chain"), devices(2)
-    plan = planned(f"{strategy}{',' if ':' in strategy else ':'}update=backward-fusion", training, machine)
+    plan = plan_pipeline(f"{strategy}{',' if ':' in strategy else ':'}update=backward-fusion", training, machine)
     order = {task.name: number for number, task in enumerate(plan.tasks)}
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert sorted(name for task in updates for name in task.body.parameters) == sorted(training.graph().parameters)
@@ -65,7 +65,7 @@ def test_the_reference_with_stale_weights_is_not_plain_training():
     built, backend = training.build(), CpuBackend(machine)
     references = References(training, built, 6, backend)
     stale, stashed, plain = (
-        references.of(planned(text, training, machine)).parameters
+        references.of(plan_pipeline(text, training, machine)).parameters
         for text in ("stale-pipeline", "stale-pipeline:backward_weights=stashed", "gpipe:microbatches=1")
     )
     for one, other in ((stale, plain), (stale, stashed), (stashed, plain)):
@@ -75,18 +75,18 @@ def test_the_reference_with_stale_weights_is_not_plain_training():
 def test_tied_weights_train_across_a_cut_but_not_in_two_versions():
     training, machine = job("tied"), this_cpu(devices=2)
     backend, built = CpuBackend(machine), training.build()
-    plan = planned("gpipe:placement=1", training, machine)
+    plan = plan_pipeline("gpipe:placement=1", training, machine)
     numerics = compare(training, built, plan, backend, References(training, built, 5, backend).of(plan))
     assert max(numerics.max_grad_error, numerics.max_param_error) < 1e-12
     with pytest.raises(SchedcastError, match=r"two stages use table\.weight.*tied weights must be on one stage"):
-        planned("stale-pipeline:placement=1", training, machine)
+        plan_pipeline("stale-pipeline:placement=1", training, machine)
 
 
 @pytest.mark.parametrize(("pairs", "staleness"), [(1, [2, 0]), (2, [4, 2, 0]), (3, [6, 4, 2, 0])])
 @pytest.mark.parametrize("where", ["folded", "unfolded", "simulated"])
 def test_staleness_is_that_of_the_paper(pairs, staleness, where):
     """Forward of stage i of K + 1 reads weights 2(K - i + 1) updates old, backward the current ones, wherever the stages are."""
-    plan = planned(f"stale-pipeline:on={where},stages={pairs + 1}", job("chain", 2), devices(2 * pairs + 1))
+    plan = plan_pipeline(f"stale-pipeline:on={where},stages={pairs + 1}", job("chain", 2), devices(2 * pairs + 1))
     assert plan.semantics["staleness_by_stage"] == staleness
     backward = plan.semantics["backward_staleness_by_stage"]
     assert backward == [0] * (pairs + 1)
@@ -96,13 +96,15 @@ def test_staleness_is_that_of_the_paper(pairs, staleness, where):
 
 def test_other_pipelines_state_theirs():
     machine, training = devices(4), job("chain", 16)
-    stale = {text: planned(text, training, machine).semantics for text in ("pipedream", "pipedream-2bw", "stale-pipeline:first=backward")}
+    stale = {
+        text: plan_pipeline(text, training, machine).semantics for text in ("pipedream", "pipedream-2bw", "stale-pipeline:first=backward")
+    }
     assert stale["pipedream"]["staleness_by_stage"] == stale["pipedream"]["backward_staleness_by_stage"] == [3, 2, 1, 0]
     assert stale["pipedream"]["versions_by_stage"] == [4, 3, 2, 1]
     assert stale["pipedream-2bw"]["staleness_by_stage"] == stale["pipedream-2bw"]["backward_staleness_by_stage"] == [1] * 4
     assert stale["pipedream-2bw"]["versions_by_stage"] == [2] * 4
     assert stale["stale-pipeline:first=backward"]["staleness_by_stage"] == [5, 3, 1, 0], "one less, but for the last stage"
-    assert planned("gpipe", training, machine).semantics["staleness"] == 0
+    assert plan_pipeline("gpipe", training, machine).semantics["staleness"] == 0
     assert stale["pipedream"]["placement"] == "3-5-7", "of 8 equal layers, only the last one is not stale"
     assert stale["pipedream"]["stale_weights"] == 7 / 8
 
@@ -110,7 +112,7 @@ def test_other_pipelines_state_theirs():
 @pytest.mark.parametrize("pairs", [1, 2, 3])
 def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
     """M mini-batches take M + 2K cycles: the last tasks of the first one run 2K periods after it went in."""
-    plan = planned(f"stale-pipeline:on=simulated,stages={pairs + 1}", job("chain", 2), devices(1))
+    plan = plan_pipeline(f"stale-pipeline:on=simulated,stages={pairs + 1}", job("chain", 2), devices(1))
     assert max(task.lag for task in plan.tasks) == 2 * pairs
     assert {task.lag for task in plan.tasks if task.phase == UPDATE} == {2 * pairs - stage for stage in range(pairs + 1)}
 
@@ -120,7 +122,7 @@ def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
 def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, micro_batches):
     """The oracle runs each rank's actions in order, with the summed seconds of their ops, as an independent few lines."""
     machine = devices(stages)
-    plan = planned(f"{strategy}:microbatches={micro_batches}", job("chain", 16), machine)
+    plan = plan_pipeline(f"{strategy}:microbatches={micro_batches}", job("chain", 16), machine)
     model = costs(plan, machine)
     seconds = [cost.cold_s for cost in model.resolve(plan)]
 
@@ -177,5 +179,5 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
 )
 def test_unusable_options_are_one_line(strategy, fields, said):
     with pytest.raises(SchedcastError, match=said.replace("(", r"\(")) as caught:
-        planned(strategy, job("chain", **fields), this_cpu(devices=2))
+        plan_pipeline(strategy, job("chain", **fields), this_cpu(devices=2))
     assert "\n" not in str(caught.value)

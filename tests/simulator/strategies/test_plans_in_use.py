@@ -13,7 +13,7 @@ from simulator.model.job import Job
 from simulator.plan.check import PlanError
 from simulator.plan.dependencies import dependencies_of
 from simulator.strategies import registry as strategies
-from tests.support import mlp
+from tests.support.jobs import MLP, planned
 from tests.support.small_plans import forward_fused, machine
 
 MACHINE = load_machine("p100x4")
@@ -22,47 +22,46 @@ SLOWER = scaled(MACHINE, Scale(flops=0.3, memory=0.7, launch=5, link=0.1))
 INDEPENDENT = [strategy.name for strategy in strategies.every() if not strategy.uses_costs]
 
 
-def planned(job: Job, text: str, machine=MACHINE):
-    strategy, options = strategies.parse(text)
-    return strategy.plan(job, machine, CostModel(machine), options)
+def plan_of(job: Job, text: str, machine=MACHINE):
+    return planned(text, job, machine, CostModel(machine))
 
 
 def job() -> Job:
     """A job that has planned nothing."""
-    return Job(f"{mlp.__file__}:make", 8)
+    return Job(MLP, 8)
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_a_strategy_that_uses_no_costs_plans_the_same_for_every_speed_of_a_machine(name):
-    assert planned(job(), name, SLOWER) == planned(job(), name)
+    assert plan_of(job(), name, SLOWER) == plan_of(job(), name)
 
 
 def test_such_a_plan_is_made_once(monkeypatch):
     one = job()
-    plan = planned(one, "backward-fusion")
-    assert planned(one, "backward-fusion", SLOWER) is plan
-    assert planned(one, "backward-fusion:update_stream=on") is not plan
-    assert planned(one, "backward-fusion", load_machine("h100")) is not plan
-    assert planned(replace(one, batch=4), "backward-fusion") is not plan
-    assert planned(job(), "backward-fusion") is not plan, "another job may have read another version of the model's file"
+    plan = plan_of(one, "backward-fusion")
+    assert plan_of(one, "backward-fusion", SLOWER) is plan
+    assert plan_of(one, "backward-fusion:update_stream=on") is not plan
+    assert plan_of(one, "backward-fusion", load_machine("h100")) is not plan
+    assert plan_of(replace(one, batch=4), "backward-fusion") is not plan
+    assert plan_of(job(), "backward-fusion") is not plan, "another job may have read another version of the model's file"
 
 
 def test_a_plan_that_uses_costs_is_made_again_and_kept_if_it_is_equal():
     one = job()
-    plan = planned(one, "turbodl")
-    assert planned(one, "turbodl") is plan
+    plan = plan_of(one, "turbodl")
+    assert plan_of(one, "turbodl") is plan
     faster = scaled(MACHINE, Scale(flops=100, memory=100))
-    assert planned(one, "turbodl", faster) == planned(job(), "turbodl", faster)
+    assert plan_of(one, "turbodl", faster) == plan_of(job(), "turbodl", faster)
 
 
 def test_nothing_keeps_a_plan_that_is_not_in_use():
     one = job()
-    planned(one, "baseline")
+    plan_of(one, "baseline")
     assert not one.plans
 
 
 def test_what_follows_from_a_plan_is_derived_once():
-    plan = planned(job(), "baseline")
+    plan = plan_of(job(), "baseline")
     assert dependencies_of(plan, SLOWER) is dependencies_of(plan, MACHINE)
     assert resident_shares(plan, SLOWER) is resident_shares(plan, MACHINE)
     bigger = replace(MACHINE, memories=tuple(replace(memory, cache_bytes=memory.cache_bytes * 2) for memory in MACHINE.memories))
@@ -72,12 +71,12 @@ def test_what_follows_from_a_plan_is_derived_once():
 
 def test_other_processes_receive_the_plan_alone():
     one = job()
-    plan = planned(one, "baseline")
+    plan = plan_of(one, "baseline")
     dependencies_of(plan, MACHINE)
     plans, received = pickle.loads(pickle.dumps((one.plans, plan)))
     assert received == plan
     assert not plans
-    assert len(pickle.dumps(received)) == len(pickle.dumps(planned(job(), "baseline")))
+    assert len(pickle.dumps(received)) == len(pickle.dumps(plan_of(job(), "baseline")))
 
 
 def test_a_plan_that_was_valid_on_one_machine_is_checked_on_another():

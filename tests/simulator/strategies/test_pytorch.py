@@ -17,7 +17,7 @@ from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry
-from tests.support import mlp
+from tests.support.jobs import MLP
 from traces.documents.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
 from traces.errors import SchedcastError
 
@@ -64,14 +64,14 @@ def test_a_cpu_works_on_one_op_with_all_its_cores():
     (device,) = machine.for_pytorch.devices
     assert (device.threads, device.sms) == (sum(d.sms for d in machine.devices), 1)
     assert device.peak_flops == machine.devices[0].peak_flops
-    plan = plain_plan(Job(f"{mlp.__file__}:make", 4), machine)
+    plan = plain_plan(Job(MLP, 4), machine)
     assert plan.devices == (device.name,)
     assert all(key.endswith(f"@{device.threads}-threads") for key in plan.keys(machine))
 
 
 def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
     machine = split(load_machine("h100"), 2)
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     predicted = forecast(plain_plan(job, machine), machine, CostModel(machine), "graph")
     assert predicted.machine.devices[0].sms == 132
     assert predicted.timeline.mode == "eager"
@@ -86,7 +86,7 @@ def profile_of(plan: Plan, machine: Machine, loop: LoopCosts | None) -> Profile:
 
 def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
     """Per op 5 us of its own and 2 us more in forward, 1 us less in backward, and 1 us per view: the executor's 7 us do not count."""
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     plan = plain_plan(job, load_machine("h100"))
     loop = LoopCosts(forward_s=2e-6, backward_s=-1e-6, view_s=1e-6, update_s=10e-6, parameter_s=3e-6)
     profile = profile_of(plan, load_machine("h100"), loop)
@@ -102,7 +102,7 @@ def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
 
 def test_in_one_graph_per_step_the_host_launches_once():
     """Every op takes its 1 us and a gap between two nodes; what the host takes per op, 5 us and the loop's, does not count."""
-    job, machine = Job(f"{mlp.__file__}:make", 4), load_machine("h100")
+    job, machine = Job(MLP, 4), load_machine("h100")
     plan = plan_strategy("pytorch-graph", {}, job, machine, CostModel(machine))
     eager = plain_plan(job, machine)
     assert [task.name for task in plan.tasks] == [task.name for task in eager.tasks], "the ops are the user's own"
@@ -116,7 +116,7 @@ def test_in_one_graph_per_step_the_host_launches_once():
 def test_a_graph_needs_a_gpu():
     machine = this_cpu()
     with pytest.raises(SchedcastError, match="pytorch-graph needs a GPU, which this-cpu has not"):
-        plan_strategy("pytorch-graph", {}, Job(f"{mlp.__file__}:make", 4), machine, CostModel(machine))
+        plan_strategy("pytorch-graph", {}, Job(MLP, 4), machine, CostModel(machine))
     assert references(machine) == ("pytorch",)
     assert references(load_machine("h100")) == ("pytorch", "pytorch-graph")
 
@@ -124,7 +124,7 @@ def test_a_graph_needs_a_gpu():
 def test_without_a_profile_every_op_takes_the_assumed_time_of_the_loop():
     """6 us per launch, and 20 us more for each op of forward and backward; updates have no modules."""
     machine = load_machine("h100")
-    plan = plain_plan(Job(f"{mlp.__file__}:make", 4), machine)
+    plan = plain_plan(Job(MLP, 4), machine)
     launches = sum(task.body.launches for task in plan.tasks)
     ops = sum(task.phase != "update" for task in plan.tasks)
     predicted = forecast(plan, machine, CostModel(machine))
@@ -138,7 +138,7 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
     device = Device("cpu:0", "cpu", 1, {"fp32": 1e9}, "memory", task_overhead_s=1.0)
     together = Device("cpu", "cpu", 1, {"fp32": 2e9}, "memory", threads=2)
     machine = Machine("cpu", (device,), (memory,), plain=Machine("cpu", (together,), (memory,)))
-    job = Job(f"{mlp.__file__}:make", 4)
+    job = Job(MLP, 4)
     plan = plain_plan(job, machine)
     step_s = {
         added_s: forecast(
@@ -151,7 +151,7 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
 
 def test_costs_on_several_threads_are_at_most_those_of_one():
     machine = this_cpu()
-    plan = plan_strategy("baseline", {}, job := Job(f"{mlp.__file__}:make", 4), machine, CostModel(machine))
+    plan = plan_strategy("baseline", {}, job := Job(MLP, 4), machine, CostModel(machine))
     one = Stats.of([1.0])
     costs = {key: KeyCost(one, one, op_class="elementwise", flops=1.0, bytes=1.0) for key in plan.keys(machine)}
     model = CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=costs))

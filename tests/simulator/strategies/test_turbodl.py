@@ -12,8 +12,8 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.layers.graph import LayerGraph
 from simulator.plan.task import UPDATE
-from simulator.strategies import registry as strategies
 from tests.support import layered, tiny
+from tests.support.jobs import planned
 from traces.errors import SchedcastError
 
 ONE_LEVEL, FOUR_LEVELS = (replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=n),)) for n in (1, 4))
@@ -33,26 +33,22 @@ class FixedCosts:
         return Cost(op, seconds, seconds)
 
 
-def planned(text: str, factory: str = "chain", machine=None, costs=None, **fields):
-    strategy, options = strategies.parse(text)
+def plan_of(text: str, factory: str = "chain", machine=None, costs=None, **fields):
     machine = machine or tiny.gpu()
-    job = Job(f"{layered.__file__}:{factory}", 4, **fields)
-    plan = strategy.plan(job, machine, costs or CostModel(machine), options)
-    plan.validate(machine)
-    return plan
+    return planned(text, Job(f"{layered.__file__}:{factory}", 4, **fields), machine, costs or CostModel(machine))
 
 
 def spans(text: str, dx_s: float, dw_s: float, machine=None) -> dict[str, tuple[float, float]]:
     """Start and end of every backward product of one iteration."""
     machine, costs = machine or tiny.gpu(), FixedCosts(dx_s, dw_s)
-    plan = planned(text, machine=machine, costs=costs)
+    plan = plan_of(text, machine=machine, costs=costs)
     timeline = simulate(plan, machine, costs.resolve(plan), iterations=1)
     return {span.task.replace("/mm", ""): (span.start_s, span.end_s) for span in timeline.spans if "mm.d" in span.task}
 
 
 def step_s(text: str, dx_s: float, dw_s: float) -> float:
     costs = FixedCosts(dx_s, dw_s)
-    plan = planned(text, costs=costs)
+    plan = plan_of(text, costs=costs)
     return simulate(plan, tiny.gpu(), costs.resolve(plan)).step_s
 
 
@@ -89,7 +85,7 @@ def test_priorities_let_the_critical_path_go_first():
 
 @pytest.mark.parametrize(("machine", "levels"), [(ONE_LEVEL, (0, 0)), (load_machine("p100"), (-1, 0)), (FOUR_LEVELS, (-1, 0))])
 def test_priorities_of_a_chain(machine, levels):
-    plan = planned("turbodl", machine=machine)
+    plan = plan_of("turbodl", machine=machine)
     priorities = {task.name.partition(".")[2]: task.priority for task in plan.tasks if task.name in ("1/mm.dX", "1/mm.dW", "2/mm.dW")}
     assert (priorities["dX"], priorities["dW"]) == levels
 
@@ -105,13 +101,13 @@ def test_priorities_of_a_chain(machine, levels):
 )
 def test_priorities_of_paths_and_roles(options, levels, expected):
     machine = replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=levels),))
-    plan = planned(f"turbodl{options}", "six", machine)
+    plan = plan_of(f"turbodl{options}", "six", machine)
     of = {(task.layer, task.name[-2:]): task.priority for task in plan.tasks}
     assert {layer: tuple(of[layer, role] for role in ("dX", "dW", "dB")) for layer in expected} == expected
 
 
 def test_the_papers_example_takes_nine_streams():
-    plan = planned("turbodl", "six")
+    plan = plan_of("turbodl", "six")
     assert sorted({task.stream for task in plan.tasks}) == list(range(9))
     streams = {(task.layer, task.name[-2:]): task.stream for task in plan.tasks}
     assert {layer: streams[layer, "dX"] for layer in ("fork", "long1", "long2", "merge") if layer != "fork"} == dict.fromkeys(
@@ -121,13 +117,12 @@ def test_the_papers_example_takes_nine_streams():
     assert streams["fork", "dW"] == streams["fork", "dB"] == streams["fork", "te"] == 0  # the next iteration waits for these first
     assert streams["long1", "dW"] == 1
     assert streams["long1", "dB"] == 2
-    assert {task.stream for task in planned("turbodl:async=off", "six").tasks} == {0, 1, 2}
+    assert {task.stream for task in plan_of("turbodl:async=off", "six").tasks} == {0, 1, 2}
 
 
 def test_a_chain_takes_three_streams():
     machine = load_machine("p100")
-    strategy, options = strategies.parse("turbodl")
-    plan = strategy.plan(Job("vgg16", 2, 32), machine, CostModel(machine), options)
+    plan = planned("turbodl", Job("vgg16", 2, 32), machine, CostModel(machine))
     assert {task.stream for task in plan.tasks} == {0, 1, 2}
 
 
@@ -140,31 +135,31 @@ def test_the_dependency_distance_of_a_chain():
 
 
 def test_a_less_urgent_path_waits_for_the_urgent_one_if_there_are_too_few_levels():
-    after = {task.name: task.after for task in planned("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
+    after = {task.name: task.after for task in plan_of("turbodl:fallback=sync", "six", load_machine("p100")).tasks if task.after}
     assert set(after) == {"middle/mm.dX", "short/mm.dX"}
     assert "long2/mm.dX" in {name for names in after.values() for name in names}
-    assert not [task for task in planned("turbodl:fallback=sync", "six", FOUR_LEVELS).tasks if task.after]
-    assert not [task for task in planned("turbodl:fallback=order", "six", load_machine("p100")).tasks if task.after]
+    assert not [task for task in plan_of("turbodl:fallback=sync", "six", FOUR_LEVELS).tasks if task.after]
+    assert not [task for task in plan_of("turbodl:fallback=order", "six", load_machine("p100")).tasks if task.after]
 
 
 def test_updates():
-    names = [task.name for task in planned("turbodl").tasks if task.phase == UPDATE]
+    names = [task.name for task in plan_of("turbodl").tasks if task.phase == UPDATE]
     assert names == ["0/update", "1/update", "2/update"]  # in the order in which the next forward needs them
-    assert [task.name for task in planned("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
-    assert [task.name for task in planned("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
-    called = [task for task in planned("turbodl:update=callback").tasks if task.phase == UPDATE]
+    assert [task.name for task in plan_of("turbodl:fuse=backward").tasks if task.phase == UPDATE] == ["2/update", "1/update", "0/update"]
+    assert [task.name for task in plan_of("turbodl:async=off").tasks if task.phase == UPDATE] == ["update"]
+    called = [task for task in plan_of("turbodl:update=callback").tasks if task.phase == UPDATE]
     assert [task.name for task in called] == [f"{i}/{what}" for i in range(3) for what in ("callback", "update")]
     assert all(a.stream == b.stream for a, b in zip(called[::2], called[1::2], strict=True))
 
 
 def test_clipping_needs_all_gradients():
-    assert planned("turbodl", clip_norm=1.0)
+    assert plan_of("turbodl", clip_norm=1.0)
     with pytest.raises(SchedcastError, match="turbodl:fuse=backward cannot clip"):
-        planned("turbodl:fuse=backward", clip_norm=1.0)
+        plan_of("turbodl:fuse=backward", clip_norm=1.0)
 
 
 def test_gradients_of_micro_batches_are_added_on_the_stream_of_the_gradient():
-    plan = planned("turbodl", "six", accumulate=2)
+    plan = plan_of("turbodl", "six", accumulate=2)
     added = {task.name: task.stream for task in plan.tasks if "accumulate" in task.name}
     assert added["long1.weight/accumulate@1"] == 1
     assert added["long1.bias/accumulate@1"] == 2
@@ -182,23 +177,23 @@ def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
 
 
 def test_groups_of_a_convolution_have_separate_streams():
-    plan = planned("turbodl", "grouped")
+    plan = plan_of("turbodl", "grouped")
     of = {task.name: task for task in plan.tasks}
     assert [of[f"2/convolution_backward.dX/group{g}"].stream for g in (0, 1)] == [0, 3]
     assert [of[f"2/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [1, 4]
     assert [of[f"0/convolution_backward.dW/group{g}"].stream for g in (0, 1)] == [0, 3]  # the first layer's are critical
     assert of["2/convolution/join"].reads[1].shape == (4, 4, 6, 6)
     assert not [name for name in of if "group" in name and name.startswith("1/")]  # depthwise: not split
-    whole = {task.name for task in planned("turbodl:groups=off", "grouped").tasks}
+    whole = {task.name for task in plan_of("turbodl:groups=off", "grouped").tasks}
     assert not [name for name in whole if "group" in name]
-    flops = [sum(task.body.flops for task in planned(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
+    flops = [sum(task.body.flops for task in plan_of(text, "grouped").tasks if "conv" in task.name) for text in ("baseline", "turbodl")]
     assert flops[0] == flops[1]
 
 
 @pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", "turbodl:fuse=backward,fallback=sync"])
 def test_groups_and_barriers_change_no_number(text, two_cores, backend):
     job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
-    plan = planned(text, "grouped", two_cores, precision="fp64")
+    plan = plan_of(text, "grouped", two_cores, precision="fp64")
     built = job.build()
     error = compare(job, built, plan, backend, Expected.of(job, built))
     assert max(error.max_grad_error, error.max_param_error) <= 1e-12

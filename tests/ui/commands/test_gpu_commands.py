@@ -10,8 +10,8 @@ import pytest
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.placement import Placement
 from simulator.model.job import Job
-from tests.support import mlp
 from tests.support.gpu_testbeds import QUICK, hard_gpu, measured_profile
+from tests.support.jobs import MLP
 from traces.documents.comparison import Validation
 from traces.documents.profile import Profile
 from traces.documents.profile_files import default_path
@@ -38,7 +38,7 @@ def gpu(monkeypatch, tmp_path, measured):
 
 
 def job() -> Job:
-    return Job(f"{mlp.__file__}:make", 4)
+    return Job(MLP, 4)
 
 
 def printed(capfd) -> dict:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.places import SUPPORT
+from tests.support.jobs import MLP
 from tests.support.refusals import refused
 from traces.errors import SchedcastError
 from ui.commands.schedules import opened
@@ -41,7 +41,7 @@ def test_any_order_that_can_run_computes_what_plain_training_does(schedcast, fil
 
 def test_a_validation_follows_a_schedule(schedcast, file):
     file.write_text(SPLIT)
-    job = ("--model", f"{SUPPORT / 'mlp.py'}:make", "--batch", 8, "--devices", 2, "--strategy", "1f1b")
+    job = ("--model", MLP, "--batch", 8, "--devices", 2, "--strategy", "1f1b")
     done = schedcast.call("validate", *job, "--schedule", file, "--quick", "--json")
     assert done.status == 0, done.err
     rows = {row["strategy"]: row for row in done.document["results"]}
@@ -49,7 +49,7 @@ def test_a_validation_follows_a_schedule(schedcast, file):
     assert rows["1f1b"]["options"]["schedule"] == str(file)
 
 
-TASKS = ("--model", f"{SUPPORT / 'mlp.py'}:make", "--batch", 8, "--optimizer", "momentum:for")
+TASKS = ("--model", MLP, "--batch", 8, "--optimizer", "momentum:for")
 
 
 def edited(file, before: str, after: str) -> None:

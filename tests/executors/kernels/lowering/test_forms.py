@@ -25,6 +25,7 @@ from simulator.plan.bodies.oplist import OpList, Step
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from tests.support.places import SUPPORT
 
 MODELS = SUPPORT / "user_models"
@@ -62,8 +63,7 @@ def test_different_masks_give_a_large_error(two_cores, backend, monkeypatch):
     forms = Forms(cuda=True, seed=lambda value: torch.manual_seed(value % 1000))
     built = job.build()
     monkeypatch.setattr("executors.cpu.backend.Binding", partial(Binding, forms=forms))
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, two_cores, None, options)
+    plan = planned("baseline", job, two_cores)
     assert compare(job, built, plan, backend, Expected.of(job, built)).max_grad_error > 1e-3
 
 
@@ -183,8 +183,7 @@ def test_every_kind_of_batch_norm(tmp_path, two_cores, backend, monkeypatch):
 
 def test_results_saved_by_batch_norm_are_freed_by_its_backward(two_cores):
     job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4)
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, two_cores, None, options)
+    plan = planned("baseline", job, two_cores)
     built = job.build()
     tensors = job_tensors(job, built, job.graph())
     binding = Binding(plan, tensors, lambda _: torch.device("cpu"), 0, KEYED)
@@ -203,8 +202,7 @@ def test_results_saved_by_batch_norm_are_freed_by_its_backward(two_cores):
 
 def test_a_batch_norm_backward_without_its_forward_runs_the_forward_once(two_cores):
     job = Job(f"{MODELS / 'tied_cnn'}.py:make", 4, precision="fp64")
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, two_cores, None, options)
+    plan = planned("baseline", job, two_cores)
     task = next(task for task in plan.tasks if "native_batch_norm_backward" in task.name)
     tensors = {o.value: torch.rand(o.shape, dtype=torch.float64) + 0.5 for o in task.inputs}
     x, mean, invstd = (task.inputs[i].value for i in (1, 5, 6))
@@ -291,9 +289,8 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
     if form == "math":
         monkeypatch.setattr(attention, "choice", lambda call: "math")
     monkeypatch.setattr("calibrate.cpu.sampler.compile_alone", lambda *arguments: compile_alone(*arguments[:4], forms=KEYED))
-    strategy, options = strategies.parse("baseline")
     for source in (attends, f"{MODELS / 'tied_cnn'}.py:make"):
-        plan = strategy.plan(Job(source, 4), two_cores, None, options)
+        plan = planned("baseline", Job(source, 4), two_cores)
         sampler = Sampler(backend)
         keys = {task.name: task for task in plan.tasks}
         sampler.add(plan, keys)

@@ -9,8 +9,8 @@ from executors.kernels.lowering import recurrent
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.ops.recurrent import steps
-from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
+from tests.support.jobs import planned
 
 
 def run_on_cpu(x, weights, stride, buffer, h0, c0, mode, hidden, *_):
@@ -36,8 +36,7 @@ def cudnn(monkeypatch):
 def test_a_plan_with_cudnns_forward_trains_as_pytorch_does(cudnn, model, mode, strategy):
     """Weights are copied to cuDNN's buffer in every step, and flattened once."""
     job, machine = Job(model, 3, image_size=9, precision="fp64", optimizer="adam"), load_machine("h200")
-    module, options = strategies.parse(strategy)
-    plan, built, gpu = module.plan(job, machine, None, options), job.build(), FakeGpu()
+    plan, built, gpu = planned(strategy, job, machine), job.build(), FakeGpu()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
         numerics = compare(job, built, plan, backend, Expected.of(job, built, 3, backend), 3)
@@ -52,8 +51,7 @@ def test_a_layer_that_cudnn_refuses_runs_step_by_step_with_a_warning(cudnn, monk
 
     monkeypatch.setattr(recurrent, "_run_cudnn", refuse)
     job, machine = Job("rnn_bitstream", 3, image_size=9, precision="fp64"), load_machine("h200")
-    module, options = strategies.parse("baseline")
-    plan, built, gpu = module.plan(job, machine, None, options), job.build(), FakeGpu()
+    plan, built, gpu = planned("baseline", job, machine), job.build(), FakeGpu()
     backend = CudaBackend(machine, gpu, "eager")
     with gpu:
         numerics = compare(job, built, plan, backend, Expected.of(job, built, 3, backend), 3)

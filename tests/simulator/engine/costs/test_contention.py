@@ -16,8 +16,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
-from tests.support import mlp, tiny
+from tests.support import tiny
+from tests.support.jobs import MLP, planned
 from traces.documents.profile import Contention, CoRun, KeyCost, Profile, Stats
 
 PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
@@ -162,11 +162,6 @@ def test_two_lanes_are_never_faster_for_slowing_each_other_down(tasks, factors):
     assert simulate(plan, machine, costs, iterations=2, pair_multipliers=factors).step_s >= alone.step_s * (1 - 1e-9)
 
 
-def planned(machine, text):
-    strategy, options = strategies.parse(text)
-    return strategy.plan(Job(f"{mlp.__file__}:make", 4), machine, None, options)
-
-
 def calibrated(plan, machine, known=None, seconds=1e-3) -> Profile:
     """A profile in which every task of the plan takes `seconds`."""
     stats = Stats(seconds, seconds, seconds, seconds, 8)
@@ -176,7 +171,7 @@ def calibrated(plan, machine, known=None, seconds=1e-3) -> Profile:
 def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two_cores):
     slow = Contention(multipliers={f"{a}|{b}": 2.0 for a in (COMPUTE, MEMORY, UPDATE) for b in (COMPUTE, MEMORY, UPDATE)})
     for text, longer in (("backward-fusion:update_stream=on", True), ("backward-fusion", False)):
-        plan = planned(two_cores, text)
+        plan = planned(text, Job(MLP, 4), two_cores)
         without, with_ones, with_twos = (
             forecast(plan, two_cores, CostModel(two_cores, calibrated(plan, two_cores, known))).timeline.step_s
             for known in (None, Contention(multipliers={"compute|compute": 1.0}), slow)
@@ -186,7 +181,7 @@ def test_a_forecast_uses_the_profiles_multipliers_where_lanes_share_a_memory(two
 
 
 def test_on_a_cpu_with_multipliers_tasks_draw_no_bandwidth(two_cores):
-    plan = planned(two_cores, "backward-fusion:update_stream=on")
+    plan = planned("backward-fusion:update_stream=on", Job(MLP, 4), two_cores)
     shares = [
         max(cost.memory_share for cost in CostModel(two_cores, calibrated(plan, two_cores, known, 1e-9)).resolve(plan))
         for known in (None, Contention(multipliers={"small|small": 1.1}))
@@ -198,7 +193,7 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
     monkeypatch.setattr(co_run_contention, "ROUNDS", 2)
     monkeypatch.setattr(co_run_contention, "FEWEST", 2)
     monkeypatch.setattr(contention, "SMALL_S", 100.0)  # all tasks count as short, however busy the machine is
-    one, two = (planned(two_cores, text) for text in ("backward-fusion", "backward-fusion:update_stream=on"))
+    one, two = (planned(text, Job(MLP, 4), two_cores) for text in ("backward-fusion", "backward-fusion:update_stream=on"))
     profile = calibrated(two, two_cores, seconds=1e-5)
     costs = dict(profile.costs)
     assert not learn_contention([one], two_cores, profile)
@@ -222,7 +217,7 @@ def test_a_pair_without_suitable_tasks_is_not_measured_again(two_cores, monkeypa
     monkeypatch.setattr(co_run_contention, "ROUNDS", 1)
     monkeypatch.setattr(co_run_contention, "FEWEST", 1)
     monkeypatch.setattr(co_run_contention, "group_of", lambda op_class, seconds, kind: "another")
-    plan = planned(two_cores, "backward-fusion:update_stream=on")
+    plan = planned("backward-fusion:update_stream=on", Job(MLP, 4), two_cores)
     profile = calibrated(plan, two_cores, seconds=1e-3)  # the profile calls the tasks long; measured, they are of another group
     assert learn_contention([plan], two_cores, profile)
     assert profile.contention.co_runs == []

@@ -15,7 +15,7 @@ from simulator.plan.bodies.update import Update
 from simulator.plan.task import BACKWARD, Task
 from simulator.predict.forecast import forecast_strategy
 from simulator.predict.intervals import Z_90
-from tests.support import mlp
+from tests.support.jobs import MLP
 from tests.support.own_profiles import profile_with
 from tests.support.small_plans import mm, plan_of, sgd, value
 
@@ -85,7 +85,7 @@ def test_it_takes_time_of_the_task_that_allocates():
 
 
 def test_only_plain_pytorch_has_it_and_all_of_it_is_wrong_together():
-    job = Job(f"{mlp.__file__}:make", 6)
+    job = Job(MLP, 6)
     profile = profile_with(1.0, job)
     machine = this_cpu(profile)
     seconds, intervals = {}, {}

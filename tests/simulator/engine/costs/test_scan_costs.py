@@ -7,14 +7,13 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
 
 
 def tasks_of(strategy: str, machine: str, model: str = "rnn_bitstream", steps: int = 40) -> list:
     """The tasks of a scan and of its Jacobians for 4 samples."""
-    chosen, options = strategies.parse(strategy)
-    plan = chosen.plan(Job(model, 4, image_size=steps), load_machine(machine), None, options)
+    plan = planned(strategy, Job(model, 4, image_size=steps), load_machine(machine))
     return [task for task in plan.tasks if task.body.kind in ("scan-level", "jacobian-values")]
 
 

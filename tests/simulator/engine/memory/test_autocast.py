@@ -5,14 +5,13 @@ from simulator.engine.memory.over_time import carried_bytes
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
-from simulator.strategies import registry as strategies
 from tests.support import mlp
+from tests.support.jobs import planned
 
 
 def forecast_of(model, batch, precision):
     job, machine = Job(model, batch, precision=precision), load_machine("a100")
-    strategy, options = strategies.parse("baseline")
-    return forecast(strategy.plan(job, machine, None, options), machine, CostModel(machine))
+    return forecast(planned("baseline", job, machine), machine, CostModel(machine))
 
 
 def test_the_cast_of_a_weight_is_held_until_the_gradient_by_the_layers_input_is_known():

@@ -8,9 +8,9 @@ from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
 from traces.errors import SchedcastError
 
 
@@ -61,9 +61,8 @@ def test_softmax_computes_in_float32_on_a_gpu_alone():
 
 
 def test_parameters_gradients_and_updates_are_float32():
-    job, machine = Job(f"{mlp.__file__}:make", 4, precision="amp"), core_groups(1)
-    strategy, options = strategies.parse("baseline")
-    plan = strategy.plan(job, machine, None, options)
+    job, machine = Job(MLP, 4, precision="amp"), core_groups(1)
+    plan = planned("baseline", job, machine)
     (update,) = (task for task in plan.tasks if task.phase == "update")
     assert {operand.dtype for operand in update.inputs} == {"float32"}
 

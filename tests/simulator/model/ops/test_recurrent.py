@@ -34,6 +34,7 @@ from simulator.plan.task import Task
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support import sequence_models
+from tests.support.jobs import planned
 from traces.documents.profile import Identity, Profile
 from traces.errors import SchedcastError, UnusableFileError
 
@@ -201,18 +202,17 @@ def recurrent_tasks(plan: Plan) -> list[Task]:
     return [task for task in plan.tasks if getattr(task.body, "target", "").startswith("schedcast.")]
 
 
-def planned(model: str, machine, strategy: str = "baseline", image_size: int = 12, **fields) -> tuple[Job, Plan]:
+def job_and_plan(model: str, machine, strategy: str = "baseline", image_size: int = 12, **fields) -> tuple[Job, Plan]:
     """The job and the plan of a built-in model, or of "lstm", on a sequence of `image_size` steps."""
     own = model == "lstm"
     job = Job(f"{sequence_models.__file__}:lstm{image_size}" if own else model, 4, None if own else image_size, **fields)
-    chosen, options = strategies.parse(strategy)
-    return job, chosen.plan(job, machine, None, options)
+    return job, planned(strategy, job, machine)
 
 
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features", "lstm"])
 def test_launches_are_the_ops_that_a_task_issues(model, two_cores):
     for steps in (8, 32):
-        _, plan = planned(model, two_cores, image_size=steps)
+        _, plan = job_and_plan(model, two_cores, image_size=steps)
         for task in recurrent_tasks(plan):
             run = compile_alone(task, plan, fill(task, plan, OperandPool()), lambda _: torch.device("cpu"))
             with Counted() as counted:
@@ -222,7 +222,7 @@ def test_launches_are_the_ops_that_a_task_issues(model, two_cores):
 
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_operands_of_a_long_sequence_stay_finite(model, two_cores):
-    _, plan = planned(model, two_cores, image_size=500)
+    _, plan = job_and_plan(model, two_cores, image_size=500)
     for task in recurrent_tasks(plan):
         compiled = compile_alone(task, plan, fill(task, plan, OperandPool()), lambda _: torch.device("cpu"))
         compiled.run(compiled.instance)
@@ -234,7 +234,7 @@ def test_operands_of_a_long_sequence_stay_finite(model, two_cores):
 def test_the_guessed_cost_is_a_line_in_the_number_of_steps(model, two_cores):
     costs = {}
     for steps in (100, 150, 200):
-        _, plan = planned(model, two_cores, image_size=steps)
+        _, plan = job_and_plan(model, two_cores, image_size=steps)
         costs[steps] = [CostModel(two_cores).cost(task) for task in recurrent_tasks(plan)]
     for first, second, third in zip(*costs.values(), strict=True):
         assert first.source == GUESSED
@@ -249,12 +249,12 @@ def test_an_unmeasured_length_costs_in_proportion_to_the_measured_ones(model, tw
     profile = Profile(identity=Identity(kind="cpu", cpu="toy", cores=2))
     samples = {}
     for steps in (10, 20, 40, 80):
-        for task in recurrent_tasks(planned(model, two_cores, image_size=steps)[1]):
+        for task in recurrent_tasks(job_and_plan(model, two_cores, image_size=steps)[1]):
             seconds = launch_s[task.body.target.split(".")[1]] * task.body.launches
             samples[cost_key(task, two_cores)] = Samples(task, [seconds] * 3, [seconds] * 3, [seconds / 2] * 3)
     store_samples(samples, {}, profile)
     for steps in (30, 250):
-        for task in recurrent_tasks(planned(model, two_cores, image_size=steps)[1]):
+        for task in recurrent_tasks(job_and_plan(model, two_cores, image_size=steps)[1]):
             cost, seconds = CostModel(two_cores, profile).cost(task), launch_s[task.body.target.split(".")[1]] * task.body.launches
             assert cost.source == FITTED
             assert cost.warm_s == pytest.approx(seconds, rel=0.1)
@@ -262,7 +262,7 @@ def test_an_unmeasured_length_costs_in_proportion_to_the_measured_ones(model, tw
 
 
 def test_a_list_of_ops_has_the_launches_of_all(two_cores):
-    forward, backward = recurrent_tasks(planned("rnn_bitstream", two_cores, image_size=8)[1])
+    forward, backward = recurrent_tasks(job_and_plan("rnn_bitstream", two_cores, image_size=8)[1])
     steps = tuple(Step(task.body, task.reads, task.writes) for task in (forward, backward))
     assert OpList((*steps, Step(OpCall("aten.relu.default")))).launches == forward.body.launches + backward.body.launches + 1
 
@@ -270,7 +270,7 @@ def test_a_list_of_ops_has_the_launches_of_all(two_cores):
 @pytest.mark.parametrize("strategy", [name for name in strategies.names(1) if name != "bppsa"])  # bppsa: test_bppsa.py
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features", "lstm"])
 def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_cores, backend):
-    job, plan = planned(model, two_cores, strategy, image_size=12, precision="fp64", accumulate=2 - ("turbodl" in strategy))
+    job, plan = job_and_plan(model, two_cores, strategy, image_size=12, precision="fp64", accumulate=2 - ("turbodl" in strategy))
     built = job.build()
     numerics = compare(job, built, plan, backend, Expected.of(job, built))
     assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10
@@ -280,7 +280,7 @@ def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_c
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_on_a_simulated_gpu_the_numbers_are_those_of_plain_pytorch(model, mode):
     machine = load_machine("h200")
-    job, plan = planned(model, machine, "turbodl", image_size=6, precision="fp64")
+    job, plan = job_and_plan(model, machine, "turbodl", image_size=6, precision="fp64")
     built = job.build()
     gpu = FakeGpu()
     backend = CudaBackend(machine, gpu, mode)
@@ -290,13 +290,13 @@ def test_on_a_simulated_gpu_the_numbers_are_those_of_plain_pytorch(model, mode):
 
 def test_a_plan_comes_back_from_json(two_cores):
     for strategy in ("baseline", "turbodl"):
-        _, plan = planned("gru_features", two_cores, strategy, image_size=8)
+        _, plan = job_and_plan("gru_features", two_cores, strategy, image_size=8)
         assert load(json.loads(json.dumps(dump(plan)))) == plan
         assert [task.body.launches > 8 for task in recurrent_tasks(plan)] == [True, True]
 
 
 def test_a_plan_with_absurd_launches_is_damaged(two_cores):
-    document = dump(planned("rnn_bitstream", two_cores, image_size=8)[1])
+    document = dump(job_and_plan("rnn_bitstream", two_cores, image_size=8)[1])
     (task,) = (task for task in document["segments"][0]["tasks"] if task["body"].get("target") == "schedcast.rnn.default")
     for launches in (-1, 10**400):
         task["body"]["launches"] = launches

@@ -13,7 +13,7 @@ from simulator.model.workloads import registry as workloads
 from simulator.model.workloads.networks.chains import TwoTowerAlexNet
 from simulator.model.workloads.networks.shortcuts import padded_shortcut
 from simulator.model.workloads.networks.transformer import Transformer
-from simulator.strategies import registry as strategies
+from tests.support.jobs import planned
 from traces.errors import SchedcastError, UnknownNameError
 
 #: What a pretrained-weights page or the paper prints. The Transformer's 65 million is rounded, and counts its vocabulary as about 37,000.
@@ -225,8 +225,7 @@ def test_branches_and_grouped_convolutions_train_as_in_plain_pytorch(factory, st
     (tmp_path / "few_classes.py").write_text(FEW_CLASSES)
     job = Job(f"{tmp_path / 'few_classes.py'}:{factory}", 2, precision="fp64")
     built = job.build()
-    found, options = strategies.parse(strategy)
-    error = compare(job, built, found.plan(job, two_cores, None, options), backend, Expected.of(job, built))
+    error = compare(job, built, planned(strategy, job, two_cores), backend, Expected.of(job, built))
     assert max(error.max_grad_error, error.max_param_error) <= 1e-10
 
 

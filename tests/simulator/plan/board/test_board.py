@@ -17,6 +17,7 @@ from simulator.plan.task import UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp, tiny
+from tests.support.jobs import planned
 from tests.support.plan_meaning import computed
 from tests.support.random_plans import plans
 
@@ -160,8 +161,7 @@ def test_an_order_is_refused_exactly_if_it_computes_something_else(plan, rng):
 def test_orders_that_are_accepted_train_exactly_as_the_strategys_own(strategy, two_cores, backend):
     """Many random moves, of which those that break a hazard are taken back."""
     job = Job(f"{mlp.__file__}:normalised", 4, optimizer="momentum", form="for", precision="fp64")
-    chosen, options = strategies.parse(strategy)
-    board = Board(chosen.plan(job, two_cores, None, options), two_cores)
+    board = Board(planned(strategy, job, two_cores), two_cores)
     rng, refused, order = random.Random(strategy), 0, board.own
     for _ in range(60):
         task, before = rng.sample([entry.task for entry in order.entries], 2)

@@ -12,12 +12,12 @@ from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.json import dump, load
-from simulator.plan.plan import Plan
 from simulator.plan.task import TRANSFER, UPDATE
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
 from simulator.strategies.pipeline.of_plan import schedule_of
 from simulator.strategies.pipeline.orders import one_f_one_b
 from tests.support import staged_models
+from tests.support.pipeline_plans import plan_pipeline
 
 HERE = this_cpu(devices=2)
 
@@ -26,14 +26,8 @@ def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
 
 
-def planned(strategy: str, training: Job, machine: Machine = HERE) -> Plan:
-    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
-
-
 def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
-    plan = planned("1f1b:microbatches=4,granularity=stage", job("chain"))
+    plan = plan_pipeline("1f1b:microbatches=4,granularity=stage", job("chain"), HERE)
     actions = [task for task in plan.tasks if task.phase not in (TRANSFER, UPDATE)]
     assert [task.name for task in actions if task.device == "cpu:0" and task.phase == "forward"] == ["0F0", "0F1", "0F2", "0F3"]
     assert {task.layer for task in actions if task.device == "cpu:1"} == {"stage 1"}
@@ -47,7 +41,7 @@ def test_numbers_do_not_change(strategy, model):
     """The residual model has dropout, batch-norm and ops in place."""
     training, backend = job(model, optimizer="adam"), CpuBackend(HERE)
     built = training.build()
-    plan = planned(f"{strategy}granularity=stage", training)
+    plan = plan_pipeline(f"{strategy}granularity=stage", training, HERE)
     numerics = compare(training, built, plan, backend, References(training, built, 4, backend).of(plan), 4)
     assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
 
@@ -65,7 +59,7 @@ def test_steps_take_as_long_within_a_percent(model, strategy, machine):
     costs = CostModel(machine)
     step_s, tasks = [], []
     for granularity in ("op", "stage"):
-        plan = planned(f"{strategy}:microbatches=8,granularity={granularity}", Job(model, 64), machine)
+        plan = plan_pipeline(f"{strategy}:microbatches=8,granularity={granularity}", Job(model, 64), machine)
         step_s.append(simulate(plan, machine, costs.resolve(plan)).step_s)
         tasks.append(sum(task.phase != TRANSFER for task in plan.tasks))
     assert step_s[1] == pytest.approx(step_s[0], rel=0.01)
@@ -76,6 +70,6 @@ def test_the_executor_holds_as_much_as_predicted():
     """Values inside a list are freed after their last use, and count as scratch."""
     training, backend = job("chain", 1 << 15), CpuBackend(HERE)
     tensors = job_tensors(training, training.build(), training.graph())
-    plan = planned("gpipe:microbatches=4,granularity=stage", training)
+    plan = plan_pipeline("gpipe:microbatches=4,granularity=stage", training, HERE)
     timeline = forecast(plan, HERE, CostModel(HERE)).timeline
     assert max(backend.peak_bytes(plan, tensors).values()) == pytest.approx(max(d.peak_bytes for d in timeline.devices), rel=0.1)

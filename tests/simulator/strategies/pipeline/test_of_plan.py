@@ -4,16 +4,15 @@ import pytest
 
 from simulator.model.job import Job
 from simulator.strategies import interleaved_1f1b
-from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.of_plan import schedule_of
 from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
 from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
 from tests.support.places import SUPPORT
 from tests.support.torch_orders import runtime, simulated
 from traces.errors import SchedcastError
 
-MLP = f"{SUPPORT / 'mlp.py'}:make"
 ORDERS = {
     "gpipe": gpipe.order(2, 4),
     "1f1b": one_f_one_b.order(2, 4),
@@ -21,19 +20,18 @@ ORDERS = {
 }
 
 
-def planned(spec: str, model: str = MLP):
-    strategy, options = strategies.parse(spec)
-    return strategy.plan(Job(model, 8), core_groups(), None, options)
+def plan_of(spec: str, model: str = MLP):
+    return planned(spec, Job(model, 8), core_groups())
 
 
 @pytest.mark.parametrize("spec", ORDERS)
 def test_every_action_is_found_again(spec):
-    assert schedule_of(planned(spec)) == ORDERS[spec]
+    assert schedule_of(plan_of(spec)) == ORDERS[spec]
 
 
 @pytest.mark.parametrize("spec", ["gpipe", "1f1b", "interleaved-1f1b:per_device=1", "zero-bubble", "zero-bubble:memory=free"])
 def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
-    schedule = schedule_of(planned(spec))
+    schedule = schedule_of(plan_of(spec))
     path = tmp_path / "schedule.csv"
     path.write_text(grid_csv.write(schedule))
     loaded = runtime(schedule)
@@ -43,13 +41,13 @@ def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
 
 def test_a_first_layer_has_no_gradient_by_its_input_but_a_place_in_the_schedule():
     """What stage 0 computes in its backward is all by its weights; torch's runtime expects both halves."""
-    plan = planned("zero-bubble:microbatches=2,placement=1", f"{SUPPORT / 'mlp.py'}:wide")
+    plan = plan_of("zero-bubble:microbatches=2,placement=1", f"{SUPPORT / 'mlp.py'}:wide")
     assert "0I0" not in {task.action for task in plan.tasks}
     assert [str(action) for action in schedule_of(plan).ranks[0]] == ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"]
 
 
 def test_plans_that_follow_no_schedule():
     with pytest.raises(SchedcastError, match="pipedream works on several steps at once"):
-        schedule_of(planned("pipedream"))
+        schedule_of(plan_of("pipedream"))
     with pytest.raises(SchedcastError, match=r"the plan of baseline follows no schedule .* has no actions"):
-        schedule_of(planned("baseline"))
+        schedule_of(plan_of("baseline"))

@@ -13,23 +13,18 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER
-from simulator.predict.forecast import forecast, plan_strategy
+from simulator.predict.forecast import forecast
 from simulator.strategies.pipeline.of_plan import schedule_of
 from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
 from simulator.strategies.pipeline.rematerialize import at_once
 from tests.support import staged_models
+from tests.support.pipeline_plans import plan_pipeline
 
 MACHINE = this_cpu(devices=2)
 
 
 def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
-
-
-def planned(strategy: str, training: Job, machine=MACHINE) -> Plan:
-    plan = plan_strategy(strategy, {}, training, machine, CostModel(machine))
-    plan.validate(machine)
-    return plan
 
 
 def again(plan: Plan) -> list[str]:
@@ -42,7 +37,7 @@ def test_numbers_do_not_change(strategy, model):
     """The residual model has batch-norm, whose running statistics must change once, dropout, and ops in place."""
     training, backend = job(model, optimizer="adam"), CpuBackend(MACHINE)
     built = training.build()
-    plan = planned(strategy + (",rematerialize=on" if ":" in strategy else ":rematerialize=on"), training)
+    plan = plan_pipeline(strategy + (",rematerialize=on" if ":" in strategy else ":rematerialize=on"), training, MACHINE)
     assert again(plan)
     numerics = compare(training, built, plan, backend, References(training, built, 4, backend).of(plan), 4)
     assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
@@ -54,7 +49,7 @@ def test_buffers_end_as_they_do_without_it():
     tensors = job_tensors(training, training.build(), training.graph())
     ends = []
     for option in ("off", "on"):
-        plan = planned(f"gpipe:rematerialize={option}", training)
+        plan = plan_pipeline(f"gpipe:rematerialize={option}", training, MACHINE)
         run = execute(plan, tensors, backend, steps=3)
         ends.append({name: run.tensors[name] for name, value in plan.values.items() if value.kind == BUFFER})
     assert any("running_mean" in name for name in ends[0])
@@ -65,7 +60,7 @@ def test_buffers_end_as_they_do_without_it():
 def test_a_forward_is_repeated_unless_its_backward_follows_at_once(strategy, repeats):
     """Of two stages with four micro-batches: all of them under gpipe; under 1F1B not those of the last stage."""
     training = job("chain")
-    plan = planned(f"{strategy}:microbatches=4,rematerialize=on", training)
+    plan = plan_pipeline(f"{strategy}:microbatches=4,rematerialize=on", training, MACHINE)
     actions = {task.action for task in plan.tasks if "R" in task.action}
     assert len(actions) == repeats
     order = {"gpipe": gpipe.order, "1f1b": one_f_one_b.order}[strategy](2, 4)
@@ -74,7 +69,7 @@ def test_a_forward_is_repeated_unless_its_backward_follows_at_once(strategy, rep
 
 
 def test_dropout_is_not_repeated_and_batch_norm_leaves_its_statistics():
-    plan = planned("gpipe:microbatches=2,rematerialize=on", job("residual"))
+    plan = plan_pipeline("gpipe:microbatches=2,rematerialize=on", job("residual"), MACHINE)
     repeats = [task for task in plan.tasks if task.name.endswith("#again")]
     assert any("native_batch_norm" in task.body.target for task in repeats)
     assert not any("dropout" in task.body.target for task in repeats)
@@ -85,7 +80,7 @@ def test_it_takes_less_memory_and_more_time():
     machine = load_machine("p100x4")
     model, training = CostModel(machine), Job("vgg11", 256)
     plain, repeated = (
-        forecast(planned(f"gpipe:stages=4,microbatches=16,rematerialize={option}", training, machine), machine, model)
+        forecast(plan_pipeline(f"gpipe:stages=4,microbatches=16,rematerialize={option}", training, machine), machine, model)
         for option in ("off", "on")
     )
     activations = [max(timeline.peak_bytes for timeline in one.timeline.devices) for one in (plain, repeated)]
@@ -99,7 +94,7 @@ def test_the_executor_holds_less_too():
     tensors = job_tensors(training, training.build(), training.graph())
     measured, predicted = {}, {}
     for option in ("off", "on"):
-        plan = planned(f"gpipe:microbatches=8,rematerialize={option}", training)
+        plan = plan_pipeline(f"gpipe:microbatches=8,rematerialize={option}", training, MACHINE)
         measured[option] = max(backend.peak_bytes(plan, tensors).values())
         timeline = forecast(plan, MACHINE, CostModel(MACHINE)).timeline
         predicted[option] = max(device.peak_bytes for device in timeline.devices)

@@ -18,15 +18,15 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE
-from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import staleness
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.plan import ShardedStep
-from tests.support import mlp, norm_models
+from tests.support import norm_models
 from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
 from tests.support.shard_networks import random_job, random_plan
 
 LIMIT = 1e-10
@@ -37,13 +37,6 @@ def by_images(job: Job, machine: Machine, **options) -> Plan:
     network = Network(job.graph())
     placed = [place(Configuration(n=2), machine)] * len(network.layers)
     return ShardedStep("deepa", job, machine, network, placed, StepOptions(fetch=False, **options)).plan()
-
-
-def planned(text: str, job: Job, machine: Machine) -> Plan:
-    strategy, options = strategies.parse(text)
-    plan = strategy.plan(job, machine, None, options)
-    plan.validate(machine)
-    return plan
 
 
 # --- numbers
@@ -123,7 +116,7 @@ def test_numbers_follow_from_the_job_and_not_from_who_holds_a_parameter():
 
 def test_several_learning_rates():
     """A gradient is applied at the rate of its own step."""
-    job, machine = Job(f"{mlp.__file__}:make", 8, precision="fp64", lr_schedule="0:0.5,2:0.1,4:0.02"), core_groups()
+    job, machine = Job(MLP, 8, precision="fp64", lr_schedule="0:0.5,2:0.1,4:0.02"), core_groups()
     plan, built = by_images(job, machine, update="asynchronous"), job.build()
     numerics = compare(job, built, plan, CpuBackend(machine), References(job, built, STEPS, None).of(plan))
     assert numerics.max_param_error <= LIMIT
@@ -147,7 +140,7 @@ def test_a_trainer_applies_what_is_held_before_it_gives_weights_back():
 
 def step(machine: Machine, **options) -> Plan:
     """Two linear layers, of 25 and of 18 parameters."""
-    return by_images(Job(f"{mlp.__file__}:make", 8), machine, **options)
+    return by_images(Job(MLP, 8), machine, **options)
 
 
 def linked(bytes_per_s: float) -> Machine:

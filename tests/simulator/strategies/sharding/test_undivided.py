@@ -5,9 +5,9 @@ import pytest
 from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from simulator.model.job import Job
-from simulator.strategies import registry as strategies
 from tests.support import undivided_models
 from tests.support.applicable import core_groups
+from tests.support.jobs import planned
 
 #: The kinds of ops of each model that run on one device.
 MODELS = {
@@ -27,9 +27,7 @@ def backend():
 def numerics(factory: str, strategy: str, backend: CpuBackend, batch: int = 4):
     """The plan of a strategy, and how far its numbers are from plain PyTorch's after two steps."""
     job = Job(f"{undivided_models.__file__}:{factory}", batch, precision="fp64")
-    chosen, options = strategies.parse(strategy)
-    plan = chosen.plan(job, backend.machine, None, options)
-    plan.validate(backend.machine)
+    plan = planned(strategy, job, backend.machine)
     built = job.build()
     errors = compare(job, built, plan, backend, References(job, built, 2, None).of(plan), 2)
     return plan, max(errors.max_grad_error, errors.max_param_error)
