@@ -14,8 +14,8 @@ from tests.support.places import ROOT
 from traces import units
 from traces.documents.comparison import Validation
 from traces.documents.shipped import shipped_validations
-from ui.present.text import verdicts
-from ui.present.text.tables import validation_cells
+from ui.present import verdicts
+from ui.present.tables import validation_cells
 
 README = ROOT / "README.md"
 DEMO = [ROOT / f"traces/data/cpu-amd-epyc-2/validations/demo-{model}.json" for model in ("lenet5", "mobilenet_v2")]

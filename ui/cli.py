@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ui.commands import completion
+from ui.commands import job_options
 from ui.commands.job_options import takes_job
-from ui.commands.once import OnceCommand
-from ui.own_packages import load_own_packages
+from ui.commands.output import OnceCommand
+from ui.preload import load_own_packages
 
 if TYPE_CHECKING:
     import logging
@@ -43,10 +43,12 @@ Your own model: --model my_model.py:make, where make(batch_size) returns (module
     rich_markup_mode="rich",
 )
 
-Strategy = Annotated[str, typer.Option(autocompletion=completion.strategies, help="NAME[:option=value,...]; see schedcast strategies.")]
+Strategy = Annotated[
+    str, typer.Option(autocompletion=job_options.complete_strategies, help="NAME[:option=value,...]; see schedcast strategies.")
+]
 Strategies = Annotated[
     list[str] | None,
-    typer.Option("--strategy", autocompletion=completion.strategies, help="NAME[:option=value,...]; repeatable; default: all."),
+    typer.Option("--strategy", autocompletion=job_options.complete_strategies, help="NAME[:option=value,...]; repeatable; default: all."),
 ]
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 WHAT_IF_RULES = (
@@ -67,7 +69,8 @@ SchedulePath = Annotated[
 ]
 
 MachineName = Annotated[
-    str | None, typer.Option(autocompletion=completion.machines, help="Machine by name; see schedcast machines. Default: this machine.")
+    str | None,
+    typer.Option(autocompletion=job_options.complete_machines, help="Machine by name; see schedcast machines. Default: this machine."),
 ]
 Wait = Annotated[
     float,
@@ -160,7 +163,7 @@ def calibrate(
       schedcast calibrate --from-trace trace.json.gz --model resnet50 --batch 32 --optimizer momentum:for -o v100.json
     """
     if from_trace is not None:
-        _commands("tracing").calibrate(job, from_trace, strategy or [], output, json)
+        _commands("measuring").calibrate_from_trace(job, from_trace, strategy or [], output, json)
     else:
         _commands("measuring").calibrate(job, strategy or [], settings, output, placement, json, wait)
 
@@ -177,7 +180,7 @@ def predict(
         list[str] | None,
         typer.Option(
             metavar="NAME[,NAME...]",
-            autocompletion=completion.machines,
+            autocompletion=job_options.complete_machines,
             help="Machines by name; see schedcast machines. Default: this machine.",
         ),
     ] = None,
@@ -222,7 +225,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="autograd|STRATEGY",
-            autocompletion=completion.strategies,
+            autocompletion=job_options.complete_strategies,
             help="Also train by plain PyTorch or another strategy; repeatable.",
         ),
     ] = None,
@@ -378,7 +381,7 @@ def search(
         list[str] | None,
         typer.Option(
             "--strategy",
-            autocompletion=completion.strategies,
+            autocompletion=job_options.complete_strategies,
             help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all.",
         ),
     ] = None,
@@ -475,7 +478,7 @@ def diff(
 
       schedcast diff report:backward-fusion
     """
-    _commands("comparing").diff(a, b, perfetto, out, json)
+    _commands("replaying").diff(a, b, perfetto, out, json)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Show")

@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from simulator.predict.discrepancy import discrepancy
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import Validation, ValidationResult
-from ui.present.text.labels import row_labels
+from ui.present.labels import row_labels
 
 MODELS = (
     ("lenet5", 256, None),

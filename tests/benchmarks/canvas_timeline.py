@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.canvas_pages import PAN, TIMELINE, write_page
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.many_spans import many_spans
-from ui.present.figures.timeline_canvas.payload import timelines_payload
+from ui.present.timeline_canvas.payload import timelines_payload
 
 FRAMES = 120
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.fuzzing import FAULTS, REFUSED, TRIED
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
-from ui.present.reports.report import write_report
+from ui.present.report import write_report
 
 
 @pytest.fixture(autouse=True)

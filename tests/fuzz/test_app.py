@@ -17,7 +17,7 @@ from tests.support.rule_texts import RULES
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from traces.errors import SchedcastError
-from ui.present.reports import training as training_report
+from ui.present import trainings_page as training_report
 
 #: The session of a browser that shows another page: a part of the address, and what the widgets hold.
 ADDRESSES = st.dictionaries(st.sampled_from(["report", "model", "embed", "a\0b", "", "x" * 300]), st.text(max_size=20), max_size=2)

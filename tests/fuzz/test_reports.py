@@ -11,9 +11,9 @@ from simulator.replay.whatif.replayed import replayed
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, sound
 from traces.documents.profile import Profile
 from traces.documents.timeline import Timeline
-from ui.present.reports.page import page
-from ui.present.reports.report import read_report
-from ui.present.reports.written import sections_of
+from ui.commands.reporting import sections_of
+from ui.present.page import page
+from ui.present.report import read_report
 
 
 def test_a_damaged_report_is_read_or_refused(report, tmp_path):

@@ -13,7 +13,7 @@ from simulator.strategies import registry as strategies
 from tests.support.fuzzing import fuzzed, mostly, sound
 from tests.support.jobs import planned
 from tests.support.option_texts import requests, shared
-from ui.commands.requests import requested
+from ui.commands.job_options import requested
 
 
 @fuzzed(300)

@@ -15,7 +15,7 @@ from tests.support.fuzzing import damaged, damaged_bytes, damaged_text, fuzzed, 
 from tests.support.rule_texts import RULES
 from tests.support.small_traces import write_trace
 from traces.formats.perfetto import trace_document
-from ui.present.text import replays as words
+from ui.present import replays as words
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traces.documents.timeline import Timeline
-from ui.present.figures.timeline_canvas.page import head, timelines_html
+from ui.present.timeline_canvas.page import head, timelines_html
 
 #: The object that draws the first timeline of a page.
 TIMELINE = "document.querySelector('.schedcast-timeline').timeline"

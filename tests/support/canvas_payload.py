@@ -1,4 +1,4 @@
-"""Reads what the timeline's script receives: the payload of `ui.present.figures.timeline_canvas.payload`."""
+"""Reads what the timeline's script receives: the payload of `ui.present.timeline_canvas.payload`."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.html_pages import data_of_page
-from ui.present.figures.timeline_canvas.page import ELEMENT
+from ui.present.timeline_canvas.page import ELEMENT
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,18 @@ from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
 from traces.formats.perfetto import trace_document
-from ui.present.figures.charts import phases_figure, predictions_figure, speedups_figure
-from ui.present.figures.timeline_canvas.payload import timelines_payload
-from ui.present.figures.training_chart import training_figure
-from ui.present.figures.training_curves import measures
-from ui.present.reports import gpu_report as gpu_reports
-from ui.present.reports import predictions as prediction_pages
-from ui.present.reports import reproduction as reproductions
-from ui.present.reports import training as trainings
-from ui.present.reports.search import search_section
-from ui.present.text import reproductions as reproduction_words
-from ui.present.text import sentences, tables, waterfalls
-from ui.present.text import trainings as training_words
-from ui.present.text.predictions import place, predictions_document
+from ui.present import gpu_report as gpu_reports
+from ui.present import predictions_page as prediction_pages
+from ui.present import reproductions as reproduction_words
+from ui.present import reproductions_page as reproductions
+from ui.present import sentences, tables, waterfalls
+from ui.present import trainings as training_words
+from ui.present import trainings_page as trainings
+from ui.present.charts import phases_figure, predictions_figure, speedups_figure
+from ui.present.predictions import place, predictions_document
+from ui.present.searches_page import search_section
+from ui.present.timeline_canvas.payload import timelines_payload
+from ui.present.trainings_page import measures, training_figure
 
 GPU = Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132, torch="2.13.0")
 
@@ -137,7 +136,7 @@ def use_reproduction(path: Path) -> None:
 
 def use_diff(path: Path) -> None:
     """Load a difference and print it."""
-    from ui.present.text import diffs
+    from ui.present import diffs
 
     document = Diff.load(path)
     printed(diffs.headline(document), *diffs.words(document), diffs.cells(document))
@@ -145,7 +144,7 @@ def use_diff(path: Path) -> None:
 
 def use_replay(path: Path) -> None:
     """Load the result of a replay and print it."""
-    from ui.present.text import replays
+    from ui.present import replays
 
     document = ReplayResult.load(path)
     printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
@@ -154,7 +153,7 @@ def use_replay(path: Path) -> None:
 
 def use_search(path: Path) -> None:
     """Load the result of a search and print it."""
-    from ui.present.text import searches
+    from ui.present import searches
 
     document = SearchResult.load(path)
     printed(searches.headline(document), *searches.words(document), searches.table(document, 10), searches.pruned_cells(document))

@@ -26,7 +26,7 @@ IMPORTS = (
     "calibrate.training", "calibrate.validation", "calibrate.cpu.plain_server", "calibrate.cpu.testbed", "executors.cpu.backend",
     "executors.distributed.backend",
     "executors.trainer", "simulator.papers", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
-    "ui.present.reports.report",
+    "ui.present.report",
 )  # fmt: skip
 #: How often to look for ended programs, in seconds.
 POLL_S = 0.02

@@ -9,8 +9,8 @@ from tests.support.sample_trainings import training
 from traces.documents.comparison import Comparison, Prediction
 from traces.documents.timeline import CriticalSpan, Span, Timeline
 from traces.errors import Code, Refusal
-from ui.present.reports import training as training_report
-from ui.present.reports.report import write_report
+from ui.present import trainings_page as training_report
+from ui.present.report import write_report
 from ui.service.jobs import Choices, Figure, Forecast, MachineFacts
 
 #: The host that no page may ask for anything.

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from ui.present.figures.charts_page import page as charts_page
-from ui.present.figures.timeline_canvas import page as timelines_page
+from ui.present import charts_page
+from ui.present.timeline_canvas import page as timelines_page
 
 _DATA = re.compile(r'<script type="application/octet-stream">([A-Za-z0-9+/=]*)</script>')
 

@@ -12,11 +12,11 @@ from tests.support.search_samples import search_result, verification
 from traces.documents.comparison import Validation
 from traces.documents.verdict import verdict
 from ui.commands import measuring
-from ui.present.reports import training as training_report
-from ui.present.reports.page import page
-from ui.present.reports.validations import validation_section
-from ui.present.text import searches
-from ui.present.text import trainings as training_words
+from ui.present import searches
+from ui.present import trainings as training_words
+from ui.present import trainings_page as training_report
+from ui.present.page import page
+from ui.present.validations_page import validation_section
 
 BUSY = "busy machine: not a measurement. Other processes took 46 % of the cores"
 JUDGEMENTS = ("faster", "slower", "same", "cannot tell")

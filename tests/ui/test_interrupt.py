@@ -140,9 +140,7 @@ def test_a_job_scheduler_stops_a_command_as_ctrl_c_does(case, tmp_path):
 
 
 def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
-    code = MARK.format(
-        module="ui.present.reports.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S
-    )
+    code = MARK.format(module="ui.present.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S)
     validate = ["validate", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--quick", "--out", "rep"]
     status, out, err = interrupted(tmp_path, code, *validate, by=signal.SIGTERM)
     assert (status, err.endswith(TERMINATED[2])) == (143, True)

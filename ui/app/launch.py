@@ -13,7 +13,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 def main() -> None:
     """Load Schedcast's packages, then serve."""
     sys.path.insert(0, ROOT)
-    from ui.own_packages import load_own_packages
+    from ui.preload import load_own_packages
 
     load_own_packages()
     sys.path.remove(ROOT)

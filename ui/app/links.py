@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traces.documents.comparison import Validation
-from ui.present.text.labels import options_text
+from ui.present.labels import options_text
 from ui.request import LINKED, JobRequest, optimizer_and_form, stored_profiles
 
 #: The names of all options.

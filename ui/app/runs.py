@@ -1,7 +1,18 @@
-"""The commands that the app runs, shared by all pages and tabs. One runs at a time, because two would disturb each other's measurements."""
+"""The commands that the app runs, shared by all pages and tabs, and the part of a page that follows or cancels one.
 
+One command runs at a time, because two would disturb each other's measurements. It runs in a process of its own and stops as by Ctrl-C.
+"""
+
+import atexit
+import os
+import re
 import shlex
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +20,132 @@ from pathlib import Path
 import streamlit as st
 
 from traces.errors import SchedcastError
-from ui.app.command_parts import cancel_ui, progress_ui
-from ui.app.command_run import CommandRun
 from ui.app.navigation import link_ui, pages
+from ui.present.labels import markdown_escaped
+
+#: Lines that are kept.
+MOST_LINES = 200
+#: Seconds that a command has to end after Ctrl-C, and after SIGTERM, before the next stronger signal. A process that was started in the
+#: background of a shell ignores Ctrl-C.
+GRACE_S = 5.0
+_STEP = re.compile(r"^(?P<title>[^:]{1,120}): (?P<done>\d{1,9}) of (?P<total>\d{1,9}), ?(?P<text>.*)$")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class CommandRun:
+    """`schedcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
+
+    def __init__(self, arguments: Sequence[str]):
+        from ui.service.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
+
+        self.arguments = tuple(arguments)
+        self.lines: deque[str] = deque(maxlen=MOST_LINES)
+        self.title, self.done, self.total, self.text = "", 0, 0, ""
+        self.began = time.monotonic()
+        self.cancelled = False
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ui.cli", *arguments],
+            env={**os.environ, "PYTHONPATH": path, PROGRESS: LINES, "COLUMNS": "160"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        atexit.register(self._process.kill)
+
+    @property
+    def command(self) -> str:
+        """The command as a user types it."""
+        return shlex.join(["schedcast", *self.arguments])
+
+    @property
+    def running(self) -> bool:
+        """Whether the command has not ended, or not everything that it said has been read."""
+        return self._reader.is_alive()
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return None if self.running else self._process.poll()
+
+    @property
+    def share(self) -> float:
+        """How much of the current stage is done, from 0 to 1."""
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+    @property
+    def mistake(self) -> str:
+        """The last line that the command said, which is its reason if it could not be run; empty without lines."""
+        return self.lines[-1] if self.lines else ""
+
+    def cancel(self) -> None:
+        """Stop the command as Ctrl-C does, without waiting; one that does not end gets stronger signals."""
+        self.cancelled = True
+        threading.Thread(target=self._stop, daemon=True).start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the command has ended."""
+        self._reader.join(timeout_s)
+
+    def _stop(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is not None:
+                return
+            self._process.send_signal(number)
+            try:
+                self._process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _read(self) -> None:
+        for line in self._process.stderr:
+            self._hear(line.rstrip())
+        self._process.wait()
+        self._process.stderr.close()
+        atexit.unregister(self._process.kill)
+
+    def _hear(self, line: str) -> None:
+        step = _STEP.match(line)
+        if step is not None:
+            self.title, self.text = step["title"], step["text"]
+            self.done, self.total = int(step["done"]), int(step["total"])
+        elif line:
+            self.lines.append(line)
+
+
+#: Last lines of the command that are shown.
+SHOWN_LINES = 12
+
+
+def command_ui(run: CommandRun) -> None:
+    """Show a running command. When it has ended, the page is drawn anew."""
+    if not run.running:
+        st.rerun()
+    st.code(run.command, language="bash", wrap_lines=True)
+    progress_ui(run)
+    lines_ui(run)
+    cancel_ui(run)
+
+
+def progress_ui(run: CommandRun) -> None:
+    """Show how far a command is."""
+    st.progress(run.share, text=markdown_escaped(f"{run.title}: {run.done} of {run.total}, {run.text}") if run.total else "starting")
+
+
+def cancel_ui(run: CommandRun) -> None:
+    """A button that cancels a command."""
+    if run.cancelled:
+        st.caption("Stopping. What is complete stays; nothing is left half written.")
+    else:
+        st.button("Cancel", icon=":material/stop:", on_click=run.cancel)
+
+
+def lines_ui(run: CommandRun) -> None:
+    """Show the last lines that the command said."""
+    lines = list(run.lines)[-SHOWN_LINES:]
+    if lines:
+        st.code("\n".join(lines), language=None, wrap_lines=True)
+
 
 #: Seconds between two looks at the running command. Every look disturbs what it measures.
 REFRESH_S = 2.0

@@ -12,8 +12,8 @@ import streamlit as st
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from ui.app.state import BUTTON
-from ui.present.reports.page import Section, page
-from ui.present.text.labels import markdown_escaped
+from ui.present.labels import markdown_escaped
+from ui.present.page import Section, page
 
 #: Where a session keeps why its link cannot be answered, and what the controls show instead.
 _REFUSED, _SHOWN_INSTEAD = "refused link", "shown instead"
@@ -55,7 +55,7 @@ def link(query: Mapping[str, Sequence[str]]) -> str:
 
 def picture(timeline: Timeline, suffix: str) -> bytes:
     """The picture of a predicted timeline, of the kind `suffix` (.png or .svg)."""
-    from ui.present.figures.timeline_picture import timelines_picture  # matplotlib takes a second to load
+    from ui.present.timeline_picture import timelines_picture  # matplotlib takes a second to load
 
     with TemporaryDirectory() as folder:
         return timelines_picture(Path(folder) / f"picture{suffix}", timeline).read_bytes()

@@ -11,10 +11,10 @@ from simulator.predict.sweep import Axis, Outcome, outcome, points
 from traces.documents.comparison import PYTORCH
 from traces.errors import Refusal, SchedcastError
 from ui.app.links import command
-from ui.app.option_fields import option_fields, option_values, strategy_text
+from ui.app.request_form import option_fields, option_values, strategy_text
 from ui.request import JobRequest
 from ui.service import jobs
-from ui.service.kept import stamp_now
+from ui.service.cache import stamp_now
 
 #: Points of a sweep at most.
 MOST_POINTS = 144

@@ -1,17 +1,88 @@
-"""The options of a job and its placement, shared by every command that takes a model. Imports typer alone, as the command line does."""
+"""The options of a job and its placement, shared by every command that takes a model, their checks, and what the shell completes.
+
+Imports typer alone, as the command line does, and never PyTorch.
+"""
 
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ui.commands import completion
+from simulator.model.usual_batch import source_file
+from simulator.strategies import registry as strategies
+from traces.documents.profile_files import list_profiles
+from traces.errors import SchedcastError
 from ui.request import DECLARED, JobRequest, Option, optimizer_and_form
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """The built-in models that begin so."""
+    from simulator.model.workloads import registry
+
+    return _beginning(incomplete, registry.names())
+
+
+def complete_strategies(incomplete: str) -> list[str]:
+    """The strategies that begin so; after the colon, the options of the strategy, but for those that it already has."""
+    from simulator.strategies import registry
+
+    name, colon, given = incomplete.partition(":")
+    if not colon or name not in registry.names():
+        return _beginning(incomplete, registry.names())
+    *before, _ = given.split(",")
+    settled = {option.partition("=")[0] for option in before}
+    options = [option for option, *_ in registry.get(name).option_docs() if option not in settled]
+    return _beginning(incomplete, [f"{name}:{','.join([*before, f'{option}='])}" for option in options])
+
+
+def complete_machines(incomplete: str) -> list[str]:
+    """The machines that begin so; after a comma, those that are not named yet."""
+    from simulator.machine.presets import THIS_CPU, machine_names
+    from simulator.machine.this_gpu import THIS_GPU
+
+    *before, _ = incomplete.split(",")
+    names = [name for name in (THIS_CPU, THIS_GPU, *machine_names()) if name not in before]
+    return _beginning(incomplete, [",".join([*before, name]) for name in names])
+
+
+def _beginning(incomplete: str, names) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def settings(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the OPTION=VALUE pairs of `--set` as a dictionary. Raises SchedcastError for anything else."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise SchedcastError(f"--set {pair!r} is not option=value; give it as in --set update_stream=on")
+        values[name] = value
+    return values
+
+
+def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple[list[str], dict[str, str]]:
+    """Return the requested strategies (default: all that can use `devices` devices) and the options of `--set`.
+
+    Raises SchedcastError for an unknown strategy or option.
+    """
+    shared = settings(pairs)
+    chosen = texts or strategies.names(devices)
+    strategies.check_shared(chosen, shared)
+    for text in chosen:
+        strategies.parse(text, shared)
+    return chosen, shared
+
+
+def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
+    """Return the files that a command reads, with their options: outputs must not overwrite them. Every stored profile is one."""
+    return [("--model", source_file(model)), ("--profile", profile), *(("a profile of this machine", path) for path in list_profiles())]
+
 
 if TYPE_CHECKING:
     from simulator.model.job import Job
@@ -22,7 +93,7 @@ _PASSED = ("job", "jobs", "placement", "settings")
 
 def _parameter(option: Option) -> inspect.Parameter:
     """The option as a parameter of a command."""
-    complete = completion.models if option.name == "model" else None
+    complete = complete_models if option.name == "model" else None
     about = typer.Option(f"--{option.key}", help=option.help, metavar=option.metavar, rich_help_panel=option.group, autocompletion=complete)
     default = inspect.Parameter.empty if option.default is MISSING else option.default or None
     kind = list[str] | None if option.several else option.kind
@@ -65,8 +136,6 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
             jobs = [replace(request, batch=each).job() for each in batches]
             if strategies := values.get("strategy"):  # the same for strategies and their options
-                from ui.commands.requests import requested
-
                 requested([strategies] if isinstance(strategies, str) else strategies, request.settings)
             passed = {"jobs": jobs} if several else {"job": jobs[0]}
             with _usual_batch_named(jobs[0] if not batch else None):

@@ -14,8 +14,8 @@ from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import SchedcastError
 from ui.commands.output import print_document
-from ui.present.text.terminal import Grid
-from ui.present.text.terminal import console as terminal
+from ui.present.tables import Grid
+from ui.present.tables import console as terminal
 from ui.service import jobs
 
 SCHEMA = "schedcast.deepa-cost/1"

@@ -4,8 +4,8 @@ from itertools import starmap
 
 from traces import units
 from ui.commands.output import print_json
-from ui.present.text.labels import option_value
-from ui.present.text.terminal import Grid, console
+from ui.present.labels import option_value
+from ui.present.tables import Grid, console
 
 
 def models(as_json: bool) -> None:

@@ -1,11 +1,13 @@
-"""`schedcast calibrate`, `validate` and `demo`: the commands that measure."""
+"""`schedcast calibrate`, `validate` and `demo`: the commands that measure, and `calibrate --from-trace`."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,6 +17,7 @@ from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbed import Testbed
 from calibrate.testbeds import cpu_testbed, monitor_of, testbed_for
+from calibrate.traced.from_trace import profile_from_trace
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
 from simulator.engine.costs.model import CostModel
@@ -29,16 +32,73 @@ from traces.documents.profile import Profile
 from traces.errors import SchedcastError
 from traces.files import check_writable
 from traces.outputs import OutputFolder, check_outputs
-from traces.units import rough_time
-from ui.commands import requests, schedules
-from ui.commands.output import print_document, print_then_write
+from traces.units import duration, error, percent, rough_time
+from ui.commands import job_options, schedules
+from ui.commands.output import REPORT, print_document, print_then_write
 from ui.commands.quiet import note_others, wait_for_quiet
-from ui.present.reports import report
-from ui.present.reports.folders import REPORT
-from ui.present.text import sentences, tables, verdicts, waterfalls
-from ui.present.text.machines import partition_words
-from ui.present.text.terminal import console as terminal
+from ui.present import report, sentences, tables, verdicts, waterfalls
+from ui.present.machines import partition_words
+from ui.present.tables import console as terminal
 from ui.service import jobs
+
+if TYPE_CHECKING:
+    from calibrate.traced.from_trace import Traced
+
+#: Names that are listed.
+_MOST = 5
+
+
+def summary(traced: "Traced") -> list[str]:
+    """How much of the trace belongs to the job, how long its steps take, and what was left out on either side."""
+    steps = f"{traced.steps} step{'s' * (traced.steps != 1)}"
+    lines = [f"{percent(traced.share, signed=False)} of the recorded kernel time belongs to the job ({steps})."]
+    step = f"A step takes the GPU {duration(traced.step_s)} from its first kernel to its last"
+    if traced.period_s is not None:
+        step += f", and the next begins {duration(traced.period_s)} after it"
+    lines.append(f"{step}.")
+    check = traced.check
+    alone = f"{duration(check.step_s)} ({error(check.step_s, traced.step_s)})"
+    kernels = f"these layers' kernels {percent(check.held_out_kernels)}"
+    held_out = f"{duration(check.held_out_s)} ({error(check.held_out_s, traced.step_s)}; {kernels})"
+    lines.append(
+        f"Predicted from these costs, one step alone takes {alone}. Without the costs of every second layer, which the fits then supply, it"
+        f" takes {held_out}."
+    )
+    if traced.outside_s:
+        lines.append(f"Between steps the host spends {duration(traced.outside_s)}, as for loading data, which no forecast contains.")
+    others = ", ".join(f"{count} {name}, {duration(seconds)}" for name, count, seconds in traced.others[:_MOST])
+    if others:
+        lines.append(f"Recorded each step, but no part of the job: {others}.")
+    if traced.missing:
+        names = ", ".join(list(traced.missing.values())[:_MOST])
+        more = f" and {len(traced.missing) - _MOST} more" if len(traced.missing) > _MOST else ""
+        lines.append(f"Not recorded, priced by the model fitted on the recorded costs: {names}{more}.")
+    return [*lines, *(f"{note[:1].upper()}{note[1:]}." for note in traced.profile.notes[1:])]
+
+
+TRACED_SCHEMA = "schedcast.traced/1"
+
+
+def calibrate_from_trace(job: Job, trace: Path, strategies: list[str], output: Path | None, as_json: bool) -> None:
+    """Turn a trace into a profile and write it to `output`, which may have costs of the same GPU already."""
+    if strategies:
+        raise SchedcastError("--from-trace takes the costs of the recorded step; leave out --strategy, and give it to predict")
+    if output is None:
+        raise SchedcastError("--from-trace makes a profile of the GPU in the trace; say where to write it with -o FILE")
+    check_outputs({"--output": output}, [("--model", source_file(job.model)), ("--from-trace", trace)])
+    known = Profile.load(output) if os.path.exists(output) else None
+    check_writable(output)
+    traced = profile_from_trace(trace, job)
+    if known is not None and (differences := known.matches(traced.profile.identity)):
+        raise SchedcastError(f"profile {output} is of another machine ({'; '.join(differences)}); write to another file with -o")
+    place = traced.profile.save(output)
+    if as_json:
+        print_document({"schema": TRACED_SCHEMA, "profile": str(place), "keys": len(traced.profile.costs), **traced.document()})
+        return
+    for line in summary(traced):
+        print(line)
+    print(f"{len(traced.profile.costs)} costs of {traced.profile.identity.gpu} in {place}")
+
 
 #: (model, batch, image size) of the demo. Both are small enough for any machine; one is bound by compute, one by many short ops.
 DEMO = (("lenet5", 256, None), ("mobilenet_v2", 8, 64))
@@ -51,7 +111,7 @@ def calibrate(
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
     mode = testbed.mode  # the placement's, unless this machine cannot run plans in it
-    chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
+    chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
     profile, place = open_profile(output, True, testbed.identity)
     if profile.matches(testbed.identity):
         raise SchedcastError(f"profile {place} is of another machine ({profile.identity.name}); write to another file with -o")
@@ -109,10 +169,12 @@ def validate(
     """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
-    chosen, shared = requests.requested(texts, pairs, placement.plan_devices)
+    chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
     order = schedules.opened(schedule, texts, shared)
     chosen = order.texts or chosen
-    check_outputs({"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*requests.inputs(job.model, profile_path), *order.inputs])
+    check_outputs(
+        {"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*job_options.inputs(job.model, profile_path), *order.inputs]
+    )
     profile, place = open_profile(profile_path, calibration and profile_path is None, testbed.identity)
     job.graph()
     if warn_if_foreign(profile, place, testbed.identity) and calibration:

@@ -1,12 +1,42 @@
-"""Prints results: one JSON document on standard output, where nothing else is printed, or text for people."""
+"""What the commands share: they print one JSON document or text, write folders that a later command recognizes, and refuse an option
+given twice. Imports typer alone, as the command line does.
+"""
 
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from typer.core import TyperCommand
+
 from traces.errors import SchedcastError
+from traces.outputs import FolderKind
+
+
+class OnceCommand(TyperCommand):
+    """A command whose options are given at most once, except those that take several values and those that only switch something on."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        """See typer. Raises SchedcastError for an option that is given twice."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, count in Counter(given).items():
+            switch = getattr(option, "is_flag", False) and not option.secondary_opts
+            if count > 1 and not switch and not getattr(option, "multiple", False) and option.param_type_name == "option":
+                from traces.errors import SchedcastError
+
+                raise SchedcastError(f"{option.opts[-1]} is given {count} times and takes one value; give it once")
+        return super().parse_args(ctx, args)
+
+
+REPORT = FolderKind("report.json", "schedcast.report", ("index.html", "report.json", "validation.json", "summary.png"))
+TRAINING = FolderKind("run.json", "schedcast.run", ("index.html", "run.json", "loss.png", "loss.svg"))
+REPRODUCTION = FolderKind("reproduction.json", "schedcast.reproduction", ("index.html", "reproduction.json"))
+GPU_REPORT = FolderKind("report.json", "schedcast.gpu-report", ("report.json", "README.md"))
+#: What an older gpu-first wrote, which is continued as a GPU report.
+GPU_FIRST = FolderKind("first.json", "schedcast.gpu_first", ("report.json", "README.md"))
+DIFF = FolderKind("diff.json", "schedcast.diff", ("index.html", "diff.json", "a.json.gz", "b.json.gz", "waterfall.png", "perfetto.json.gz"))
 
 
 def print_document(document: Any) -> None:

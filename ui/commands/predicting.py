@@ -20,16 +20,16 @@ from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
 from traces.errors import Refusal, SchedcastError
 from traces.outputs import check_outputs
-from ui.commands import requests, schedules
+from ui.commands import job_options, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
-from ui.present.text import fits, labels, sentences, tables, waterfalls
-from ui.present.text.machines import partition_words, unmeasured_words
-from ui.present.text.predictions import place, predictions_document, predictions_table
-from ui.present.text.terminal import console as terminal
+from ui.present import labels, predictions, sentences, tables, waterfalls
+from ui.present.machines import partition_words, unmeasured_words
+from ui.present.predictions import place, predictions_document, predictions_table
+from ui.present.tables import console as terminal
 from ui.service import jobs as shared_jobs
-from ui.service.kept import check_mode
+from ui.service.cache import check_mode
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def predict(
     Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
     whether missing costs are measured first (`at_once.measured_at_once`).
     """
-    texts, shared = list(dict.fromkeys(texts)), requests.requested(texts, pairs)[1]
+    texts, shared = list(dict.fromkeys(texts)), job_options.requested(texts, pairs)[1]
     names = listed_values(machines) or [None]
     one = len(jobs) == len(names) == len(texts) == 1
     if timeline is not None and not one:
@@ -112,7 +112,7 @@ def predict(
     order = schedules.opened(schedule, texts, shared)
     if order.writes and not len(jobs) == len(names) == 1:
         raise SchedcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
-    check_outputs({"--timeline": timeline, **order.outputs}, [*requests.inputs(jobs[0].model, profile), *order.inputs])
+    check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
     asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json) for name in names]
     answers = [
@@ -192,7 +192,7 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
         return
     console = terminal()
     _print_no_verdict([answer], console)
-    for line in fits.fit_words(answer.prediction):
+    for line in predictions.fit_words(answer.prediction):
         console.print(line, style="bold red", highlight=False, markup=False)
     console.print(tables.prediction_table(answer.rows, shared_jobs.measured_here(answer.model)))
     _print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
@@ -225,7 +225,7 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     for answer in (answer for answer in predicted if answer.strategy != PYTORCH):
         heading = f"\n{tables.prediction_label(answer.prediction)}, batch {answer.job.batch} on {answer.machine.name}"
         console.print(heading, style="bold", highlight=False, markup=False)
-        for line in fits.fit_words(answer.prediction):
+        for line in predictions.fit_words(answer.prediction):
             console.print(line, style="red", highlight=False, markup=False)
         _explain(console, answer, show_plan)
 

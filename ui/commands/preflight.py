@@ -23,10 +23,9 @@ from traces.documents.profile import slug
 from traces.errors import SchedcastError
 from traces.files import write_atomic
 from traces.outputs import OutputFolder, check_outputs
-from ui.commands.output import print_document
-from ui.present.reports import gpu_report as page
-from ui.present.reports.folders import GPU_FIRST, GPU_REPORT
-from ui.present.text import verdicts
+from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
+from ui.present import gpu_report as page
+from ui.present import verdicts
 from ui.service import jobs
 
 

@@ -6,7 +6,7 @@ from calibrate.testbed import Monitor, Testbed
 from calibrate.testbeds import monitor_of, wait_until_quiet
 from traces.documents.profile import Profile
 from traces.documents.verdict import is_busy
-from ui.present.text import verdicts
+from ui.present import verdicts
 from ui.service import jobs
 
 

@@ -14,10 +14,9 @@ from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs
 from ui.commands import listing
-from ui.commands.output import print_document, print_json, print_then_write
-from ui.present.reports.folders import REPRODUCTION
-from ui.present.text import reproductions as reproduction_tables
-from ui.present.text.terminal import console as terminal
+from ui.commands.output import REPRODUCTION, print_document, print_json, print_then_write
+from ui.present import reproductions as reproduction_tables
+from ui.present.tables import console as terminal
 from ui.service import jobs
 
 
@@ -59,7 +58,7 @@ def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> Non
 
 
 def _write(document: Reproduction, out: Path) -> None:
-    from ui.present.reports import reproduction as reproduction_report  # here, because it loads matplotlib
+    from ui.present import reproductions_page as reproduction_report  # here, because it loads matplotlib
 
     print(f"report: {reproduction_report.write(out, document)}", file=sys.stderr)
 

@@ -17,11 +17,11 @@ from simulator.strategies import registry as strategies
 from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
-from ui.commands import predicting, requests
+from ui.commands import job_options, predicting
 from ui.commands.output import print_document, print_then_write
-from ui.present.text import searches
-from ui.present.text.machines import partition_words, unmeasured_words
-from ui.present.text.terminal import console as terminal
+from ui.present import searches
+from ui.present.machines import partition_words, unmeasured_words
+from ui.present.tables import console as terminal
 from ui.service import jobs as shared_jobs
 
 #: Rows of the terminal's table.
@@ -50,11 +50,11 @@ def search_plans(
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     if cluster is not None and processes is not None:
         raise SchedcastError(f"--processes {processes} and --cluster {cluster} both say who evaluates; choose one of the two")
-    shared = requests.settings(pairs)
+    shared = job_options.settings(pairs)
     strategies.check_shared(texts or strategies.names(), shared)
     for text in texts:
         strategies.require_executed(strategies.parse(text, shared)[0])
-    check_outputs({"--out": out}, requests.inputs(job.model, profile))
+    check_outputs({"--out": out}, job_options.inputs(job.model, profile))
     machine, model = predicting.target(job, profile, machine_name, placement)
     job = job.on(machine.devices[0].kind)
     if verify is not None:

@@ -1,7 +1,4 @@
-"""`schedcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans.
-
-What a training is to show beyond its losses: accuracy, a target, several seeds, seconds on another machine.
-"""
+"""`schedcast run`: trains by a plan and, to compare, by plain PyTorch or by other plans."""
 
 import logging
 import statistics
@@ -32,13 +29,12 @@ from traces.documents.training import ONE_BATCH, TrainingRun
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration
-from ui.commands import requests, schedules
-from ui.commands.output import print_document, print_then_write
+from ui.commands import job_options, schedules
+from ui.commands.output import TRAINING, print_document, print_then_write
 from ui.commands.quiet import wait_for_quiet
-from ui.present.reports.folders import TRAINING
-from ui.present.text import trainings as training_words
-from ui.present.text.terminal import console as terminal
-from ui.present.text.verdicts import busy_line
+from ui.present import trainings as training_words
+from ui.present.tables import console as terminal
+from ui.present.verdicts import busy_line
 from ui.service import jobs
 
 #: By default accuracy is measured about this many times, at least so many iterations apart; not at all in trainings shorter than SHORT.
@@ -126,7 +122,7 @@ def run(
     order = schedules.opened(schedule, chosen, shared)
     text, chosen = order.texts[0], list(order.texts)
     outputs = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
-    check_outputs(outputs, [*requests.inputs(job.model, profile_path), *order.inputs])
+    check_outputs(outputs, [*job_options.inputs(job.model, profile_path), *order.inputs])
     profile = Profile.load(profile_path) if profile_path is not None else None
     forecasts = _planned(job, chosen, order.options, testbed, profile, mode)
     if beside:
@@ -167,7 +163,7 @@ def _chosen(text: str, beside: list[str], pairs: list[str]) -> tuple[list[str], 
     for name in others:
         if name.partition(":")[0] not in names:
             raise UnknownNameError("name for --beside", name, [AUTOGRAD, *names])
-    chosen, shared = requests.requested([text, *others], pairs)
+    chosen, shared = job_options.requested([text, *others], pairs)
     strategies.require_executed(strategies.get(text.partition(":")[0]))
     return chosen, shared
 
@@ -287,7 +283,7 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
     """Functions that write the metrics and the page's folder."""
 
     def page() -> None:
-        from ui.present.reports import training as training_report  # draws pictures: its imports take a second
+        from ui.present import trainings_page as training_report  # draws pictures: its imports take a second
 
         print(f"report: {training_report.write(out, document)}", file=sys.stderr)
 

@@ -39,10 +39,10 @@ from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
 from traces.errors import Refusal
 from traces.garbage import gc_paused
-from ui.present.text import machine_facts
-from ui.present.text.machines import precision_words, specification_words, unmeasured_words
+from ui.present import machines
+from ui.present.machines import precision_words, specification_words, unmeasured_words
 from ui.request import JobRequest, start_models, stored_profiles
-from ui.service.kept import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
+from ui.service.cache import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
 PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
@@ -234,9 +234,9 @@ def facts(request: JobRequest) -> MachineFacts:
 def _cautions(model: CostModel, chosen: str) -> list[str]:
     """How old the profile of a machine is, and what makes it less reliable. A profile chosen by its name may be another machine's."""
     if model.profile is None:
-        return [machine_facts.NOT_CALIBRATED] if chosen == THIS_CPU else list(filter(None, [unmeasured_words([model.machine])]))
+        return [machines.NOT_CALIBRATED] if chosen == THIS_CPU else list(filter(None, [unmeasured_words([model.machine])]))
     stranger = chosen in stored_profiles() and model.profile.identity.kind == "cpu"
-    return [machine_facts.age_words(model.profile), *machine_facts.warnings(model.profile, comparable_cpu() if stranger else None)]
+    return [machines.age_words(model.profile), *machines.warnings(model.profile, comparable_cpu() if stranger else None)]
 
 
 def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:

@@ -32,7 +32,7 @@ from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
 from traces.errors import SchedcastError
 from ui.commands import preflight as command
-from ui.present.reports import gpu_report as gpu_report_page
+from ui.present import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)

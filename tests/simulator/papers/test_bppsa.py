@@ -20,7 +20,7 @@ from simulator.plan.bodies.csr.rules import ConvolutionRule, LinearRule
 from simulator.plan.task import FORWARD
 from traces.documents.reproduction import BppsaReproduction, Figure, Reproduction, Row, Table
 from ui.commands import reproducing
-from ui.present.text import reproductions as reproduction_tables
+from ui.present import reproductions as reproduction_tables
 
 SEEN = 300
 TABLE_4 = {case.length: epoch for case, epoch in bppsa.published().items()}

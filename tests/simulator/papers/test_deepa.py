@@ -11,7 +11,7 @@ from simulator.papers.predicting import Steps, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from traces.documents.reproduction import OK
 from traces.errors import Code, Refusal
-from ui.present.text.reproductions import about_words
+from ui.present.reproductions import about_words
 
 SMALL = Scope(
     networks=(deepa.SCOPE.networks[0], Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False

@@ -8,8 +8,8 @@ from simulator.predict.preset import preset_costs
 from simulator.predict.sweep import Axis, Outcome, Stretch, fastest, outcome, pareto, points, stretches
 from traces.documents.verdict import gain
 from traces.errors import Code, Refusal
-from ui.present.text.labels import strategy_name
-from ui.present.text.sweeps import crossover_words, fastest_words, outcome_cells
+from ui.present.labels import strategy_name
+from ui.present.sweeps import crossover_words, fastest_words, outcome_cells
 
 BATCH = Axis("batch", (16, 32, 64, 128))
 REFUSED = Refusal(Code.REQUEST, "refused")

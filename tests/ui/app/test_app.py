@@ -21,8 +21,8 @@ from traces.documents.comparison import Comparison
 from traces.errors import SchedcastError
 from ui.app import links
 from ui.app import model as app_model
-from ui.present.reports import training as training_report
-from ui.present.reports.report import write_report
+from ui.present import trainings_page as training_report
+from ui.present.report import write_report
 from ui.service import jobs
 
 

@@ -7,9 +7,10 @@ from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
-from ui.app import runs, timeline_parts
-from ui.app.command_run import CommandRun
+from ui.app import page_parts as timeline_parts
+from ui.app import runs
 from ui.app.pages.board import arguments
+from ui.app.runs import CommandRun
 from ui.request import JobRequest
 
 #: A model that takes no time, on a machine with devices for every strategy, with an update for each parameter.

@@ -10,7 +10,7 @@ from tests.support.chromium import CHROMIUM
 from tests.support.page_samples import skipped
 from tests.support.places import SUPPORT
 from tests.support.sample_runs import comparisons, sample_validation
-from ui.present.reports.report import write_report
+from ui.present.report import write_report
 
 #: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("SCHEDCAST_SCREENSHOTS")

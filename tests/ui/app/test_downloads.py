@@ -14,7 +14,7 @@ from matplotlib import image
 from tests.support.app_pages import app_at
 from tests.support.html_pages import figures_of_page, written_words
 from traces.documents.shipped import example_report, example_traces
-from ui.present.text.labels import strategy_name
+from ui.present.labels import strategy_name
 
 
 @pytest.fixture

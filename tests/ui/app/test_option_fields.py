@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 
 from simulator.strategies import registry as strategies
-from ui.app.option_fields import option_fields, option_values, strategy_text
-from ui.service.kept import FILES
+from ui.app.request_form import option_fields, option_values, strategy_text
+from ui.service.cache import FILES
 
 #: Another value of a field than its default, by kind.
 OTHER = {

@@ -8,7 +8,7 @@ from tests.support import fake_jobs
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.stand_in import answer_by
-from ui.present.text import searches
+from ui.present import searches
 from ui.service import jobs
 
 

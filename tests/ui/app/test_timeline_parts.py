@@ -7,8 +7,9 @@ from streamlit.testing.v1 import AppTest
 
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
-from ui.app import state, timeline_parts
-from ui.app.timeline_parts import trace_bytes
+from ui.app import page_parts as timeline_parts
+from ui.app import state
+from ui.app.page_parts import trace_bytes
 
 
 def editable_page():
@@ -16,7 +17,7 @@ def editable_page():
     import streamlit as st
 
     from tests.support.page_samples import two_lanes
-    from ui.app.timeline_parts import timelines_canvas
+    from ui.app.page_parts import timelines_canvas
 
     st.write(str(timelines_canvas([two_lanes()], "board", events=("selected",), editable=True)))
 

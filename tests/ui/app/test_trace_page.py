@@ -11,7 +11,7 @@ from tests.support.canvas_payload import payloads_of_app
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.small_traces import write_trace
 from ui.app.uploads import offered_traces, safe_name
-from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, rule_text
+from ui.present.rules import OF_KERNELS, RULES, SPEEDS, rule_text
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.stand_in import answer_by
 from traces.errors import SchedcastError
-from ui.app import command_run, runs
-from ui.app.command_run import CommandRun
+from ui.app import runs
 from ui.app.links import arguments
 from ui.app.model import reports_folder
-from ui.app.validation_form import free_folder
-from ui.present.reports.report import write_report
+from ui.app.runs import CommandRun
+from ui.app.validation_run import free_folder
+from ui.present.report import write_report
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import LINES, PROGRESS
@@ -196,10 +196,10 @@ def test_a_command_runs_in_a_process_of_its_own():
 def test_cancelling_ends_the_command_even_if_it_ignores_ctrl_c(monkeypatch, tmp_path, ignores):
     waits = "import signal, sys, time\n" + ("signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignores else "")
     (tmp_path / "waits.py").write_text(f"{waits}print('x: 1 of 2, y', file=sys.stderr, flush=True)\ntime.sleep(60)\n")
-    real = command_run.subprocess.Popen
-    monkeypatch.setattr(command_run, "GRACE_S", 0.5)
+    real = runs.subprocess.Popen
+    monkeypatch.setattr(runs, "GRACE_S", 0.5)
     code = [sys.executable, str(tmp_path / "waits.py")]
-    monkeypatch.setattr(command_run.subprocess, "Popen", lambda command, **how: real(code, **how))
+    monkeypatch.setattr(runs.subprocess, "Popen", lambda command, **how: real(code, **how))
     run = CommandRun([])
     while not run.total:
         os.sched_yield()

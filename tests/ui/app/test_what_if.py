@@ -16,7 +16,7 @@ from traces.documents.comparison import Prediction
 from traces.documents.profile import Dispatch, Profile
 from traces.documents.profile_files import default_path
 from ui.app import runs
-from ui.present.text.tables import prediction_label
+from ui.present.tables import prediction_label
 
 #: A model that takes no time, on a machine with devices for every strategy.
 JOB = {"model": "lenet5", "batch": "16", "machine": "p100x4"}

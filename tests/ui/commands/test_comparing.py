@@ -13,8 +13,8 @@ from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.training_traces import TrainingJob
 from traces.documents.comparison import Change
 from traces.documents.diff_result import Diff
-from ui.present.reports.folders import DIFF
-from ui.present.reports.report import write_report
+from ui.commands.output import DIFF
+from ui.present.report import write_report
 
 JOB = TrainingJob()
 

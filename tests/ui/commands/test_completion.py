@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ui.commands import completion
+from ui.commands import job_options
 
 
 def offered(words: str) -> list[str]:
@@ -31,13 +31,13 @@ def test_names_are_completed_without_pytorch(words, names):
 
 
 def test_options_of_a_strategy_are_completed_after_its_colon():
-    assert completion.strategies("turbodl:al") == ["turbodl:alpha="]
-    assert "turbodl:alpha=2,beta=" in completion.strategies("turbodl:alpha=2,")
-    assert "turbodl:alpha=2,alpha=" not in completion.strategies("turbodl:alpha=2,")
-    assert completion.strategies("nothing:") == []
+    assert job_options.complete_strategies("turbodl:al") == ["turbodl:alpha="]
+    assert "turbodl:alpha=2,beta=" in job_options.complete_strategies("turbodl:alpha=2,")
+    assert "turbodl:alpha=2,alpha=" not in job_options.complete_strategies("turbodl:alpha=2,")
+    assert job_options.complete_strategies("nothing:") == []
 
 
 def test_machines_are_completed_one_after_another():
-    assert "h100" in completion.machines("h")
-    assert "a100,h100" in completion.machines("a100,h")
-    assert "h100,h100" not in completion.machines("h100,h")
+    assert "h100" in job_options.complete_machines("h")
+    assert "a100,h100" in job_options.complete_machines("a100,h")
+    assert "h100,h100" not in job_options.complete_machines("h100,h")

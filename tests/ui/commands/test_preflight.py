@@ -12,7 +12,7 @@ from tests.support.places import ROOT
 from tests.support.refusals import refused
 from traces.documents.gpu_report import GpuReport, Mend, PartRecord
 from ui.commands import preflight as command
-from ui.present.reports import gpu_report as page
+from ui.present import gpu_report as page
 
 GPUS = "tests.support.first_gpus"
 EVENTS = PartRecord(

@@ -22,8 +22,8 @@ from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, Refusal, SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
 from ui.commands import reproducing
-from ui.present.reports import reproduction as reproduction_report
-from ui.present.text import reproductions as reproduction_tables
+from ui.present import reproductions as reproduction_tables
+from ui.present import reproductions_page as reproduction_report
 from ui.service import jobs
 
 SMALL = fusion.Scope(

@@ -7,10 +7,10 @@ import streamlit as st
 
 from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
 from traces.documents.shipped import shipped_validations
+from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.share_parts import Download, csv, keep_link, share_ui
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.present.figures.coverage_chart import coverage_figure
-from ui.present.text.labels import markdown_escaped
+from ui.present.charts import coverage_figure
+from ui.present.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Accuracy", ":material/target:", 75
 

@@ -1,8 +1,6 @@
-"""The app's schedule board: a strategy's plan as lanes, whose tasks the user moves; it says what is still correct, and what it costs.
+"""The app's schedule editor: a strategy's plan as lanes whose tasks the user moves by dragging, by widgets or as text, with undo.
 
-The parts of the schedule board with which the user edits the order: moves by widgets, undo and redo, and the order as text.
-
-The part of the schedule board that runs the schedule on this machine, and shows predicted above measured.
+It says whether the plan is still correct and what it costs, and runs it on this machine, with predicted above measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +22,18 @@ from traces.errors import SchedcastError, UnknownNameError
 from traces.files import write_atomic
 from ui.app import links, runs
 from ui.app.board_history import EDITS, Edit, History, history_of, open_history
-from ui.app.command_parts import command_ui
 from ui.app.links import command, query_of
 from ui.app.model import reports_folder
+from ui.app.page_parts import timelines_canvas, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
+from ui.app.runs import command_ui
 from ui.app.share_parts import Download, check_link, keep_link, picture, refuse_link, share_ui
 from ui.app.state import BUTTON, segments, select
-from ui.app.timeline_parts import timelines_canvas, timelines_ui
-from ui.app.validation_form import free_folder
-from ui.app.validation_run import ended_ui
-from ui.present.reports.report import read_report
-from ui.present.text import boards, sentences, verdicts
-from ui.present.text.boards import move_words
-from ui.present.text.labels import SCHEDULE, markdown_escaped
+from ui.app.validation_run import ended_ui, free_folder
+from ui.present import sentences, verdicts
+from ui.present.labels import SCHEDULE, markdown_escaped
+from ui.present.report import read_report
+from ui.present.sentences import move_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import OnBoard
@@ -282,14 +279,14 @@ def board_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
 def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
     """Say whether the order is correct and what it costs, or which hazards it breaks."""
     if present.edited is None:
-        lines = "\n".join(f"- {markdown_escaped(line)}" for line in boards.fault_lines(present.faults))
+        lines = "\n".join(f"- {markdown_escaped(line)}" for line in sentences.fault_lines(present.faults))
         st.error(f"This order would compute other numbers, or cannot run:\n{lines}")
         return
     prediction = present.edited.prediction
     edited = history.order != history.own
-    words = [boards.cost_words(prediction.step_s, history.own_s, strategy, edited)]
+    words = [sentences.cost_words(prediction.step_s, history.own_s, strategy, edited)]
     if edited:
-        words += ["The schedule computes the same numbers.", boards.best_words(prediction.step_s, *history.best)]
+        words += ["The schedule computes the same numbers.", sentences.best_words(prediction.step_s, *history.best)]
     if not prediction.fits:
         words.append("It does not fit in memory.")
     box = st.info if prediction.step_s == history.own_s else st.success if prediction.step_s < history.own_s else st.warning

@@ -16,15 +16,15 @@ from traces.documents.comparison import PYTORCH
 from traces.errors import SchedcastError
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
+from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.request_form import put_link, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.app.state import select, text
 from ui.app.sweeping import Parameter, check_points, commands, outcomes_at, parameters, parse_values
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.present.figures import sweep_chart
-from ui.present.text import sweeps as sweep_words
-from ui.present.text.formulas import formulas_of
-from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.present import sweep_chart
+from ui.present import sweeps as sweep_words
+from ui.present.formulas import formulas_of
+from ui.present.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
 
 Item = TypeVar("Item")

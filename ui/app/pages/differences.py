@@ -8,15 +8,14 @@ import streamlit as st
 from simulator.replay.diff.traces import Compared, compare_traces
 from traces.documents.shipped import example_traces
 from traces.errors import SchedcastError, UnknownNameError
+from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.present.figures.waterfall_chart import waterfall_figure
-from ui.present.reports.diff import diff_section
-from ui.present.text import diffs as diff_words
-from ui.present.text.labels import markdown_escaped
+from ui.present import diffs as diff_words
+from ui.present.diffs_page import diff_section
+from ui.present.labels import markdown_escaped
+from ui.present.waterfall_figures import waterfall_figure
 
 TITLE, ICON, ORDER = "Differences", ":material/compare_arrows:", 70
 

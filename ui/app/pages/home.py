@@ -7,7 +7,7 @@ import streamlit as st
 
 from ui.app.model import EXAMPLE, first_query, report_places, start_arguments, start_traces
 from ui.app.navigation import link_ui
-from ui.present.text.labels import SCHEDULE, markdown_escaped
+from ui.present.labels import SCHEDULE, markdown_escaped
 from ui.request import start_models
 
 TITLE, ICON, ORDER = "Home", ":material/home:", 0

@@ -13,17 +13,16 @@ from simulator.predict.forecast import plan_strategy
 from traces.documents.profile import Identity, Profile
 from traces.errors import SchedcastError
 from ui.app.links import command, query_of, request_fields
+from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.request_form import put_fields
 from ui.app.share_parts import Download, check_link, csv, keep_link, opened_by_link, share_ui
 from ui.app.state import number, select
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.present.figures.roofline_chart import roofline_figure
-from ui.present.figures.transfer_chart import transfers_figure
-from ui.present.text import machine_facts
-from ui.present.text.labels import markdown_escaped
+from ui.present import machines
+from ui.present.labels import markdown_escaped
+from ui.present.machine_charts import roofline_figure, transfers_figure
 from ui.request import PROFILE, JobRequest, stored_profiles
 from ui.service import jobs
-from ui.service.kept import LARGEST_BATCH, Asked, asked_of
+from ui.service.cache import LARGEST_BATCH, Asked, asked_of
 
 TITLE, ICON, ORDER = "Machine", ":material/memory:", 80
 #: The names in the query of the page's link.
@@ -53,22 +52,22 @@ def page() -> None:
         return
     profile = model.profile
     if profile is not None:
-        st.write(markdown_escaped(machine_facts.age_words(profile)))
-        for warning in machine_facts.warnings(profile, identity_to_compare(chosen, profile)):
+        st.write(markdown_escaped(machines.age_words(profile)))
+        for warning in machines.warnings(profile, identity_to_compare(chosen, profile)):
             st.warning(markdown_escaped(warning))
     elif chosen == _THIS_CPU:
-        st.warning(markdown_escaped(machine_facts.NOT_CALIBRATED))
+        st.warning(markdown_escaped(machines.NOT_CALIBRATED))
         if own_profile_differs():
             st.caption("A profile of this machine exists, but with other software; `schedcast profiles` lists it.")
     own_roof = roof(model)
     keys = key_points(profile) if profile is not None else []
     st.plotly_chart(roofline_figure(points, own_roof, keys), key="roofline")
-    table_ui(machine_facts.op_cells(points, own_roof))
+    table_ui(machines.op_cells(points, own_roof))
     formulas_ui("FLOPs per byte", "FLOP/s", "Share of the roof", "Cold over warm", "Spread", "Slow-down")
     figures_ui(model)
     if profile is not None:
         profile_ui(profile)
-    ops = machine_facts.op_cells(points, own_roof, len(points))
+    ops = machines.op_cells(points, own_roof, len(points))
     share_ui(command(request), query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
 
 
@@ -94,12 +93,12 @@ def figures_ui(model: CostModel) -> None:
     """Show the machine's figures, links and host costs."""
     left, right = st.columns(2)
     left.subheader("Figures", anchor=False)
-    left.dataframe(machine_facts.specification_cells(model.machine), hide_index=True)
-    links = machine_facts.link_cells(model.machine)
+    left.dataframe(machines.specification_cells(model.machine), hide_index=True)
+    links = machines.link_cells(model.machine)
     if links:
         left.dataframe(links, hide_index=True)
     right.subheader("Host and executor", anchor=False)
-    right.dataframe(machine_facts.host_cells(model.machine, model.profile), hide_index=True)
+    right.dataframe(machines.host_cells(model.machine, model.profile), hide_index=True)
 
 
 def profile_ui(profile: Profile) -> None:
@@ -107,9 +106,9 @@ def profile_ui(profile: Profile) -> None:
     if profile.transfers or profile.collectives:
         st.plotly_chart(transfers_figure(profile), key="transfers")
     for title, words, cells in (
-        ("Optimizer updates, warm and cold", "", machine_facts.update_cells(profile)),
-        ("Tasks side by side", machine_facts.co_run_words(profile), machine_facts.co_run_cells(profile)),
-        ("Machine and versions", "", machine_facts.version_cells(profile.identity)),
+        ("Optimizer updates, warm and cold", "", machines.update_cells(profile)),
+        ("Tasks side by side", machines.co_run_words(profile), machines.co_run_cells(profile)),
+        ("Machine and versions", "", machines.version_cells(profile.identity)),
     ):
         if cells:
             st.subheader(title, anchor=False)

@@ -9,15 +9,15 @@ from traces.documents.comparison import Validation
 from traces.documents.reproduction import Paper, Reproduction
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
-from ui.app.command_parts import command_ui, lines_ui
 from ui.app.model import reports_folder
+from ui.app.page_parts import table_ui
+from ui.app.runs import command_ui, lines_ui
 from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
-from ui.app.table_parts import table_ui
-from ui.present.reports import reproduction as reproduction_report
-from ui.present.text import reproductions as reproduction_words
-from ui.present.text import sentences, tables
-from ui.present.text.labels import markdown_escaped
+from ui.present import reproductions as reproduction_words
+from ui.present import reproductions_page as reproduction_report
+from ui.present import sentences, tables
+from ui.present.labels import markdown_escaped
 
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
 #: The module of `ui.app.pages` that shows the runs: this one.

@@ -9,17 +9,15 @@ from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui
+from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
 from ui.app.state import BUTTON, select, several
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.app.timeline_parts import timelines_ui
-from ui.present.figures.search_chart import search_figure
-from ui.present.figures.waterfall_chart import waterfall_figure
-from ui.present.reports.search import search_section
-from ui.present.text import searches
-from ui.present.text.formulas import FORMULAS, formulas_of
-from ui.present.text.labels import markdown_escaped, strategy_name
+from ui.present import searches
+from ui.present.formulas import FORMULAS, formulas_of
+from ui.present.labels import markdown_escaped, strategy_name
+from ui.present.searches_page import search_figure, search_section
+from ui.present.waterfall_figures import waterfall_figure
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Searched

@@ -23,16 +23,15 @@ from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
 from traces.errors import SchedcastError, UnknownNameError
+from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_traces, uploads_ui
-from ui.present.text import replays as replay_words
-from ui.present.text import stragglers as straggler_words
-from ui.present.text.formulas import FORMULAS
-from ui.present.text.labels import markdown_escaped
-from ui.present.text.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
+from ui.present import replays as replay_words
+from ui.present import replays as straggler_words
+from ui.present.formulas import FORMULAS
+from ui.present.labels import markdown_escaped
+from ui.present.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
 
 #: The key of the text of the rules that are asked.
 RULES_KEY = "rules text"

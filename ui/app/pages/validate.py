@@ -14,25 +14,20 @@ from traces.documents.shipped import example_report
 from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app.links import command, request_of
+from ui.app.page_parts import formulas_ui, measured_waterfall_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.app.timeline_parts import timelines_ui
 from ui.app.uploads import offered_reports, report_upload_ui
 from ui.app.validation_run import validation_run_ui
-from ui.app.waterfall_parts import measured_waterfall_ui
-from ui.present.figures import charts
-from ui.present.figures.task_errors_chart import errors_figure
-from ui.present.figures.training_chart import training_figure
-from ui.present.figures.training_curves import measures
-from ui.present.reports import training as training_report
-from ui.present.reports.report import Report, read_report
-from ui.present.reports.validations import Shown, validation_section
-from ui.present.text import sentences, tables, verdicts
-from ui.present.text import task_errors as error_words
-from ui.present.text import trainings as training_words
-from ui.present.text.labels import SCHEDULE, markdown_escaped, row_labels
-from ui.present.text.verdicts import busy_line
+from ui.present import charts, sentences, tables, verdicts
+from ui.present import trainings as training_words
+from ui.present import trainings_page as training_report
+from ui.present import verdicts as error_words
+from ui.present.labels import SCHEDULE, markdown_escaped, row_labels
+from ui.present.report import Report, read_report
+from ui.present.trainings_page import measures, training_figure
+from ui.present.validations_page import Shown, errors_figure, validation_section
+from ui.present.verdicts import busy_line
 
 
 def training_place(place: Path) -> Path | None:

@@ -20,25 +20,21 @@ from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
 from traces.errors import Refusal, SchedcastError
 from ui.app import runs
-from ui.app.command_parts import command_ui
 from ui.app.history import pin, remember
 from ui.app.links import arguments, command, query_of
 from ui.app.navigation import link_ui
+from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
+from ui.app.runs import command_ui
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, picture, share_ui
 from ui.app.state import BUTTON, select
-from ui.app.table_parts import formulas_ui, table_ui
-from ui.app.timeline_parts import timelines_ui
-from ui.app.waterfall_parts import prediction_waterfall_ui
-from ui.present.figures import charts
-from ui.present.reports.page import Section
-from ui.present.reports.predictions import prediction_section, predictions_sections
-from ui.present.reports.timelines import timeline_section
-from ui.present.text import fits, odds, sentences, tables
-from ui.present.text.formulas import FORMULAS, PREDICTED
-from ui.present.text.labels import markdown_escaped, strategy_name
-from ui.present.text.predictions import place, predictions_document
-from ui.present.text.sentences import no_verdict_words
+from ui.present import charts, predictions, sentences, tables
+from ui.present.formulas import FORMULAS, PREDICTED
+from ui.present.labels import markdown_escaped, strategy_name
+from ui.present.page import Section
+from ui.present.predictions import place, predictions_document
+from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
+from ui.present.sentences import no_verdict_words
 from ui.request import JobRequest
 from ui.service import jobs
 from ui.service.jobs import Forecast
@@ -87,7 +83,7 @@ def shortage_ui(predictions: Sequence[Prediction]) -> None:
     """Say in red, for each prediction that does not fit, by how much, what holds the memory, and the largest batch that fits."""
     for prediction in predictions:
         if not prediction.fits:
-            st.error(markdown_escaped(" ".join(fits.fit_words(prediction))))
+            st.error(markdown_escaped(" ".join(predictions.fit_words(prediction))))
 
 
 def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
@@ -198,7 +194,7 @@ def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
         elif prediction.strategy != PYTORCH:
             word = prediction.gain.verdict if prediction.gain is not None else ""
             box = {"faster": st.success, "slower": st.warning}.get(word, st.info)
-            box(markdown_escaped(odds.verdict_line(prediction)))
+            box(markdown_escaped(predictions.verdict_line(prediction)))
 
 
 def largest_batch_ui(request: JobRequest, answer: Forecast, number: int) -> None:
@@ -242,12 +238,15 @@ def figures_ui(answer: Forecast, earlier_s: float | None = None) -> None:
     prediction = answer.prediction
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     peak = max((device.peak_bytes for device in prediction.devices), default=None)
-    figures = [("Busy", units.percent(busiest, signed=False), ""), ("Peak memory", units.memory(peak), odds.memory_words(prediction))]
+    figures = [
+        ("Busy", units.percent(busiest, signed=False), ""),
+        ("Peak memory", units.memory(peak), predictions.memory_words(prediction)),
+    ]
     figures.append(("Exposed transfer", units.duration(prediction.exposed_transfer_s), ""))
     if prediction.fits:
         interval = f"90 %: {units.interval(prediction.interval_s)} ms" if prediction.interval_s else ""
-        plain = odds.gain_words(prediction.against_pytorch_interval, prediction.faster_than_pytorch_probability)
-        base = odds.gain_words(prediction.speedup_interval, prediction.faster_probability)
+        plain = predictions.gain_words(prediction.against_pytorch_interval, prediction.faster_than_pytorch_probability)
+        base = predictions.gain_words(prediction.speedup_interval, prediction.faster_probability)
         times = [("Step time", units.duration(prediction.step_s), interval)]
         times.append(("Against PyTorch", units.speedup(prediction.against_pytorch), plain))
         figures = [*times, ("Over the baseline", units.speedup(prediction.speedup), base), *figures]

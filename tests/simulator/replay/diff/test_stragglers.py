@@ -9,7 +9,7 @@ from simulator.replay.diff.stragglers import START, stragglers
 from simulator.replay.whatif.replayed import replayed
 from tests.support.shared_data import shared_folder
 from tests.support.training_traces import TrainingJob, write_ranks
-from ui.present.text import stragglers as words
+from ui.present import replays as words
 
 JOB = TrainingJob()
 SLOW = replace(JOB, backward=(("wgrad_a", 150.0), ("wgrad_b", 150.0), ("wgrad_c", 300.0)))

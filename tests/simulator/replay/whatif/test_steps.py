@@ -9,7 +9,7 @@ from simulator.replay.diff.traces import compare_traces
 from simulator.replay.whatif.replayed import ask, ranked, replayed, slow_steps, typical_step
 from tests.support.loader_traces import LOADER, write_loader_trace
 from traces.formats.perfetto import export
-from ui.present.text import replays as words
+from ui.present import replays as words
 
 #: The first step does not count. Of the others, three take 320 and two much more.
 LOADING = (900.0, 300.0, 300.0, 1300.0, 300.0, 4300.0)

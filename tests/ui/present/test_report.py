@@ -1,0 +1,356 @@
+"""Report folders are complete or absent, can be read back, and withstand hostile names and damage. Also their sentences and tables."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tests.support.canvas_payload import payloads_of_page
+from tests.support.html_pages import figures_of_page, written_words
+from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
+from tests.support.sample_runs import comparisons, sample_validation
+from traces.documents.comparison import Comparison, Validation
+from traces.documents.memory_use import AtPeak
+from traces.errors import SchedcastError, UnusableFileError
+from ui.present import report, sentences, tables, verdicts
+from ui.present.report import read_report, write_report
+from ui.present.timeline_canvas import page as timelines_page
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return comparisons()
+
+
+@pytest.fixture(scope="module")
+def folder(runs, tmp_path_factory):
+    place = tmp_path_factory.mktemp("reports") / "one"
+    document = sample_validation([*(run.result for run in runs), skipped()])
+    write_report(place, [document], runs, [None, None, {"schema": "schedcast.plan/1"}])
+    return place
+
+
+def text_of(table, width=200):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table)
+    console.file.close()
+    return console.export_text()
+
+
+def test_folder_has_every_part_and_nothing_else(folder):
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    parts = {"predicted.json.gz", "measured.json.gz", "perfetto.json.gz", "timelines.png", "timelines.svg", "memory.png"}
+    expected = {f"{strategy}/{part}" for strategy in ("baseline", "turbodl", "1f1b") for part in parts}
+    assert names == expected | {"1f1b/plan.json.gz", "index.html", "report.json", "summary.png", "validation.json"}
+    assert [path.name for path in folder.parent.iterdir()] == ["one"], "no temporary folder stays"
+    assert json.loads(gzip.decompress((folder / "1f1b/perfetto.json.gz").read_bytes()))["traceEvents"]
+
+
+def test_page_has_what_it_shows_and_needs_neither_a_network_nor_its_folder(folder):
+    page = written_words((folder / "index.html").read_text())
+    links = re.findall(r'href="([^"]+)"', page)
+    assert links
+    assert all(link.startswith("data:application/json;base64,") or (folder / link).is_file() for link in links)
+    assert 'src="' not in re.sub("<noscript>.*?</noscript>", "", page)
+    assert "http" not in page
+    assert "<script" not in page
+    assert "predicted 51.3 ms, measured 52.4 ms: -2.0 %" in page
+
+
+def test_page_holds_the_timelines_and_their_script_once(folder, runs):
+    page = (folder / "index.html").read_text()
+    drawn = payloads_of_page(page)
+    assert [len(timelines.bars(panel=1)) for timelines in drawn] == [len(run.measured.window()) for run in runs]
+    assert page.count("export default") == 0
+    assert page.count(timelines_page.head()) == 1
+    assert '<noscript><img src="1f1b/timelines.png"' in page
+
+
+def test_page_holds_the_charts_and_their_library_once(folder):
+    page = (folder / "index.html").read_text()
+    assert page.count('id="schedcast-plotly"') == 1
+    titles = [chart["layout"]["title"]["text"] for chart in figures_of_page(page)]
+    assert titles.count("turbodl is 1.42x as fast as plain PyTorch") == 1
+    assert len(titles) == 1 + 2 * 3, "phases and errors of every strategy"
+    assert '<noscript><img src="summary.png"' in page
+
+
+def test_a_page_has_no_script_that_it_does_not_need(tmp_path):
+    assert timelines_page.head() not in write_report(tmp_path / "r", [validation(result())]).read_text()
+    assert "<script" not in write_report(tmp_path / "s", [validation(skipped())]).read_text()
+
+
+def test_reads_back_what_was_written(folder, runs):
+    report = read_report(folder)
+    assert report.validations == (Validation.load(folder / "validation.json"),)
+    assert [c.strategy for c in report.comparisons[0]] == ["baseline", "turbodl", "1f1b"]
+    assert report.comparisons[0][2].measured == runs[2].measured
+    assert report.comparisons[0][2].result == runs[2].result
+    alone = read_report(folder / "validation.json")
+    assert alone.validations == report.validations
+    assert alone.comparisons == ((),)
+
+
+def test_a_folder_with_only_a_validation_is_opened_without_timelines(tmp_path):
+    validation(result()).save(tmp_path / "validation.json")
+    assert read_report(tmp_path).comparisons == ((),)
+
+
+def test_a_comparison_needs_its_validation(tmp_path):
+    with pytest.raises(ValueError, match="matches no row"):
+        write_report(tmp_path / "r", [validation(skipped())], [Comparison(two_lanes(), two_lanes("measured"), result())])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_and_text_cannot_break_out(tmp_path):
+    hostile = result("<script>../../etc", semantics={"<b>": "& more"})
+    comparison = Comparison(two_lanes(), two_lanes("measured"), hostile)
+    both = validation(hostile), validation(result("<script>../../etc", measured=0.05))
+    second = Comparison(two_lanes(), two_lanes("measured"), both[1].results[0])
+    write_report(tmp_path / "r", both, [comparison, second])
+    page = written_words((tmp_path / "r/index.html").read_text())
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    folders = sorted(path.name for path in (tmp_path / "r").iterdir() if path.is_dir())
+    assert folders == ["script-..-..-etc-1", "script-..-..-etc-2"]
+    assert len(read_report(tmp_path / "r").validations) == 2
+
+
+def test_same_strategy_twice_gets_two_folders(tmp_path):
+    rows = result(options={"alpha": 1}), result(options={"alpha": 2})
+    write_report(tmp_path / "r", [validation(*rows)], [Comparison(two_lanes(), two_lanes("measured"), row) for row in rows])
+    assert [c.result.options for c in read_report(tmp_path / "r").comparisons[0]] == [{"alpha": 1}, {"alpha": 2}]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise SchedcastError("cannot write: no space left")
+
+    monkeypatch.setattr(report, "validation_picture", full)
+    with pytest.raises(SchedcastError, match="no space"):
+        write_report(tmp_path / "r", [validation(result())])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by_success(tmp_path, monkeypatch):
+    place = tmp_path / "r"
+    write_report(place, [validation(result("gpipe"))])
+    (place / "notes.txt").write_text("mine")
+    with monkeypatch.context() as broken:
+        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
+        with pytest.raises(SchedcastError):
+            write_report(place, [validation(result("deepa"))])
+    assert read_report(place).validations[0].results[0].strategy == "gpipe"
+    write_report(place, [validation(result("deepa"))])
+    assert read_report(place).validations[0].results[0].strategy == "deepa"
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_unwritable_place_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SchedcastError, match=r"cannot write .*; choose another place"):
+        write_report(tmp_path / "file" / "r", [validation(result())])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: d.update(sections=3), "damaged"),
+        (lambda d: d["sections"][0].update(file="../../secret.json"), "outside of itself"),
+        (lambda d: d["sections"][0]["comparisons"][0].update(row=99), "row 99"),
+        (lambda d: d["sections"][0]["comparisons"][0].update(folder="gone"), "no timeline"),
+        (lambda d: d.update(schema="schedcast.report/2"), "newer"),
+    ],
+)
+def test_damaged_reports_are_refused(tmp_path, damage, message):
+    row = result()
+    write_report(tmp_path / "r", [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)])
+    index = json.loads((tmp_path / "r/report.json").read_text())
+    damage(index)
+    (tmp_path / "r/report.json").write_text(json.dumps(index))
+    with pytest.raises(UnusableFileError, match=message):
+        read_report(tmp_path / "r")
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path):
+    with pytest.raises(UnusableFileError, match="no report at"):
+        read_report(tmp_path)
+
+
+def test_validation_table(runs):
+    rows = [run.result for run in runs]
+    text = text_of(tables.validation_table([sample_validation([*rows, skipped()])]))
+    assert re.search(r"plain PyTorch +- +40\.6 +- +1\.00x +- +1\.02x +-", text)
+    assert re.search(r"1f1b +51\.3 +52\.4 +-2\.0 % +slower +0\.80x +0\.79x +2e-07", text)
+    assert re.search(r" 49\.8 to 53\.1 +0\.77x", text)
+    assert "gpipe skipped: needs 2 devices" in text
+    assert "job" not in text
+    assert "resnet50 fp32 eager" in text_of(tables.validation_table([sample_validation(rows)] * 2))
+
+
+def test_plain_pytorch_is_the_first_row():
+    cpu = {"kind": "cpu", "name": "this-cpu", "cores": 2}
+    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"device": cpu})
+    first, *others = tables.validation_cells(document)
+    assert (first["strategy"], first["measured ms"], first["against PyTorch"]) == ("plain PyTorch (2 threads)", "30.0", "1.00x")
+    assert first["over baseline, measured"] == "1.67x"
+    assert [(row["strategy"], row["against PyTorch"]) for row in others] == [
+        ("baseline (one stream, our executor)", "0.60x"),
+        ("turbodl", "0.71x"),
+    ]
+    assert "plain PyTorch" in text_of(tables.validation_table([document]))
+    (one, *_) = tables.validation_cells(document.model_copy(update={"reference_threads": 1}))
+    assert one["strategy"] == "plain PyTorch (1 thread)", "what the document says counts more than the number of cores"
+    alone = tables.validation_cells(document.model_copy(update={"reference_step_s": None}))
+    assert [row["strategy"] for row in alone] == ["baseline (one stream, our executor)", "turbodl"]
+
+
+def test_the_printed_error_is_that_of_the_times_beside_it():
+    """Whatever the drift of the machine, and whatever the document says."""
+    (_, row) = tables.validation_cells(validation(result(predicted=0.040, measured=0.050, drift=1.2, error=0.9)))
+    assert (row["predicted ms"], row["measured ms"], row["error"]) == ("40.0", "50.0", "-20.0 %")
+    assert "drift-corrected" not in row
+
+
+def test_a_cell_names_the_interval_of_a_speedup_and_the_verdict():
+    row = result(against_pytorch=1.16, against_pytorch_interval=(1.08, 1.22), measured_speedup=1.3, measured_speedup_interval=(0.9, 1.5))
+    (_, cells) = tables.validation_cells(validation(row))
+    assert (cells["against PyTorch"], cells["verdict"]) == ("1.16x (1.08 to 1.22)", "faster")
+    assert cells["over baseline, measured"] == "1.30x (0.90 to 1.50)"
+    narrow = text_of(tables.validation_table([validation(row)]), width=120)
+    assert max(map(len, narrow.splitlines())) <= 120
+    assert re.search(r" faster .*\n.* 1\.16x .*\n.* 1\.08 to 1\.22", narrow)
+
+
+HEADLINES = [
+    ((1.08, 1.22), "turbodl is 1.16x (1.08 to 1.22) as fast as plain PyTorch: 42.0 ms per step, 30.0 ms with plain PyTorch."),
+    ((0.99, 1.01), "No schedule is faster than plain PyTorch: turbodl is the same, 1.16x (0.99 to 1.01)"),
+    ((0.80, 0.86), "No schedule is faster than plain PyTorch: the fastest, turbodl, reaches 1.16x (0.80 to 0.86)"),
+    ((0.93, 1.30), "Too noisy to tell whether turbodl is faster than plain PyTorch, at 1.16x (0.93 to 1.30)"),
+]
+
+
+@pytest.mark.parametrize(("interval", "words"), HEADLINES)
+def test_the_headline_says_whether_the_fastest_schedule_beats_plain_pytorch(interval, words):
+    rows = result("baseline", 0.05, 0.05), result(against_pytorch=1.16, against_pytorch_interval=interval), skipped()
+    document = validation(*rows)
+    assert verdicts.headline(document).startswith(words)
+    assert verdicts.headlines([document, document])[1] == f"small-cnn: {verdicts.headline(document)}"
+
+
+@pytest.mark.parametrize(
+    ("reference_s", "words"),
+    [
+        (0.03, "No schedule is faster than plain PyTorch on 1 thread: the fastest, turbodl, reaches 0.71x"),
+        (0.0421, "No schedule is faster than plain PyTorch on 1 thread: turbodl is the same, 1.00x"),
+        (0.084, "turbodl is 2.00x as fast as plain PyTorch on 1 thread"),
+    ],
+)
+def test_documents_without_intervals_have_a_headline_too(reference_s, words):
+    document = validation(result("baseline", 0.05, 0.05), result(), skipped()).model_copy(update={"reference_step_s": reference_s})
+    assert verdicts.short_headline(document.model_copy(update={"device": {"kind": "cpu", "cores": 1}})) == words
+
+
+def test_without_plain_pytorch_the_baseline_is_the_rival():
+    document = validation(result("baseline", 0.05, 0.05), result()).model_copy(update={"reference_step_s": None})
+    assert verdicts.headline(document) == "turbodl is 1.19x as fast as the baseline: 42.0 ms per step, 50.0 ms with the baseline."
+    assert verdicts.headline(validation(skipped())) == ""
+
+
+def test_the_headline_is_the_first_line_of_the_page(tmp_path):
+    slow = validation(result("baseline", 0.05, 0.05), result())
+    page = write_report(tmp_path / "one", [slow]).read_text()
+    assert page.index("No schedule is faster than plain PyTorch") < page.index("2 strategies ran.")
+    both = write_report(tmp_path / "two", [slow, slow]).read_text()
+    assert both.index("No schedule is faster than plain PyTorch") < both.index("<h2")
+
+
+def test_prediction_table_marks_what_does_not_fit():
+    text = text_of(tables.prediction_table([prediction(options={"config": "[red]n=2"}), prediction(fits=False)]))
+    assert "config=[red]n=2" in text
+    assert re.search(r" no\s", text)
+    assert text_of(tables.prediction_table([]))
+
+
+def test_validation_in_words():
+    rows = result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.042, drift=1.0)
+    text = " ".join(sentences.validation_words(validation(*rows, skipped())))
+    assert text.startswith("2 strategies ran. Median absolute error 2.4 %, worst -4.8 % (turbodl). The costs are from an earlier")
+    assert "Corrected for that, the median absolute error is 2.4 %, the worst -4.8 %. 1 of 1 differences" in text
+    now = " ".join(sentences.validation_words(validation(*(row.model_copy(update={"calibration": "interleaved"}) for row in rows))))
+    assert "fixed operation" not in now
+    assert "gpipe was skipped: needs 2 devices." in text
+    assert sentences.validation_words(validation(skipped())) == ["No strategy ran.", "gpipe was skipped: needs 2 devices."]
+
+
+def test_a_gpu_whose_kernels_add_in_any_order_is_named():
+    """Then a difference from plain PyTorch is not the plan's."""
+    repeated = result("baseline", reference_grad_error=3e-6, reference_param_error=1e-7)
+    assert any("Plain PyTorch differs from itself by 3e-06" in line for line in sentences.validation_words(validation(repeated)))
+    assert not any("itself" in line for line in sentences.validation_words(validation(result("baseline"))))
+
+
+def test_a_job_is_named_with_its_image_size_and_devices():
+    document = validation().model_copy(update={"image_size": 64, "device": {"name": "AMD EPYC", "devices": 2}})
+    assert sentences.job_words(document) == "small-cnn, batch 64, image size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
+    assert sentences.job_words(validation()) == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
+
+
+def test_results_in_words(runs):
+    exact = result(max_grad_error=0.0, max_param_error=0.0)
+    assert "Gradients and parameters are identical to PyTorch's, bit for bit." in sentences.result_words(validation(exact), exact)
+    assert "Differs" not in " ".join(sentences.result_words(validation(), result(semantics={"staleness": 0})))
+    assert "Differs from plain training: batch norm: statistics per micro-batch." in sentences.result_words(validation(), runs[2].result)
+    assert sentences.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
+    empty = replace(two_lanes(), spans=())
+    assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
+
+
+def test_predictions_in_words():
+    text = " ".join(sentences.prediction_words(prediction()))
+    assert "Against the baseline's 50.0 ms: 1.25x, cannot tell." in text
+    sure = " ".join(sentences.prediction_words(prediction(speedup_interval=(1.2, 1.3)), here=False))
+    assert "Against the baseline's 50.0 ms: 1.25x (1.20 to 1.30), faster." in sure
+    assert "90.0 % measured elsewhere" in sure
+    assert "The critical path has 1 task; the longest is a (40.0 ms)." in text
+    assert "90.0 % measured here, 10.0 % estimated from other ops." in text
+
+
+def test_what_holds_memory_in_words():
+    def held(device, size):
+        return AtPeak(
+            device=device, bytes=size, time_s=0.041, task="t", layer="conv2", phase="backward", by_kind={"activation": size - 2**29,
+            "parameter": 2**29}, largest=(), replicated_bytes=2**29,
+        )  # fmt: skip
+
+    text = " ".join(sentences.prediction_words(prediction(at_peak=(held("gpu0", 2**30), held("gpu1", 2**30 * 13 // 4)))))
+    assert "Memory: peak of 3.25 GiB on gpu1 at 41.0 ms in conv2 backward: activations 2.75 GiB, parameters 512 MiB." in text
+    assert "The peaks of the other devices: gpu0 1 GiB." in text
+    assert "512 MiB are parameters and state that each of 2 devices holds a copy of." in text
+    kept = result(predicted_peak_bytes_by_device={"gpu0": 99, "gpu1": 5}, measured_peak_bytes_by_device={"gpu0": 100})
+    assert sentences.memory_words(kept) == ["Peak memory predicted / measured: gpu0 99 B / 100 B (-1.0 %)."]
+    assert sentences.memory_words(result()) == []
+
+
+def test_the_memory_of_a_cpu_is_said_to_be_counted_one_task_at_a_time():
+    counted = result(predicted_peak_bytes_by_device={"cpu:0": 99}, measured_peak_bytes_by_device={"cpu:0": 100})
+    compared, said = sentences.memory_words(counted)
+    assert compared == "Peak memory predicted / measured: cpu:0 99 B / 100 B (-1.0 %)."
+    assert "lanes that run at the same time; the memory was counted while tasks ran one at a time" in said
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_not(tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    left, writing = (tmp_path / f".rep.{number}.0123abcd" for number in (killed.pid, os.getpid()))
+    others = [writing, tmp_path / f".reports.{killed.pid}.0123abcd"]
+    for folder in (left, *others):
+        folder.mkdir()
+    write_report(tmp_path / "rep", [validation(result())], [])
+    assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "rep"])

@@ -1,0 +1,113 @@
+"""A search in words and rows."""
+
+from rich.console import Console
+
+from tests.support.search_samples import ranked, search_result, verification
+from traces.documents.comparison import Change
+from traces.documents.measured_step import MeasuredStep
+from traces.documents.search_result import PlainStep
+from ui.present import searches
+
+
+def test_the_headline_names_the_best_plan():
+    line = searches.headline(search_result())
+    assert line.startswith("turbodl:fuse=backward is predicted fastest of 8 candidates: 10.0 ms (9.00 to 11.0), 2.00x over the baseline")
+    assert searches.headline(search_result(fits=False)) == "None of 8 candidates fits this job on h100."
+
+
+def test_words_say_ties_reasons_bounds_and_what_was_left_out():
+    text = "\n".join(searches.words(search_result()))
+    assert "A tie: turbodl takes as long, within 2 %." in text
+    assert "cannot tell whether turbodl:fuse=backward is faster than 1 other plan: backward-fusion (1.10x (0.90 to 1.30) its step)" in text
+    assert "The best step is 10.0 ms shorter than the baseline's: 10.0 ms because backward tasks run beside other tasks." in text
+    assert "than backward-fusion's: 1.0 ms because updates take less time." in text
+    assert "No candidate can take less than 8.00 ms (its lower bound): the best one is 25.0 % above that, and 25.0 % above its own" in text
+    assert "1 plan was not simulated" in text
+    assert "No plan for bppsa, bppsa:level=2: bppsa: no chain" in text
+    assert "gpipe needs 40 GiB, 16 GiB there, 24 GiB too much" in text
+    assert "stale" not in text
+
+
+def test_stale_weights_are_said_and_the_best_plan_without_them_is_named():
+    stale = ranked("pipedream", 0.010, 3.0, probability=0.97, semantics={"staleness": 1, "stages": 2})
+    fresh = ranked("gpipe", 0.012, 3.0, (1.1, 1.3), semantics={"stages": 2})
+    text = "\n".join(searches.words(search_result(plans=(stale, fresh), best="pipedream", rival=None)))
+    assert "It trains differently from plain training: staleness: 1." in text
+    assert "Of the plans without stale weights, gpipe is the fastest: 12.0 ms" in text
+    assert "pipedream is faster than every other plan that was simulated, with a probability of 97.0 %." in text
+
+
+def test_a_verified_ranking_in_words():
+    held = searches.verification_words(verification(("a", 1, 1.1, 1.2), ("b", 2, 2.1, 2.3)))
+    assert held[0] == "Verified: a was measured fastest, 1.20 ms (the baseline differs from itself by 2.0 %)."
+    assert held[-1].endswith("Kendall's tau +1.00, +1.00 with measured costs.")
+    broken = searches.verification_words(verification(("a", 1, 1.0, 1.1), ("b", 2, 2.1, 1.0), ("c", 1, 1, None)))
+    assert broken[0] == "c did not run (skipped: why)."
+    assert "Verified: b was measured fastest, 1.00 ms (the baseline differs from itself by 2.0 %)." in broken
+    assert "a, which the search and measured costs put first, takes 1.10x its step." in broken
+    assert searches.verification_words(verification(("c", 1, 1, None)))[-1] == "No plan ran, so nothing is verified."
+
+
+def test_what_the_measurements_cannot_tell_apart_is_said():
+    rounds = {"a": [1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0]}
+    text = " ".join(searches.verification_words(verification(("a", 1, 1, 1.0), ("b", 1, 1, 1.01), rounds=rounds)))
+    assert "cannot tell whether it is faster than b (1.00x (0.88 to 1.14) its step)" in text
+    assert "fastest in one half of the rounds takes 10.0 % more than the fastest one of the other half" in text
+
+
+def test_the_headline_names_the_plan_that_was_measured_fastest():
+    verified = verification(("turbodl:fuse=backward", 10, 11, 12), ("baseline", 20, 19, 11))
+    text = searches.headline(search_result(verification=verified, best="baseline"))
+    assert text.startswith("baseline was measured fastest of 2 plans that ran: 11.0 ms.")
+    assert "turbodl:fuse=backward is predicted fastest: 10.0 ms" in text
+
+
+def test_equal_plans_share_a_row_and_misfits_have_no_rank():
+    rows = searches.cells(search_result())
+    assert [(row[""], row["plan"]) for row in rows] == [
+        ("1", "turbodl:fuse=backward"), ("2", "turbodl (and 1 equal one)"), ("3", "backward-fusion"), ("4", "baseline"), ("", "gpipe"),
+    ]  # fmt: skip
+    assert rows[1]["step over the best"] == "1.01x (0.99 to 1.01)"
+    assert rows[-1]["peak memory"] == "40 GiB, too much"
+    verified = searches.cells(search_result(verification=verification(("turbodl", 1, 1, 1.2))))
+    assert [row["measured ms"] for row in verified] == ["-", "1.20", "-", "-", "-"]
+
+
+def test_the_table_for_the_terminal_ends_with_what_it_leaves_out():
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(searches.table(search_result(), 2))
+    text = console.export_text()
+    assert "fuse=backward" in text
+    assert "and 3 others; --out writes them all" in text
+    console.file.close()
+
+
+def test_plain_pytorch_is_the_first_row_and_what_was_measured_stands_beside_what_is_predicted():
+    """A plan that was measured to be slower is not told to be a gain."""
+    measured = MeasuredStep(step_s=0.025, against_pytorch=0.77, against_pytorch_interval=(0.7, 0.8), date="2026-01-31")
+    plain = PlainStep(step_s=0.018, interval_s=(0.017, 0.02), peak_bytes=2**30, measured=measured.model_copy(update={"step_s": 0.0192}))
+    result = search_result(pytorch=plain)
+    first, *others = result.plans
+    result = result.model_copy(update={"plans": (first.model_copy(update={"measured": measured}), *others)})
+    rows = searches.cells(result)
+    assert (rows[0]["plan"], rows[0]["against PyTorch"], rows[0]["measured ms"], rows[0][""]) == ("plain PyTorch", "1.00x", "19.2", "")
+    assert (rows[1]["plan"], rows[1]["against PyTorch"], rows[1]["measured ms"]) == ("turbodl:fuse=backward", "1.80x", "25.0")
+    assert rows[2]["measured ms"] == "-"
+    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    told = searches.headline(result)
+    assert told.endswith("Measured on this machine on 2026-01-31: 25.0 ms, 0.77x (0.70 to 0.80), slower against plain PyTorch.")
+    assert "measured ms" not in searches.cells(search_result())[0]
+
+
+def test_a_search_on_costs_that_were_not_measured_tells_no_gain():
+    result = search_result(measured_share=0.1, machine="this-cpu")
+    assert "over the baseline" not in searches.headline(result)
+    assert searches.words(result)[0].startswith("No verdict: 10.0 % of the predicted time was measured on this machine")
+    assert not any("No verdict" in line for line in searches.words(search_result(measured_share=0.9)))
+
+
+def test_a_rival_that_is_the_baseline_is_explained_once():
+    change = (Change(part="overlap of backward", seconds=-0.01),)
+    result = search_result(rival="baseline", waterfall=change, rival_waterfall=change)
+    assert [name for name, _ in searches.waterfalls(result)] == ["baseline"]
+    assert sum(line.startswith("The best step is") for line in searches.words(result)) == 1

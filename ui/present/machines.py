@@ -1,0 +1,260 @@
+"""A machine in words and tables: how its GPU is split, its precision, its figures with their sources, and what was measured on it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from simulator.engine.costs.op_points import OpPoint, Roof
+from simulator.machine.machine import HostLane, Machine
+from traces import units
+from traces.documents.profile import Identity, Profile
+from traces.documents.shipped import shipped_validations
+
+#: Rows of a table at most.
+SHOWN = 15
+#: Days after which a profile is called old.
+OLD_DAYS = 90
+NOT_CALIBRATED = "This machine is not calibrated: costs are from specifications; schedcast calibrate measures them."
+#: What fields of a profile's dispatch costs, of its loop and of a host lane mean.
+HOST_WORDS = MappingProxyType({
+    "task_overhead_s": "executor's own time per task",
+    "shared_overhead_s": "extra time of an op while another worker calls ops",
+    "wake_s": "until a sleeping worker starts a task",
+    "dispatch_s": "host's time to issue a task",
+    "record_s": "to record an event",
+    "wait_s": "to wait for an event",
+    "graph_launch_s": "to launch a CUDA graph",
+    "node_gap_s": "gap between two nodes of a graph on one stream",
+    "cross_gap_s": "gap between two nodes of a graph on two streams",
+    "launch_gap_s": "a kernel launched by itself takes longer by",
+    "callback_s": "a host function stops a stream for",
+    "call_s": "to issue a host function",
+    "loop_s": "PyTorch's own loop: per op",
+    "forward_s": "PyTorch's own loop: per op of the forward pass",
+    "backward_s": "PyTorch's own loop: per op of the backward pass",
+    "view_s": "PyTorch's own loop: per view",
+    "update_s": "PyTorch's own loop: per call of the optimizer",
+    "parameter_s": "PyTorch's own loop: per parameter",
+})  # fmt: skip
+
+
+def specification_cells(machine: Machine) -> list[dict[str, str]]:
+    """One row per figure of the machine, with its source if the sources are known."""
+    device, memory = machine.devices[0], machine.memories[0]
+    unit = "SMs" if device.kind == "gpu" else "cores"
+    rows = [
+        ("devices", str(len(machine.devices)), ""),
+        (unit, str(device.sms), "sms"),
+        *((f"peak, {name}", f"{flops / 1e12:.3g} TFLOP/s", f"peak_flops {name}") for name, flops in device.peak_flops.items()),
+        ("memory", units.memory(memory.size_bytes), "memory_bytes"),
+        ("memory bandwidth", rate_text(memory.bandwidth_bytes_per_s), "bandwidth_bytes_per_s"),
+        ("last-level cache", units.memory(memory.cache_bytes), "cache_bytes"),
+        ("share of the SMs that saturates the memory" if device.kind == "gpu" else "share of the cores that saturates the memory",
+         units.percent(memory.saturation_share, signed=False), "saturation_share"),
+        ("levels of priority", str(device.priority_levels), "priority_levels"),
+    ]  # fmt: skip
+    cells = [{"figure": name, "value": value, "source": machine.sources.get(field, "")} for name, value, field in rows]
+    if any(row["source"] for row in cells):
+        return cells
+    return [{"figure": row["figure"], "value": row["value"]} for row in cells]
+
+
+def link_cells(machine: Machine) -> list[dict[str, str]]:
+    """One row per kind of link: its ends, latency and bandwidth."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for link in machine.links:
+        figures = f"{link.latency_s * 1e6:.3g}", "moves nothing" if link.alias else rate_text(link.bandwidth_bytes_per_s)
+        kinds.setdefault(figures, []).append(f"{link.source} to {link.target}")
+    return [
+        {"links": f"{ends[0]}{f' and {len(ends) - 1} more' if len(ends) > 1 else ''}", "latency us": latency, "bandwidth": bandwidth}
+        for (latency, bandwidth), ends in kinds.items()
+    ]
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """A rate: 12.3 GB/s."""
+    return f"{units.digits(bytes_per_s / 1e9)} GB/s"
+
+
+def host_cells(machine: Machine, profile: Profile | None) -> list[dict[str, str]]:
+    """One row per time of the host and the executor, in microseconds: measured, or else as the machine assumes."""
+    rows = {}
+    if profile is not None:
+        measured = {**dict(profile.dispatch), **(dict(profile.loop) if profile.loop is not None else {})}
+        rows = {name: (measured[name], "measured") for name in HOST_WORDS if measured.get(name) is not None}
+    device, host = machine.devices[0], machine.host(machine.devices[0].name)
+    assumed = {field.name: getattr(host, field.name) for field in fields(HostLane)} if host is not None else vars(device)
+    for name in HOST_WORDS:
+        if name in assumed:
+            rows.setdefault(name, (assumed[name], machine.sources.get(name, "assumed")))
+    named = [(words, *rows[name]) for name, words in HOST_WORDS.items() if name in rows]
+    return [{"time": words, "us": units.digits(seconds * 1e6), "from": source} for words, seconds, source in named]
+
+
+def _share_words(share: str) -> str:
+    """The part of a device that a cost is of: 2, or 2 threads on one op."""
+    threads = share.removesuffix("-threads")
+    return share if threads == share else f"{units.threads(int(threads))} on one op"
+
+
+def update_cells(profile: Profile) -> list[dict[str, str]]:
+    """One row per measured optimizer update, the largest first: with its tensors in the cache, and without."""
+    updates = [(key, cost) for key, cost in profile.costs.items() if cost.op_class.startswith("update")]
+    rows = []
+    for key, cost in sorted(updates, key=lambda item: -item[1].bytes)[:SHOWN]:
+        cold = cost.cold or cost.warm
+        rows.append({
+            "update": cost.op_class.removeprefix("update."),
+            "SMs (cores)": _share_words(key.rpartition("@")[2]),
+            "moves": units.memory(cost.bytes),
+            "warm ms": units.ms(cost.warm.median_s),
+            "cold ms": units.ms(cold.median_s),
+            "cold / warm": units.NONE if not cost.warm.median_s else f"{cold.median_s / cost.warm.median_s:.2f}",
+            "spread": units.percent(max(cost.warm.spread, cold.spread), signed=False),
+        })  # fmt: skip
+    return rows
+
+
+def co_run_cells(profile: Profile) -> list[dict[str, str]]:
+    """One row per pair of groups: how many times longer a task takes beside others, measured, modeled, and as the profile uses it."""
+    contention = profile.contention
+    pairs: dict[tuple[str, str], list] = {}
+    for run in contention.co_runs:
+        pairs.setdefault((run.group, run.beside), []).append(run)
+    return [
+        {
+            "task": group,
+            "beside": beside,
+            "co-runs": str(len(runs)),
+            "takes longer, measured": f"{min(r.slow_down for r in runs):.2f}x to {max(r.slow_down for r in runs):.2f}x",
+            "modeled": f"{min(r.modelled for r in runs):.2f}x to {max(r.modelled for r in runs):.2f}x",
+            "multiplier": f"{contention.multipliers[f'{group}|{beside}']:.2f}" if f"{group}|{beside}" in contention.multipliers else "none",
+        }
+        for (group, beside), runs in sorted(pairs.items())
+    ]
+
+
+def co_run_words(profile: Profile) -> str:
+    """How well the multipliers predict co-runs that were left out of their fit; empty if none was."""
+    with_s, without_s = profile.contention.held_out_error, profile.contention.held_out_error_without
+    if with_s is None or without_s is None:
+        return ""
+    used = "used" if profile.contention.multipliers else "not used, because they do not lower the error"
+    return (
+        f"On co-runs that were left out of the fit, multipliers are off by {units.percent(with_s, signed=False)}, no multipliers by"
+        f" {units.percent(without_s, signed=False)}: they are {used}."
+    )
+
+
+def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> list[dict[str, str]]:
+    """One row for each of the `most` points with the most time in all."""
+    return [
+        {
+            "op": point.name,
+            "class": point.op_class,
+            "times": str(point.count),
+            "ms in all": units.ms(point.count * point.seconds),
+            "FLOPs per byte": units.digits(point.intensity) if point.bytes else units.NONE,
+            "GFLOP/s": units.digits(point.flops_per_s / 1e9) if point.seconds else units.NONE,
+            "of the roof": units.percent(own_roof.reached(point), signed=False) if point.drawable else units.NONE,
+            "cost": point.source,
+        }
+        for point in points[:most]
+    ]
+
+
+def age_words(profile: Profile, now: datetime | None = None) -> str:
+    """When the profile was measured, in one sentence."""
+    days = age_days(profile, now)
+    ago = "" if days is None else ", today" if days == 0 else f", {days} day{'' if days == 1 else 's'} ago"
+    return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} measured costs."
+
+
+def age_days(profile: Profile, now: datetime | None = None) -> int | None:
+    """Days since the profile was last measured; None if it does not say."""
+    try:
+        updated = datetime.fromisoformat(profile.updated)
+    except ValueError:
+        return None
+    return max(0, ((now or datetime.now(UTC)) - (updated if updated.tzinfo else updated.replace(tzinfo=UTC))).days)
+
+
+def warnings(profile: Profile, here: Identity | None = None, now: datetime | None = None) -> list[str]:
+    """What makes a profile less reliable, one sentence each: another machine or software, age, throttling, disturbances, failures.
+
+    `here`: the identity of the machine to compare with; None for none.
+    """
+    result = []
+    if here is not None and (differences := profile.matches(here)):
+        result.append(f"It is of another machine or software: {'; '.join(differences)}.")
+    days = age_days(profile, now)
+    if days is not None and days > OLD_DAYS:
+        result.append(f"It is {days} days old; calibrate again if drivers or libraries have changed since.")
+    if any(profile.identity.throttle.values()):
+        reasons = ", ".join(f"{name} {_listed(value)}" for name, value in profile.identity.throttle.items() if value)
+        result.append(f"The device throttled while it was measured: {reasons}.")
+    result += [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in profile.notes[:SHOWN]]
+    if profile.contention.disturbed:
+        result.append("Other work ran during the co-runs; they should be measured again.")
+    if profile.failures:
+        result.append(f"{len(profile.failures)} costs could not be measured and are estimated from other ops.")
+    return result
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def version_cells(identity: Identity) -> list[dict[str, str]]:
+    """One row per fact about the machine and the software of a profile."""
+    facts: Iterable[tuple[str, object]] = (*identity, *identity.extras.items())
+    return [
+        {"what": name, "value": _listed(value) if not isinstance(value, dict) else "; ".join(f"{k} {_listed(v)}" for k, v in value.items())}
+        for name, value in facts
+        if name != "extras" and value not in ("", 0, {}, [], None)
+    ]
+
+
+def specification_words(machine: Machine, precision: str) -> str:
+    """What a machine is: 8 GPUs, each with 132 SMs, 66.9 TFLOP/s (fp32) and 80 GiB at 3350 GB/s. `precision`: of the FLOP/s."""
+    device, memory, count = machine.devices[0], machine.memories[0], len(machine.devices)
+    several = f"{count} GPUs, each with " if count > 1 else ""
+    parts = "SMs" if device.kind == "gpu" else "core" if device.sms == 1 else "cores"
+    named = precision if precision in device.peak_flops else "fp32"
+    flops = f"{units.digits(device.peak_flops[named] / 1e12)} TFLOP/s ({named})"
+    rate = f"{memory.bandwidth_bytes_per_s / 1e9:.0f} GB/s"
+    return f"{several}{device.sms} {parts}, {flops}, {units.capacity(memory.size_bytes)} at {rate}"
+
+
+def partition_words(machine: Machine) -> str:
+    """How the machine's GPU is split; empty if it is not."""
+    if machine.whole is None:
+        return ""
+    parts, gpu = machine.devices, machine.whole.devices[0]
+    left = gpu.sms - sum(part.sms for part in parts)
+    unused = f" ({left} of its {gpu.sms} SMs stay unused)" if left else ""
+    return (
+        f"One GPU of {machine.name} is split into {len(parts)} parts of {parts[0].sms} SMs{unused}."
+        " The baseline, and every schedule of one device, uses the whole GPU."
+    )
+
+
+def unmeasured_words(machines: Iterable[Machine]) -> str:
+    """What a prediction for a GPU rests on, if the package has no measured step of a schedule on any GPU; else empty."""
+    if not any(machine.devices[0].kind == "gpu" for machine in machines):
+        return ""
+    if any(validation.device.get("kind") == "gpu" for validation in shipped_validations()):
+        return ""
+    return (
+        "Not yet measured on a GPU: schedules, the baseline among them, run in our executor, whose time on the host is assumed."
+        " What you have is plain PyTorch."
+    )
+
+
+def precision_words(machines: Iterable[Machine], precision: str) -> str:
+    """What PyTorch's default precision means on the GPUs that have TF32; otherwise empty."""
+    names = [machine.name for machine in machines if machine.devices[0].kind == "gpu" and "tf32" in machine.devices[0].peak_flops]
+    if precision != "default" or not names:
+        return ""
+    return f"{', '.join(dict.fromkeys(names))}: convolutions in TF32, products in fp32, as is PyTorch's default (--precision)"

@@ -1,0 +1,75 @@
+"""Predictions in sentences, as one table and as one document: what does not fit in memory, and how sure a speed-up is."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
+from traces import units
+from traces.documents.comparison import Prediction
+from traces.documents.predictions import Predictions
+from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
+
+
+def verdict_line(prediction: Prediction) -> str:
+    """The prediction in one line: turbodl: 25.8 ms, 1.16x (1.08 to 1.22), faster, fits in memory (3.00 GiB of 80 GiB)."""
+    if not prediction.fits:
+        return f"{prediction_label(prediction)}: {memory_words(prediction)}"
+    judged = [] if prediction.gain is None else [prediction.gain.judged]
+    return ", ".join([f"{prediction_label(prediction)}: {units.duration(prediction.step_s)}", *judged, memory_words(prediction)])
+
+
+def memory_words(prediction: Prediction) -> str:
+    """Whether the prediction fits the memory that it fills most, and by how much."""
+    if not prediction.memories:
+        return "fits" if prediction.fits else "does not fit"
+    fullest = max(prediction.memories, key=lambda need: need.needed_bytes / need.size_bytes if need.size_bytes else 0.0)
+    needed, size = (units.memory(count) for count in (fullest.needed_bytes, fullest.size_bytes))
+    return f"fits in memory ({needed} of {size})" if prediction.fits else f"needs {needed}, {size} there"
+
+
+def gain_words(interval: tuple[float, float] | None, probability: float | None) -> str:
+    """What is known of a speed-up besides its value: its 90 % interval and how likely the step is shorter."""
+    parts = [f"90 %: {units.factors(interval)}"] if interval is not None else []
+    if probability is not None:
+        parts.append(f"faster with a probability of {units.percent(probability, signed=False)}")
+    return "; ".join(parts)
+
+
+def fit_words(prediction: Prediction) -> list[str]:
+    """By how much the prediction does not fit, what holds the memory, and the largest batch that fits; no sentence if it fits."""
+    if prediction.fits:
+        return []
+    shortfall = f": {shortfall_words(prediction.memories)}" if prediction.memories else ""
+    held = [f"Memory: {holders_words(prediction.at_peak)}."] if prediction.at_peak else []
+    batch = batch_words(prediction.largest_batch)
+    return [f"{prediction.strategy} does not fit{shortfall}.", *held, f"{batch[:1].upper()}{batch[1:]}."]
+
+
+def _cells(predictions: Sequence[tuple[int, str, Prediction]]) -> list[dict[str, str]]:
+    rows = prediction_rows([prediction for *_, prediction in predictions])
+    return [row | {"machine": machine, "batch": str(batch)} for (batch, machine, _), row in zip(predictions, rows, strict=True)]
+
+
+def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Grid:
+    """The rows for the terminal, with a line between machines and batches. One that does not fit in memory is red."""
+    rows = [{"machine": row["machine"], "batch": row["batch"]} | folded_prediction(row) for row in _cells(predictions)]
+    places = [(batch, machine) for batch, machine, _ in predictions]
+    kept = [head for head in rows[0] if head not in (COMMUNICATION, "idle")]
+    return Grid(
+        [{head: row[head] for head in kept} for row in rows],
+        ("machine", "strategy"),
+        SPARE,
+        styles={number: "red" for number, (*_, prediction) in enumerate(predictions) if not prediction.fits},
+        sections=[number for number, (before, after) in enumerate(pairwise(places), 1) if before != after],
+    )
+
+
+def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The JSON document of several predictions, and of the strategies that were refused. `place` names the combination of each."""
+    return {"schema": Predictions.schema_name, "predictions": list(predicted), "refused": list(refused)}
+
+
+def place(model: str, batch: int, machine: str) -> dict[str, Any]:
+    """Which combination a prediction or a refusal is about, in such a document."""
+    return {"model": model, "batch": batch, "machine": machine}

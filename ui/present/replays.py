@@ -1,0 +1,325 @@
+"""A replay, and what each rank of a job costs it, in sentences and tables; the same for the terminal and the app."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from simulator.replay.diagnosis import Part
+from traces import units
+from traces.documents.replay_result import ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
+from ui.present.labels import lane_label
+
+#: The head of the table's first column, and its title.
+RANK, TITLE = "rank", "Stragglers: ms that a step would be shorter with the median rank's times"
+#: A rank or a kind that costs less than this share of the step is not named.
+NAMED_SHARE = 0.005
+
+
+def words(costs: Sequence[StragglerCost], step_s: float) -> list[str]:
+    """Which rank costs the others most, and which kind of work, one sentence per item; none for a single rank."""
+    if not costs:
+        return []
+    ranks = [cost for cost in costs if cost.rank is not None and cost.kind is None]
+    worst = max(ranks, key=lambda cost: cost.seconds)
+    together = next(cost.seconds for cost in costs if cost.rank is None and cost.kind is None)
+    if worst.seconds >= NAMED_SHARE * step_s:
+        kinds = [cost for cost in costs if cost.rank == worst.rank and cost.kind is not None and cost.seconds >= NAMED_SHARE * step_s]
+        why = ", ".join(f"{cost.kind} {units.ms(cost.seconds)}" for cost in sorted(kinds, key=lambda cost: -cost.seconds))
+        share = units.percent(worst.seconds / step_s, signed=False)
+        sentences = [f"Rank {worst.rank} costs the others {units.duration(worst.seconds)} of a step ({share}){f': {why}' if why else ''}."]
+    else:
+        sentences = [f"No rank alone costs the others more than {units.duration(NAMED_SHARE * step_s)} of a step."]
+    if together >= NAMED_SHARE * step_s and together > 1.05 * worst.seconds:
+        sentences.append(f"With the median rank's times on every rank, a step would be {units.duration(together)} shorter.")
+    return sentences
+
+
+def cells(costs: Sequence[StragglerCost]) -> list[dict[str, str]]:
+    """One row per rank, and one for all together; one column per kind of work, and one for all."""
+    rows: dict[int | None, dict[str, str]] = {}
+    for cost in costs:
+        row = rows.setdefault(cost.rank, {RANK: "all ranks" if cost.rank is None else str(cost.rank)})
+        row[cost.kind or "in all"] = units.ms(cost.seconds)
+    return list(rows.values())
+
+
+#: The column of the parts of a step.
+PART = "where the time goes"
+#: Rows of a table of streams or kernels at most.
+SHOWN = 12
+#: Worst-placed kernels that are explained in the terminal.
+EXPLAINED = 3
+#: A part of the step below this share is neither the headline nor, below the second, a row of the table.
+HEADLINE_SHARE, ROW_SHARE = 0.05, 0.0005
+
+#: By part of a step: its row in the table, and its headline.
+_PARTS = MappingProxyType({
+    Part.COMPUTE: ("compute", "The GPU computes {share} of {step}: what helps is faster kernels."),
+    Part.COMMUNICATION: ("communication not hidden", "Communication that no kernel hides takes {share} of {step}."),
+    Part.OTHER_RANK: ("idle, waits for another rank", "The GPU waits for other ranks {share} of {step}."),
+    Part.COPIES: ("copies not hidden", "Copies that no kernel hides take {share} of {step}."),
+    Part.HOST: ("idle, waits for the host (Python, launches)", "The GPU waits for Python {share} of {step}."),
+    Part.SYNCHRONIZATION: (
+        "idle after a synchronization or blocking copy",
+        "Synchronizations cost {share} of {step}: the host waits for the GPU, then the GPU for the host.",
+    ),
+    Part.DEPENDENCY: ("idle, waits for another stream", "The GPU stands idle {share} of {step} between work of different streams."),
+    Part.BETWEEN_KERNELS: ("idle between kernels", "Pauses between kernels take {share} of {step}."),
+    Part.UNEXPLAINED: ("idle, not explained", "The GPU stands idle {share} of {step} for no recorded reason."),
+})  # fmt: skip
+
+
+def headline(result: ReplayResult) -> str:
+    """What to look at first: the largest part of the median step that is not computing, unless all of them are small."""
+    return step_headline(result, result.median_step)
+
+
+def step_headline(result: ReplayResult, number: int) -> str:
+    """What to look at first in one step: its largest part that is not computing, unless all of them are small."""
+    part, share = _largest_part(result.steps[number])
+    return _PARTS[part][1].format(share=units.percent(share, signed=False), step=step_name(result, number))
+
+
+def _largest_part(step: ReplayStep) -> tuple[Part, float]:
+    shares = {Part(part.part): part.share for part in step.parts}
+    largest = max((part for part in shares if part is not Part.COMPUTE), key=shares.__getitem__)
+    return (largest, shares[largest]) if shares[largest] >= HEADLINE_SHARE else (Part.COMPUTE, shares[Part.COMPUTE])
+
+
+def step_name(result: ReplayResult, number: int) -> str:
+    """What a sentence calls a step."""
+    if len(result.steps) == 1:
+        return "the step"
+    return "the median step" if number == result.median_step else result.steps[number].name
+
+
+def picked_words(result: ReplayResult, number: int) -> str:
+    """What a list of steps to pick from calls a step: its name, its length, and whether it is the median one or a slow one."""
+    step = result.steps[number]
+    kind = ", the median" if number == result.median_step else ", slow" if number in result.slow_steps else ""
+    return f"{step.name}: {units.duration(step.measured_s)}{kind if len(result.steps) > 1 else ''}"
+
+
+def replay_words(result: ReplayResult) -> list[str]:
+    """The replay compared with the recording, one sentence per item."""
+    median = result.steps[result.median_step]
+    sentences = [f"Step time (GPU): {_lengths(median.measured_s, median.simulated_s)}: {units.percent(result.error)}."]
+    if len(result.steps) > 1:
+        mean = _lengths(result.gpu_period_measured_s, result.gpu_period_simulated_s)
+        counted = _count(len(result.steps) - 1, "step")
+        sentences = [
+            f"Step time (GPU), median of {counted}: {_lengths(median.measured_s, median.simulated_s)}.",
+            f"Mean: {mean}: {units.percent(result.error)}.",
+        ]
+    sentences.append(f"{_count(result.kernels, 'kernel')} on {_count(result.streams, 'stream')} over {_count(len(result.steps), 'step')}.")
+    if len(result.steps) > 2:
+        lengths = [step.measured_s for step in result.steps[1:]]
+        low, high = units.ms(min(lengths)), units.ms(max(lengths))
+        sentences.append(f"The recorded steps after the first take from {low} to {high} ms.")
+    if result.exposed_communication_measured_s or result.exposed_communication_simulated_s:
+        measured, simulated = (
+            units.duration(result.exposed_communication_measured_s),
+            units.duration(result.exposed_communication_simulated_s),
+        )
+        sentences.append(f"Communication not hidden takes {measured} of a step recorded, {simulated} replayed.")
+    if result.unmatched_kernels:
+        sentences.append(f"The launches of {_count(result.unmatched_kernels, 'kernel')} were not recorded.")
+    return sentences + [_sentence(note) for note in result.notes]
+
+
+def slow_words(result: ReplayResult) -> list[str]:
+    """One sentence on how many steps are slow, and how slow."""
+    slow = [result.steps[number].measured_s for number in result.slow_steps]
+    if not slow:
+        return []
+    lengths = units.ms(min(slow)) if len(slow) == 1 else f"{units.ms(min(slow))} to {units.ms(max(slow))}"
+    median = units.duration(result.steps[result.median_step].measured_s)
+    verb = "is" if len(slow) == 1 else "are"
+    return [f"{len(slow)} of {_count(len(result.steps) - 1, 'step')} {verb} slow: {lengths} ms, the median {median}."]
+
+
+def slow_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """One row per slow step, the slowest first, column name to text: how much longer it is than the median step, and why."""
+    median = result.steps[result.median_step]
+    usual_s = {part.part: part.seconds for part in median.parts}
+    waited_s = {wait.label: wait.seconds for wait in median.waits}
+    rows = []
+    for number in result.slow_steps[:SHOWN]:
+        step = result.steps[number]
+        longer = max(step.parts, key=lambda part: part.seconds - usual_s[part.part])
+        of = [f"{_PARTS[Part(longer.part)][0]} {(longer.seconds - usual_s[longer.part]) * 1e3:+.3g} ms"]
+        if Part(longer.part) in (Part.HOST, Part.SYNCHRONIZATION):
+            waits = sorted(step.waits, key=lambda wait: waited_s.get(wait.label, 0.0) - wait.seconds)
+            of += [f"{wait.label} {(wait.seconds - waited_s.get(wait.label, 0.0)) * 1e3:+.3g} ms" for wait in waits[:1]]
+        lengths = {"recorded ms": units.ms(step.measured_s), "longer by ms": units.ms(step.measured_s - median.measured_s)}
+        rows.append({"slow step": step.name} | lengths | {"most of it": "; ".join(of)})
+    return rows
+
+
+def diagnosis_cells(result: ReplayResult, number: int | None = None) -> list[dict[str, str]]:
+    """One row per part of a step (the median one unless `number` says which), column name to text, and their sum.
+
+    After what-if rules, with the time that is left of each.
+    """
+    step = result.steps[result.median_step if number is None else number]
+    left = {each.name: each for each in result.what_if.steps}.get(step.name) if result.what_if else None
+    after = {part.part: part.seconds for part in left.parts} if left else {}
+    rows = [
+        {PART: _PARTS[Part(part.part)][0], "ms": units.ms(part.seconds), "share": units.percent(part.share, False)}
+        | ({"ms after the changes": units.ms(after[part.part])} if after else {})
+        for part in step.parts
+        if part.share >= ROW_SHARE or after.get(part.part, 0.0) > ROW_SHARE * sum(after.values())
+    ]
+    total = {PART: "one step", "ms": units.ms(step.measured_s), "share": units.percent(1.0, False)}
+    return [*rows, total | ({"ms after the changes": units.ms(left.seconds)} if after else {})]
+
+
+def wait_words(result: ReplayResult, number: int) -> list[str]:
+    """What the host did while the GPU waited for it in a step, in one sentence; none if the GPU did not wait long."""
+    step = result.steps[number]
+    share = sum(part.share for part in step.parts if Part(part.part) in (Part.HOST, Part.SYNCHRONIZATION))
+    if share < HEADLINE_SHARE:
+        return []
+    longest = ", ".join(f"{wait.label} ({units.duration(wait.seconds)})" for wait in step.waits)
+    return [f"Meanwhile the host is in {longest}."]
+
+
+def ladder_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """One row per default change, the largest gain first, column name to text."""
+    return [_answer_cells(answer) for answer in result.ladder]
+
+
+def bounds_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """One row per bound, column name to text."""
+    return [_answer_cells(answer) for answer in result.bounds]
+
+
+def ladder_words(result: ReplayResult) -> list[str]:
+    """The change with the largest gain, and what the ladder has left out, one sentence per item."""
+    sentences = []
+    best = next((answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason), None)
+    if best is not None:
+        steps = f"mean step {units.duration(result.gpu_period_simulated_s)} to {units.duration(best.step_s)}"
+        sentences.append(f"The largest gain: {best.label or best.rule} ({best.about}), {steps}, {units.speedup(best.speedup)}.")
+    if len(result.steps) == 1:
+        sentences.append("Only one step is recorded, so no changes are ranked: record three steps or more, or ask with --what-if.")
+    if result.ladder_left_out:
+        sentences.append(f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if.")
+    return sentences
+
+
+def rule_words(result: ReplayResult) -> list[str]:
+    """One sentence per default change that has a name, with the rule behind it."""
+    return [f"{answer.label} is the rule {answer.rule}." for answer in result.ladder if answer.label]
+
+
+def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
+    """One row per rule asked, alone, and one for all that were applied together; column name to text."""
+    rows = [_answer_cells(each) for each in answer.answers]
+    if len(answer.rules) > 1:
+        together = RuleAnswer(
+            rule="together",
+            about=f"{len(answer.rules)} changes, one after another",
+            step_s=answer.gpu_period_after_s,
+            gain_s=answer.gpu_period_before_s - answer.gpu_period_after_s,
+            speedup=answer.speedup,
+        )
+        rows.append(_answer_cells(together))
+    return rows
+
+
+def what_if_words(answer: WhatIf) -> list[str]:
+    """The effect of all rules together in one sentence."""
+    if not answer.rules:
+        return ["No change has an effect."]
+    before, after = units.duration(answer.gpu_period_before_s), units.duration(answer.gpu_period_after_s)
+    gain = f" (a speed-up of {units.speedup(answer.speedup)})" if answer.speedup else ""
+    return [f"With {', '.join(answer.rules)} the mean step goes from {before} to {after}{gain}."]
+
+
+def assumption_words(answer: WhatIf) -> list[str]:
+    """One sentence per assumption."""
+    return [_sentence(assumption) for assumption in answer.assumptions]
+
+
+def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
+    note = answer.about
+    if answer.reason:
+        note = answer.reason if answer.step_s is None else "; ".join(filter(None, (answer.about, f"no gain: {answer.reason}")))
+    return {
+        "change": answer.label or answer.rule,
+        "mean step ms": units.ms(answer.step_s),
+        "saves ms": _saved(answer),
+        "speed-up": units.speedup(answer.speedup),
+        "note": note,
+    }
+
+
+def _saved(answer: RuleAnswer) -> str:
+    if answer.gain_s is None:
+        return units.NONE
+    return "0" if answer.reason else units.ms(answer.gain_s)
+
+
+def busy_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """The rows of the busiest streams, column name to text."""
+    busiest = sorted(result.busy, key=lambda row: -row.measured_s)[:SHOWN]
+    return [
+        {
+            "stream": lane_label(row.device, row.stream),
+            "busy ms recorded": units.ms(row.measured_s),
+            "replayed": units.ms(row.simulated_s),
+            "error": units.percent(row.simulated_s / row.measured_s - 1 if row.measured_s else None),
+        }
+        for row in busiest
+    ]
+
+
+def step_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """One row per step, column name to text."""
+    return [
+        {
+            "step": step.name,
+            "recorded ms": units.ms(step.measured_s),
+            "replayed ms": units.ms(step.simulated_s),
+            "error": units.percent(step.simulated_s / step.measured_s - 1 if step.measured_s else None),
+        }
+        for step in result.steps
+    ]
+
+
+def misplaced_cells(result: ReplayResult) -> list[dict[str, str]]:
+    """The rows of the worst-placed kernels, column name to text."""
+    return [
+        {
+            "kernel": row.task,
+            "stream": lane_label(row.device, row.stream),
+            "start ms recorded": units.ms(row.measured_start_s),
+            "replayed": units.ms(row.simulated_start_s),
+            "off by ms": f"{(row.simulated_start_s - row.measured_start_s) * 1e3:+.3g}",
+            "why": row.reason,
+        }
+        for row in result.misplaced[:SHOWN]
+    ]
+
+
+def misplaced_words(result: ReplayResult) -> list[str]:
+    """One sentence per worst-placed kernel, with the reason."""
+    sentences = []
+    for row in result.misplaced[:EXPLAINED]:
+        off_s = row.simulated_start_s - row.measured_start_s
+        when = f"{units.duration(abs(off_s))} too {'late' if off_s > 0 else 'early'}"
+        sentences.append(f"{row.task} on {lane_label(row.device, row.stream)} is placed {when}: {row.reason}.")
+    return sentences
+
+
+def _lengths(measured_s: float, simulated_s: float) -> str:
+    return f"{units.duration(measured_s)} recorded, {units.duration(simulated_s)} replayed"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,282 @@
+"""What pictures and charts of timelines share: one panel per timeline with its lanes, bars, colors and labels, and pipelines' actions."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
+from traces import units
+from traces.documents.actions import LEAST_GAP, TRANSFER, is_pipeline, stretches
+from traces.documents.critical import critical_spans
+from traces.documents.lanes import lanes
+from traces.documents.timeline import Cause, Span, Timeline
+from ui.present import palette
+from ui.present.labels import lane_label
+
+#: The groups of bars of gradients by the weights, where a backward is split, and of forwards that are repeated before it.
+BY_WEIGHTS, REPEATED = "backward by weights", "forward again"
+#: A lane whose transfers take less than this share of the step is left out, as where data stay in the memory that two devices share.
+_LEAST_TRANSFERS = 0.01
+
+
+class PipelineBars:
+    """The bars of a pipeline's spans in the window [`begin_s`, `end_s`]. Lanes of other spans keep a bar for each span."""
+
+    def __init__(self, spans: Sequence[Span], begin_s: float, end_s: float):
+        """`spans`: all those that overlap the window, of which some are part of actions."""
+        self._length_s = end_s - begin_s
+        self.groups = list(stretches(self._visible(spans), LEAST_GAP * self._length_s))
+        self._actions: dict[tuple[str, str], set[Action]] = {}  # by lane
+        for group in self.groups:
+            action = _computed(group[0])
+            if action is not None:
+                self._actions.setdefault((group[0].device, group[0].lane), set()).add(action)
+        actions = {action for own in self._actions.values() for action in own}
+        self._by_iteration = len({action.micro_batch for action in actions}) < 2
+
+    def _visible(self, spans: Sequence[Span]) -> list[Span]:
+        """The spans without those of lanes in which nothing takes time."""
+        seconds: dict[tuple[str, str], float] = {}
+        for span in spans:
+            takes_s = span.end_s - span.start_s if span.phase == TRANSFER else self._length_s
+            seconds[span.device, span.lane] = seconds.get((span.device, span.lane), 0.0) + takes_s
+        return [span for span in spans if seconds[span.device, span.lane] >= _LEAST_TRANSFERS * self._length_s]
+
+    def computes(self, device: str, lane: str) -> bool:
+        """Whether a lane runs a pipeline's stages."""
+        return (device, lane) in self._actions
+
+    def lane_label(self, device: str, lane: str) -> str:
+        """The label of a lane that runs stages: cpu:0 stages 0, 2. If forwards and backwards have own lanes, it says which."""
+        actions = self._actions[device, lane]
+        stages = sorted({action.stage for action in actions})
+        halves = {action.kind == FORWARD for action in actions}
+        which = "" if len(halves) > 1 else " forward" if True in halves else " backward"
+        return f"{device} stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}{which}"
+
+    def group_of(self, span: Span) -> str:
+        """The name that a span's bar has in the legend: its phase, the second half of a backward, or a repeated forward."""
+        action = _computed(span)
+        return span.phase if action is None else {BY_WEIGHT: BY_WEIGHTS, AGAIN: REPEATED}.get(action.kind, span.phase)
+
+    def merged(self, group: Sequence[Span]) -> Span:
+        """A span in the place of all of a group; its name says what they are."""
+        first = group[0]
+        if len(group) == 1:
+            return first
+        action = Action.read(first.action)
+        name = f"{len(group)} {first.phase} tasks" if action is None else f"{first.action}: {_words(action)}, {len(group)} tasks"
+        layers = list(dict.fromkeys(span.layer for span in group if span.layer))
+        layer = f"{layers[0]} to {layers[-1]}" if len(layers) > 1 else "".join(layers)
+        return replace(first, task=name, layer=layer, end_s=max(span.end_s for span in group))
+
+    def labels(self, span: Span) -> tuple[str, ...]:
+        """Texts for a span's bar, longest first: 1F3 for stage 1 and micro-batch 3, if the lane runs several stages; F3; 3.
+
+        If there is one micro-batch in a step, the number is that of the iteration.
+        """
+        action = _computed(span)
+        if action is None:
+            return ()
+        number = str(self._number(span, action))
+        several = len({other.stage for other in self._actions[span.device, span.lane]}) > 1
+        return (*([f"{action.stage}{action.kind}{number}"] if several else []), f"{action.kind}{number}", number)
+
+    def shade(self, span: Span) -> int:
+        """0 or 1: neighbors differ, which are the stages of a lane if it runs several, and else micro-batches."""
+        action = _computed(span)
+        if action is None:
+            return 0
+        stages = sorted({other.stage for other in self._actions[span.device, span.lane]})
+        return (stages.index(action.stage) if len(stages) > 1 else self._number(span, action)) % 2
+
+    def idle(self, begin_s: float, end_s: float) -> Iterator[tuple[str, str, float, float]]:
+        """Yield (device, lane, start, end) of the time within a window in which a lane that runs stages is idle, in seconds."""
+        reached = dict.fromkeys(self._actions, begin_s)
+        for group in self.groups:
+            place = group[0].device, group[0].lane
+            if place in reached:
+                yield from self._gap(place, reached[place], group[0].start_s)
+                reached[place] = max(reached[place], *(span.end_s for span in group))
+        for place, since_s in reached.items():
+            yield from self._gap(place, since_s, end_s)
+
+    def _gap(self, place: tuple[str, str], start_s: float, end_s: float) -> Iterator[tuple[str, str, float, float]]:
+        if end_s - start_s > LEAST_GAP * self._length_s:
+            yield *place, start_s, end_s
+
+    def _number(self, span: Span, action: Action) -> int:
+        return span.iteration if self._by_iteration else action.micro_batch
+
+
+def pipeline_bars(spans: Sequence[Span], begin_s: float, end_s: float) -> PipelineBars | None:
+    """How the spans of a window are drawn; None if they are no pipeline's."""
+    return PipelineBars(spans, begin_s, end_s) if is_pipeline(spans) else None
+
+
+def _computed(span: Span) -> Action | None:
+    """The action that a span computes; None for a transfer and for a span that is part of no action."""
+    return None if span.phase == TRANSFER else Action.read(span.action)
+
+
+def _words(action: Action) -> str:
+    kinds = {FORWARD: "forward", BACKWARD: "backward", BY_INPUT: "backward by input", BY_WEIGHT: BY_WEIGHTS, AGAIN: REPEATED}
+    return f"stage {action.stage}, {kinds[action.kind]}"
+
+
+IDLE = "idle"
+X_LABEL = "ms from the start of the training step"
+CRITICAL = "critical path"
+#: Characters of a row's label.
+LABEL_CHARACTERS = 40
+#: A panel with more spans than this has no white borders around its bars, because they would hide the bars.
+BORDERED_SPANS = 500
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One span, clipped to one training step. Times are in ms from the start of the step. In a pipeline, all spans of an action are one.
+
+    `offset_ms`: where the span starts when it is not clipped. `cause`: what the span waited for, if it is on the critical path. `labels`:
+    texts for the bar, longest first. `shade`: 0 or 1, for neighbors of one color.
+    """
+
+    span: Span
+    row: int
+    start_ms: float
+    length_ms: float
+    offset_ms: float
+    cause: Cause | None
+    labels: tuple[str, ...]
+    shade: int = 0
+
+    @property
+    def critical(self) -> bool:
+        """Whether the span is on the critical path."""
+        return self.cause is not None
+
+
+@dataclass(frozen=True)
+class TimelinePanel:
+    """One training step of a timeline: `rows` are the labels of its lanes, top row first; `bars` are grouped by phase, in drawing order.
+
+    `step_s`: of the steady state; `drawn_s`: of the step that is drawn, and `drawn`: which one that is, in words.
+    `places`: the device and the lane of every row.
+    `critical`: a bar for each span of the critical path. `pipeline`: whether the bars are a pipeline's, whose labels are short. `idle`:
+    row, start and length in ms of the time in which a pipeline's device waits.
+    """
+
+    kind: str
+    step_s: float
+    length_ms: float
+    rows: tuple[str, ...]
+    places: tuple[tuple[str, str], ...]
+    bars: dict[str, tuple[Bar, ...]]
+    drawn_s: float
+    drawn: str
+    critical: tuple[Bar, ...] = ()
+    pipeline: bool = False
+    idle: tuple[tuple[int, float, float], ...] = ()
+
+    @property
+    def step_ms(self) -> float:
+        """The step time in ms."""
+        return self.step_s * 1e3
+
+    @property
+    def step_label(self) -> str:
+        """The step time with its unit, and which step is drawn if that one is another's length: 42.0 ms; drawn is step 5 of 12, 43.1 ms."""
+        step, drawn = units.duration(self.step_s), units.duration(self.drawn_s)
+        return step if step == drawn else f"{step}; drawn is {self.drawn}, {drawn}"
+
+    @property
+    def bordered(self) -> bool:
+        """Whether bars have white borders."""
+        return sum(map(len, self.bars.values())) <= BORDERED_SPANS
+
+
+def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[tuple[str, str]] = ()) -> TimelinePanel:
+    """The panel of a timeline's training step in its steady state.
+
+    `by_action`: whether a pipeline has a bar for each action, not for each task. `spare`: (device, lane) of lanes that are drawn empty.
+    """
+    begin, end = timeline.window_s
+    spans = timeline.window()
+    pipeline = pipeline_bars(spans, begin, end) if by_action else None
+    groups = [(span,) for span in spans] if pipeline is None else pipeline.groups
+    used = lanes(timeline, [group[0] for group in groups])
+    devices = list(dict.fromkeys(device for device, _ in (*used, *spare)))
+    places = sorted(dict.fromkeys([*used, *spare]), key=lambda place: devices.index(place[0]))
+    row_of = {place: row for row, place in enumerate(places)}
+    causes = {span: link.cause for span, link in critical_spans(timeline)}
+    several_micro_batches = len({span.micro_batch for span in spans}) > 1
+
+    def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
+        start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
+        times_ms = [1e3 * seconds for seconds in (start_s - begin, end_s - start_s, span.start_s - begin)]
+        return Bar(span, row_of[span.device, span.lane], *times_ms, cause, labels, shade)
+
+    bars: dict[str, list[Bar]] = defaultdict(list)
+    for group in groups:
+        first = group[0]
+        cause = next((causes[span] for span in group if span in causes), None)
+        if pipeline is None:
+            labels = (str(first.micro_batch),) if several_micro_batches else _layer_labels(first.layer)
+            bars[first.phase].append(bar(first, cause, labels))
+        else:
+            drawn = bar(pipeline.merged(group), cause, pipeline.labels(first), pipeline.shade(first))
+            bars[pipeline.group_of(first)].append(drawn)
+    phases = palette.phases_in_order(set(bars))
+    if pipeline is None:
+        critical = [each for phase in phases for each in bars[phase] if each.critical]
+    else:
+        critical = [bar(span, causes[span]) for group in groups for span in group if span in causes]
+    return TimelinePanel(
+        kind=timeline.kind,
+        step_s=timeline.step_s,
+        length_ms=max(timeline.step_s, end - begin) * 1e3,
+        places=tuple(places),
+        rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
+        bars={phase: tuple(bars[phase]) for phase in phases},
+        drawn_s=end - begin,
+        drawn=_drawn_words(timeline, spans),
+        critical=tuple(critical),
+        pipeline=pipeline is not None,
+        idle=tuple(_idle(pipeline, row_of, begin, end)),
+    )
+
+
+def _drawn_words(timeline: Timeline, window: Sequence[Span]) -> str:
+    """Which of a timeline's periods its window shows: step 5 of 12."""
+    periods = sorted({span.period for span in timeline.spans})
+    if not window:
+        return "another step"
+    own, _ = Counter(span.period for span in window).most_common(1)[0]
+    return f"step {periods.index(own) + 1} of {len(periods)}"
+
+
+def _lane_label(pipeline: PipelineBars | None, device: str, lane: str) -> str:
+    return pipeline.lane_label(device, lane) if pipeline is not None and pipeline.computes(device, lane) else lane_label(device, lane)
+
+
+def _idle(
+    pipeline: PipelineBars | None, row_of: Mapping[tuple[str, str], int], begin_s: float, end_s: float
+) -> Iterator[tuple[int, float, float]]:
+    """Row, start and length of the idle time of a pipeline's lanes, in ms from the start of the step."""
+    for device, lane, start, end in pipeline.idle(begin_s, end_s) if pipeline is not None else ():
+        yield row_of[device, lane], (start - begin_s) * 1e3, (end - start) * 1e3
+
+
+def _row_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels of at most LABEL_CHARACTERS, which leave room for the bars. Long ones lose their middle; a number keeps equal ones apart."""
+    half = (LABEL_CHARACTERS - 5) // 2
+    shortened = [label if len(label) <= LABEL_CHARACTERS else f"{label[:half]}…{label[-half:]}" for label in labels]
+    return tuple(f"{label} ({row})" if shortened.count(label) > 1 else label for row, label in enumerate(shortened))
+
+
+@lru_cache(maxsize=65536)
+def _layer_labels(layer: str) -> tuple[str, ...]:
+    """The layer's path, then shorter ends of it that start with a word: layer1.0.conv1, conv1. No label is a bare number."""
+    parts = layer.split(".")
+    return tuple(".".join(parts[first:]) for first in range(len(parts)) if parts[first] and not parts[first].isdigit())
