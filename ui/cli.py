@@ -15,7 +15,7 @@ import typer
 from ui.commands import job_options
 from ui.commands.job_options import takes_job
 from ui.commands.output import OnceCommand
-from ui.preload import load_own_packages
+from ui.preload import load_packages
 
 if TYPE_CHECKING:
     import logging
@@ -571,7 +571,7 @@ def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
-    load_own_packages()
+    load_packages()
     from executors.cpu.wait_policy import wait_passively
     from traces.interrupts import heed_termination, ignore_until_exit
 

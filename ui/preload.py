@@ -5,12 +5,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 #: Schedcast's top-level packages other than this one, lowest layer first.
-OWN_PACKAGES = ("traces", "simulator", "executors", "calibrate")
+PACKAGES = ("traces", "simulator", "executors", "calibrate")
 
 
-def load_own_packages() -> None:
+def load_packages() -> None:
     """Load Schedcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them."""
-    for name in OWN_PACKAGES:
+    for name in PACKAGES:
         if name not in sys.modules:
             spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
             sys.modules[name] = module_from_spec(spec)

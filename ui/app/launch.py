@@ -13,9 +13,9 @@ ROOT = str(Path(__file__).resolve().parents[2])
 def main() -> None:
     """Load Schedcast's packages, then serve."""
     sys.path.insert(0, ROOT)
-    from ui.preload import load_own_packages
+    from ui.preload import load_packages
 
-    load_own_packages()
+    load_packages()
     sys.path.remove(ROOT)
     from streamlit.web.cli import main as streamlit
 

@@ -42,7 +42,7 @@ def wait_until_healthy(server: subprocess.Popen, port: int) -> bool:
     return False
 
 
-def test_the_launcher_loads_schedcasts_own_packages(tmp_path):
+def test_the_launcher_loads_schedcasts_packages(tmp_path):
     """Even if a user's PYTHONPATH has files with their names."""
     for name in ("traces", "ui"):
         (tmp_path / f"{name}.py").write_text(HOSTILE)
