@@ -20,7 +20,7 @@ def test_branches_lie_below_each_other_and_no_line_passes_a_layer():
 
 
 def test_a_long_chain_continues_in_the_next_row(monkeypatch):
-    monkeypatch.setattr(picture, "COLUMNS", 3)
+    monkeypatch.setattr(picture, "LAYER_COLUMNS", 3)
     chain = [layer("0"), *(layer(str(number), number - 1) for number in range(1, 5))]
     assert places_of(chain) == [Place(0, 0, 0), Place(0, 1, 0), Place(0, 2, 0), Place(1, 0, 0), Place(1, 1, 0)]
 
@@ -50,7 +50,7 @@ def test_the_color_is_that_of_the_largest_degree():
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_it_is_drawn(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(picture, "COLUMNS", 2)
+    monkeypatch.setattr(picture, "LAYER_COLUMNS", 2)
     layers = [each.model_copy(update={"degrees": (2, 1, 2, 1)}) for each in BRANCHES]
     path = division_picture(tmp_path / f"network.{kind}", DividedNetwork(name="net", title="A network", layers=tuple(layers)))
     content = path.read_bytes()
