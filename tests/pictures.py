@@ -2,7 +2,7 @@
 
     app.webp      a short animation: a model is chosen, a slider moved, and the numbers change
     search.png    the page of a search
-    board.png     the schedule board, with a plan's updates moved to a second stream
+    editor.png     the schedule editor, with a plan's updates moved to a second stream
     report.png    the page that `schedcast report` makes of a validation, a search and a difference
 
 It runs the commands and the app as users do, on this machine, and takes about four minutes.
@@ -111,8 +111,8 @@ def picture_search(page: Page, path: Path) -> None:
     shrunk(page.screenshot()).save(path, optimize=True)
 
 
-def picture_board(page: Page, path: Path) -> None:
-    """Move all updates to another stream on the schedule board, and take its picture."""
+def picture_editor(page: Page, path: Path) -> None:
+    """Move all updates to another stream in the schedule editor, and take its picture."""
     page.get_by_text("own order.").wait_for()
     page.get_by_text("Phase", exact=True).first.click()
     for label, option in (("Phase", "update"), ("To", "cuda:0 stream 1")):
@@ -151,7 +151,7 @@ def main(out: Path) -> None:
             with opened(browser, f"{address}/search?model=resnet18&{job}", HIGH) as page:
                 picture_search(page, out / "search.png")
             with opened(browser, f"{address}/board?model=resnet18&{job}&strategy=backward-fusion", HIGH) as page:
-                picture_board(page, out / "board.png")
+                picture_editor(page, out / "editor.png")
         with opened(browser, write_report(Path(home)).as_uri(), HIGH) as page:
             page.locator(".schedcast-chart .main-svg").first.wait_for()
             shrunk(page.screenshot()).save(out / "report.png", optimize=True)

@@ -9,8 +9,8 @@ from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.plan.board.board import hazards_within
-from simulator.plan.board.order import Entry, Order
+from simulator.plan.editor.editor import hazards_within
+from simulator.plan.editor.order import Entry, Order
 from simulator.plan.plan import Plan
 from tests.support.applicable import core_groups, default_plans
 from tests.support.places import USER_MODELS

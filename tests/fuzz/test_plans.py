@@ -10,9 +10,9 @@ from simulator.machine.presets import load_machine
 from simulator.model.capture import cache
 from simulator.model.job import Job
 from simulator.plan import json as plan_json
-from simulator.plan.board import order_csv
-from simulator.plan.board.board import Board
-from simulator.plan.board.order import Order
+from simulator.plan.editor import order_csv
+from simulator.plan.editor.editor import ScheduleEditor
+from simulator.plan.editor.order import Order
 from simulator.plan.text import outline
 from simulator.predict.forecast import forecast
 from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
@@ -46,7 +46,7 @@ def test_a_damaged_plan_is_used_or_refused(document):
 @given(damaged_text(order_csv.write(Order.of(PLANS[0]))))
 def test_a_damaged_order_is_followed_or_refused(text):
     with sound("order", text):
-        for fault in Board(PLANS[0], machine(2)).faults(order_csv.parse(text)):
+        for fault in ScheduleEditor(PLANS[0], machine(2)).faults(order_csv.parse(text)):
             assert len(fault.words) <= LONGEST, fault.words
 
 

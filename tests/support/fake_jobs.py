@@ -32,7 +32,7 @@ def largest_batch(request, strategy):
     return 3000
 
 
-def on_board(request, strategy, order=None):
+def in_editor(request, strategy, order=None):
     raise SchedcastError(f"{strategy} is synthetic and has no plan; choose another predictor")
 
 

@@ -1,7 +1,7 @@
 """`--schedule FILE`: a file that a schedule is read from or, if it does not exist, written to.
 
 A file holds either the order of a pipeline's actions (`stages.grid_csv`) or the order of the tasks of any strategy's plan
-(`board.order_csv`). Its first line says which.
+(`editor.order_csv`). Its first line says which.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.plan.board import order_csv
-from simulator.plan.board.order import Order
+from simulator.plan.editor import order_csv
+from simulator.plan.editor.order import Order
 from simulator.predict.forecast import Forecast
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline import grid_csv

@@ -17,8 +17,8 @@ from simulator.machine.scaled import AS_IT_IS
 from simulator.model.job import Job
 from simulator.model.usual_batch import source_file
 from simulator.model.workloads import registry as workloads
-from simulator.plan.board.board import Board
-from simulator.plan.board.order import Order
+from simulator.plan.editor.editor import ScheduleEditor
+from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from traces.documents.profile_files import list_profiles
 from traces.errors import Refusal, SchedcastError, UnknownNameError
@@ -119,15 +119,15 @@ def predicted(asked: Asked) -> simulated.Forecast | Refusal:
 
 
 @lru_cache(maxsize=8)
-def board_of(asked: Asked) -> Board:
-    """The board of a strategy's plan. Raises SchedcastError if there is no plan."""
+def editor_of(asked: Asked) -> ScheduleEditor:
+    """The editor of a strategy's plan. Raises SchedcastError if there is no plan."""
     own = predicted(asked)
     if isinstance(own, Refusal):
         raise own.error
-    return Board(own.plan, own.machine)
+    return ScheduleEditor(own.plan, own.machine)
 
 
 @lru_cache(maxsize=24)
 def reordered(asked: Asked, order: Order) -> simulated.Forecast:
     """The forecast of a strategy's plan in another order."""
-    return simulated.forecast(order.applied(board_of(asked).plan), *asked.target, asked.placement.mode)
+    return simulated.forecast(order.applied(editor_of(asked).plan), *asked.target, asked.placement.mode)

@@ -21,9 +21,9 @@ from simulator.machine.presets import THIS_CPU, machine_names
 from simulator.machine.this_gpu import THIS_GPU
 from simulator.model.job import LAYOUTS, PRECISIONS
 from simulator.model.workloads import registry as workloads
-from simulator.plan.board.board import Board, Fault
-from simulator.plan.board.order import Order
 from simulator.plan.bodies.update import FORMS, STATE
+from simulator.plan.editor.editor import Fault, ScheduleEditor
+from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
 from simulator.predict.search.cache import Cache
@@ -42,7 +42,7 @@ from traces.garbage import gc_paused
 from ui.present import machines
 from ui.present.machines import precision_words, specification_words, unmeasured_words
 from ui.request import JobRequest, start_models, stored_profiles
-from ui.service.cache import Asked, asked_of, board_of, predicted, reordered, stamp_now, target_of
+from ui.service.cache import Asked, asked_of, editor_of, predicted, reordered, stamp_now, target_of
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
 PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
@@ -117,12 +117,12 @@ class Searched:
 
 @dataclass(frozen=True)
 class OnBoard:
-    """A strategy's plan on the schedule board: its forecast in its own order, and the answer to another order of its tasks.
+    """A strategy's plan in the schedule editor: its forecast in its own order, and the answer to another order of its tasks.
 
     `faults`: why that order computes other numbers or cannot run; `edited`: its forecast, None if there are faults.
     """
 
-    board: Board
+    editor: ScheduleEditor
     own: Forecast
     faults: tuple[Fault, ...] = ()
     edited: Forecast | None = None
@@ -266,7 +266,7 @@ def largest_batch(request: JobRequest, strategy: str) -> int | None:
         return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
 
 
-def on_board(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
+def in_editor(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:
     """A strategy's plan, and what follows from an order of its tasks (None: its own). Both are kept, so that a move is all that is new.
 
     Raises SchedcastError if the strategy cannot be predicted, and OrderError if the tasks are others.
@@ -274,11 +274,11 @@ def on_board(request: JobRequest, strategy: str, order: Order | None = None) -> 
     with _ONE_AT_A_TIME:
         asked = asked_of(request, strategy)
         base, plain = (_known(predicted(asked._replace(text=name))) for name in ("baseline", PYTORCH))
-        board = board_of(asked)
-        faults = board.faults(order) if order is not None else ()
-        own, edited = predicted(asked), None if faults else reordered(asked, order or board.own)
+        editor = editor_of(asked)
+        faults = editor.faults(order) if order is not None else ()
+        own, edited = predicted(asked), None if faults else reordered(asked, order or editor.own)
         answers = [forecast and _answer(asked, forecast, base, plain) for forecast in (own, edited)]
-        return OnBoard(board, answers[0], faults, answers[1])
+        return OnBoard(editor, answers[0], faults, answers[1])
 
 
 def search(request: JobRequest, progress: Progress) -> Searched:

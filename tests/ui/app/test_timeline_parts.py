@@ -19,7 +19,7 @@ def editable_page():
     from tests.support.page_samples import two_lanes
     from ui.app.page_parts import timelines_canvas
 
-    st.write(str(timelines_canvas([two_lanes()], "board", events=("selected",), editable=True)))
+    st.write(str(timelines_canvas([two_lanes()], "editor", events=("selected",), editable=True)))
 
 
 def test_events_that_did_not_happen_are_none():
@@ -36,7 +36,7 @@ def test_an_event_is_not_kept_for_the_next_run(monkeypatch):
             written.append(key)
 
     written = []
-    monkeypatch.setattr(state.st, "session_state", Recorded({f"{state.COMPONENT}board": {"moved": {"task": "c"}}, "batch": 8}))
+    monkeypatch.setattr(state.st, "session_state", Recorded({f"{state.COMPONENT}editor": {"moved": {"task": "c"}}, "batch": 8}))
     state.keep_widgets()
     assert written == ["batch"]
 
@@ -44,11 +44,11 @@ def test_an_event_is_not_kept_for_the_next_run(monkeypatch):
 def test_the_browser_reports_what_the_page_asks_for(monkeypatch):
     def browser(key, data, on_selected_change, on_moved_change):
         header = decode(data).header
-        assert (key, header["events"], header["editable"]) == (f"{state.COMPONENT}board", ["selected", "moved"], True)
+        assert (key, header["events"], header["editable"]) == (f"{state.COMPONENT}editor", ["selected", "moved"], True)
         return {"selected": {"task": "c"}, "moved": None}
 
     monkeypatch.setattr(timeline_parts, "_canvas", browser)
-    events = timeline_parts.timelines_canvas([two_lanes()], "board", events=("selected",), editable=True)
+    events = timeline_parts.timelines_canvas([two_lanes()], "editor", events=("selected",), editable=True)
     assert events == {"selected": {"task": "c"}, "moved": None}
 
 

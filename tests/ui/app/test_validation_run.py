@@ -99,7 +99,7 @@ def test_a_reload_and_another_tab_find_the_run_and_none_starts_a_second_one(star
     assert "12 of 60" in other.get("progress")[0].proto.text
     assert [button.label for button in other.button if "Validate" in button.label] == []
     with pytest.raises(SchedcastError, match=r"schedcast demo was not started: schedcast validate .* is running; wait"):
-        runs.start(["demo"], "board", reports_folder())
+        runs.start(["demo"], "editor", reports_folder())
     elsewhere = app_at("what-if").run()
     assert "12 of 60" in elsewhere.get("progress")[0].proto.text
     pressed(elsewhere, "Cancel")

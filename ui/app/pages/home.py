@@ -40,7 +40,7 @@ def doors() -> list[Door]:
             f"Yours: {own[0]}" if own else f"Example: {EXAMPLE.model} on {EXAMPLE.machine}",
             "schedcast ui --model FILE.py:FACTORY",
             first_query(own),
-            ("compare", "board", "search", "machine"),
+            ("compare", "editor", "search", "machine"),
         ),
         Door(
             "I have a trace",

@@ -11,8 +11,8 @@ from executors.run import execute
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
-from simulator.plan.board.board import Board, Move
-from simulator.plan.board.order import Entry, Order, OrderError
+from simulator.plan.editor.editor import Move, ScheduleEditor
+from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.plan.task import UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
@@ -33,99 +33,99 @@ TRAINING = (
 
 
 @pytest.fixture
-def board():
-    return Board(tiny.build(*TRAINING)[0], tiny.cpu(cores=2))
+def editor():
+    return ScheduleEditor(tiny.build(*TRAINING)[0], tiny.cpu(cores=2))
 
 
 def names(order: Order) -> str:
     return " ".join(entry.task for entry in order.entries)
 
 
-def words(board: Board, order: Order) -> list[str]:
-    return [fault.words for fault in board.faults(order)]
+def words(editor: ScheduleEditor, order: Order) -> list[str]:
+    return [fault.words for fault in editor.faults(order)]
 
 
-def test_a_move_within_the_lane(board):
-    moved = board.moved(board.own, Move("u2", "d", 0, before="u1"))
+def test_a_move_within_the_lane(editor):
+    moved = editor.moved(editor.own, Move("u2", "d", 0, before="u1"))
     assert names(moved) == "f1 f2 b2 b1 u2 u1"
-    assert words(board, moved) == []
+    assert words(editor, moved) == []
 
 
-def test_a_move_that_overwrites_what_is_still_read(board):
-    moved = board.moved(board.own, Move("u2", "d", 0, before="b1"))
+def test_a_move_that_overwrites_what_is_still_read(editor):
+    moved = editor.moved(editor.own, Move("u2", "d", 0, before="b1"))
     assert names(moved) == "f1 f2 b2 u2 b1 u1"
-    assert words(board, moved) == ["u2 must come after b1: it changes the parameter w2, which b1 reads"]
+    assert words(editor, moved) == ["u2 must come after b1: it changes the parameter w2, which b1 reads"]
 
 
-def test_every_broken_hazard_is_named(board):
-    moved = board.moved(board.own, Move("b2", "d", 0, before="f1"))
-    assert words(board, moved) == [
+def test_every_broken_hazard_is_named(editor):
+    moved = editor.moved(editor.own, Move("b2", "d", 0, before="f1"))
+    assert words(editor, moved) == [
         "b2 must come after f1: it reads the activation h, which f1 writes",
         "b2 must come after f2: it reads the activation y, which f2 writes",
     ]
-    moved = board.moved(board.own, Move("u2", "d", 0, before="b2"))
-    assert "u2 must come after b2: it reads the activation g2, which b2 writes" in words(board, moved)
+    moved = editor.moved(editor.own, Move("u2", "d", 0, before="b2"))
+    assert "u2 must come after b2: it reads the activation g2, which b2 writes" in words(editor, moved)
 
 
 def test_a_value_with_the_name_of_its_task_is_not_named_twice():
     plan, _ = tiny.build(tiny.task("relu.dX", reads="x", writes="relu"), tiny.task("conv.dW", reads="relu", writes="g"))
-    board = Board(plan, tiny.cpu())
-    moved = board.moved(board.own, Move("conv.dW", "d", 0, before="relu.dX"))
-    assert words(board, moved) == ["conv.dW must come after relu.dX: it reads the activation that relu.dX writes"]
+    editor = ScheduleEditor(plan, tiny.cpu())
+    moved = editor.moved(editor.own, Move("conv.dW", "d", 0, before="relu.dX"))
+    assert words(editor, moved) == ["conv.dW must come after relu.dX: it reads the activation that relu.dX writes"]
 
 
 def test_a_task_that_two_tasks_change_keeps_its_order():
     plan, _ = tiny.build(tiny.task("a", mutates="w"), tiny.task("b", mutates="w"), tiny.task("c", after="a"))
-    board = Board(plan, tiny.cpu())
-    assert words(board, board.moved(board.own, Move("b", "d", 0, before="a"))) == [
+    editor = ScheduleEditor(plan, tiny.cpu())
+    assert words(editor, editor.moved(editor.own, Move("b", "d", 0, before="a"))) == [
         "b must come after a: it changes the parameter w, which a changes"
     ]
-    assert words(board, board.moved(board.own, Move("c", "d", 0, before="a"))) == ["c must come after a: the strategy orders them so"]
+    assert words(editor, editor.moved(editor.own, Move("c", "d", 0, before="a"))) == ["c must come after a: the strategy orders them so"]
 
 
-def test_a_move_to_a_new_stream_keeps_the_place_in_the_order(board):
-    moved = board.moved(board.own, Move("b2", "d", 1))
-    assert names(moved) == names(board.own)
+def test_a_move_to_a_new_stream_keeps_the_place_in_the_order(editor):
+    moved = editor.moved(editor.own, Move("b2", "d", 1))
+    assert names(moved) == names(editor.own)
     assert [entry.stream for entry in moved.entries] == [0, 0, 1, 0, 0, 0]
 
 
-def test_in_another_lane_a_task_stays_as_near_as_hazards_allow(board):
+def test_in_another_lane_a_task_stays_as_near_as_hazards_allow(editor):
     """Dropped before u1 on its new lane, u2 stands after b1, which still reads what it changes, although b1 is on another lane."""
-    order = board.moved(board.own, Move("u1", "d", 1))
-    moved = board.moved(order, Move("u2", "d", 1, before="u1"))
+    order = editor.moved(editor.own, Move("u1", "d", 1))
+    moved = editor.moved(order, Move("u2", "d", 1, before="u1"))
     assert names(moved) == "f1 f2 b2 b1 u2 u1"
-    assert words(board, moved) == []
+    assert words(editor, moved) == []
 
 
 def test_a_task_takes_the_priority_of_its_lane():
     plan, _ = tiny.build(
         tiny.task("a", writes="p"), tiny.task("b", writes="q", stream=1, priority=-1), tiny.task("c", reads="p", writes="r")
     )
-    board = Board(plan, tiny.gpu())
-    assert board.moved(board.own, Move("c", "d", 1)).entries[2] == Entry("c", "d", 1, -1)
-    mixed = board.moved(board.own, Move("c", "d", 1, priority=-2))
+    editor = ScheduleEditor(plan, tiny.gpu())
+    assert editor.moved(editor.own, Move("c", "d", 1)).entries[2] == Entry("c", "d", 1, -1)
+    mixed = editor.moved(editor.own, Move("c", "d", 1, priority=-2))
     assert mixed.entries[2] == Entry("c", "d", 1, -2)
-    assert words(board, mixed) == [
+    assert words(editor, mixed) == [
         "c has priority -2 on stream 1 of d, where b has -1; a stream of a GPU has one priority: use another stream"
     ]
-    assert board.moved(board.own, Move("c", "d", 2)).entries[2] == Entry("c", "d", 2, 0)
+    assert editor.moved(editor.own, Move("c", "d", 2)).entries[2] == Entry("c", "d", 2, 0)
 
 
 def test_a_task_needs_its_values_on_its_device():
     plan, _ = tiny.build(tiny.task("a", reads="x", writes="p", on="c"), tiny.task("b", writes="q", on="d"))
-    board = Board(plan, tiny.cpu("c", "d"))
-    (line,) = words(board, board.moved(board.own, Move("a", "d", 0)))
+    editor = ScheduleEditor(plan, tiny.cpu("c", "d"))
+    (line,) = words(editor, editor.moved(editor.own, Move("a", "d", 0)))
     assert line.startswith("a cannot run on d: it needs the input x, which is on c; move it to another stream of c")
 
 
-def test_what_the_machine_lacks_is_said(board):
-    moved = board.moved(board.own, Move("u2", "d", 0, priority=-1))
-    (line,) = words(board, moved)
+def test_what_the_machine_lacks_is_said(editor):
+    moved = editor.moved(editor.own, Move("u2", "d", 0, priority=-1))
+    (line,) = words(editor, moved)
     assert "task 'u2' has priority -1" in line
 
 
-def test_orders_of_other_tasks(board):
-    entries = board.own.entries
+def test_orders_of_other_tasks(editor):
+    entries = editor.own.entries
     for given_entries, expected in {
         entries[:-1]: "5 tasks, but tiny's plan has 6: it lacks 'u2'; list each task of the plan once",
         (*entries, Entry("u3", "d", 0, 0)): "'u3' should not be there",
@@ -133,12 +133,12 @@ def test_orders_of_other_tasks(board):
         (*entries[:-1], entries[0]): "'f1' is there twice",
     }.items():
         with pytest.raises(OrderError) as refusal:
-            board.faults(Order(given_entries))
+            editor.faults(Order(given_entries))
         assert expected in str(refusal.value)
     with pytest.raises(OrderError, match="'u3' is not a task of the plan's last segment"):
-        board.moved(board.own, Move("u3", "d", 0))
+        editor.moved(editor.own, Move("u3", "d", 0))
     with pytest.raises(OrderError, match="'f1' is not on stream 1 of d"):
-        board.moved(board.own, Move("u2", "d", 1, before="f1"))
+        editor.moved(editor.own, Move("u2", "d", 1, before="f1"))
 
 
 @settings(max_examples=100)
@@ -147,33 +147,33 @@ def test_an_order_is_refused_exactly_if_it_computes_something_else(plan, rng):
     """The oracle runs both programs with symbols in the place of numbers."""
     plan, _ = plan
     cores = tiny.cpu(cores=4)
-    board = Board(plan, replace(cores, devices=(replace(cores.devices[0], priority_levels=3),)))
-    assume(not board.faults(board.own))
-    entries = list(board.own.entries)
+    editor = ScheduleEditor(plan, replace(cores, devices=(replace(cores.devices[0], priority_levels=3),)))
+    assume(not editor.faults(editor.own))
+    entries = list(editor.own.entries)
     for _ in range(rng.randint(1, 3)):
         entries.insert(rng.randrange(len(entries)), entries.pop(rng.randrange(len(entries))))
     order = Order(tuple(entries))
     same = computed(order.applied(plan), 4) == computed(plan, 4)
-    assert same == (not board.faults(order))
+    assert same == (not editor.faults(order))
 
 
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "turbodl"])
 def test_orders_that_are_accepted_train_exactly_as_the_strategys_own(strategy, two_cores, backend):
     """Many random moves, of which those that break a hazard are taken back."""
     job = Job(f"{mlp.__file__}:normalised", 4, optimizer="momentum", form="for", precision="fp64")
-    board = Board(planned(strategy, job, two_cores), two_cores)
-    rng, refused, order = random.Random(strategy), 0, board.own
+    editor = ScheduleEditor(planned(strategy, job, two_cores), two_cores)
+    rng, refused, order = random.Random(strategy), 0, editor.own
     for _ in range(60):
         task, before = rng.sample([entry.task for entry in order.entries], 2)
         stream = rng.randrange(3)
-        moved = board.moved(board.moved(order, Move(before, "cpu:0", stream)), Move(task, "cpu:0", stream, before))
-        accepted = not board.faults(moved)
+        moved = editor.moved(editor.moved(order, Move(before, "cpu:0", stream)), Move(task, "cpu:0", stream, before))
+        accepted = not editor.faults(moved)
         refused += not accepted
         order = moved if accepted else order
     assert refused
-    assert [entry.task for entry in order.entries] != [entry.task for entry in board.own.entries]
+    assert [entry.task for entry in order.entries] != [entry.task for entry in editor.own.entries]
     tensors = job_tensors(job, job.build(), job.graph())
-    own, edited = (execute(plan, tensors, backend, 3).tensors for plan in (board.plan, order.applied(board.plan)))
+    own, edited = (execute(plan, tensors, backend, 3).tensors for plan in (editor.plan, order.applied(editor.plan)))
     assert own.keys() == edited.keys()
     assert all(own[name].equal(edited[name]) for name in own)
 
@@ -183,13 +183,13 @@ def test_moves_turn_the_baseline_into_backward_fusion(two_cores):
     job = Job(f"{mlp.__file__}:unbiased", 4, optimizer="momentum", form="for")
     chosen = (strategies.parse(name) for name in ("baseline", "backward-fusion"))
     baseline, fusion = (strategy.plan(job, two_cores, None, options) for strategy, options in chosen)
-    board = Board(baseline, two_cores)
-    order = board.own
+    editor = ScheduleEditor(baseline, two_cores)
+    order = editor.own
     for place, task in enumerate(fusion.tasks):
         if task.phase == UPDATE:
             later = (other.name for other in fusion.tasks[place:] if other.phase != UPDATE)
-            order = board.moved(order, Move(f"{task.body.parameters[0]}/update", "cpu:0", 0, next(later, None)))
-    assert board.faults(order) == ()
+            order = editor.moved(order, Move(f"{task.body.parameters[0]}/update", "cpu:0", 0, next(later, None)))
+    assert editor.faults(order) == ()
     moved = order.applied(baseline)
     assert [task.body for task in moved.tasks] == [task.body for task in fusion.tasks] != [task.body for task in baseline.tasks]
     model = CostModel(two_cores, None)

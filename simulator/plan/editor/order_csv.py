@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulator.machine.machine import Machine
-from simulator.plan.board.board import Board
-from simulator.plan.board.order import Entry, Order, OrderError
+from simulator.plan.editor.editor import ScheduleEditor
+from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.plan.plan import Plan
 from traces.errors import UnusableFileError
 from traces.files import read_text
@@ -72,7 +72,7 @@ def followed(plan: Plan, machine: Machine, order: Order, path: Path | str) -> Pl
     """
     try:
         edited = order.applied(plan)
-        for fault in Board(plan, machine).faults(order)[:1]:
+        for fault in ScheduleEditor(plan, machine).faults(order)[:1]:
             raise OrderError(fault.words, fault.position)
     except OrderError as error:
         raise _located(path, error) from error

@@ -1,7 +1,7 @@
-"""Edits of the schedule board: undone, redone and forgotten."""
+"""Edits of the schedule editor: undone, redone and forgotten."""
 
-from simulator.plan.board.order import Entry, Order
-from ui.app.board_history import Edit, History
+from simulator.plan.editor.order import Entry, Order
+from ui.app.editor_history import Edit, History
 
 A, B, C = (Order((Entry(name, "d", 0, 0),)) for name in "abc")
 

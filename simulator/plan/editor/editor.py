@@ -1,4 +1,4 @@
-"""The board of a plan: moves its tasks, and says whether another order of them still computes the same numbers.
+"""The editor of a plan: moves its tasks, and says whether another order of them still computes the same numbers.
 
 The hazards of a plan that another order of its tasks breaks.
 
@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from simulator.machine.machine import Machine
-from simulator.plan.board.order import Entry, Order, OrderError
 from simulator.plan.check import PlanError
 from simulator.plan.dependencies import box, dependencies_of, overlap
+from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 
@@ -95,7 +95,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Board:
+class ScheduleEditor:
     """A plan whose tasks can be moved, on the machine that it is for."""
 
     plan: Plan

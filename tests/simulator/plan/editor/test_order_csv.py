@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.plan.board import order_csv
-from simulator.plan.board.order import Entry, Order, OrderError
+from simulator.plan.editor import order_csv
+from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.strategies import registry as strategies
 from tests.support import tiny
 from tests.support.any_plans import NAMES

@@ -1,4 +1,4 @@
-"""The schedule board in Chromium: a task is dragged to another stream, and back."""
+"""The schedule editor in Chromium: a task is dragged to another stream, and back."""
 
 import pytest
 

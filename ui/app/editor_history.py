@@ -1,4 +1,4 @@
-"""What the user did on the schedule board: a list of edits that can be undone and redone. It survives a reload of the page."""
+"""What the user did in the schedule editor: a list of edits that can be undone and redone. It survives a reload of the page."""
 
 import secrets
 from collections.abc import Callable, Hashable
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import streamlit as st
 
-from simulator.plan.board.order import Order
+from simulator.plan.editor.order import Order
 
 #: The name of a history in the page's link, by which a reloaded page finds it.
 EDITS = "edits"
-_KEY = "board edits"
+_KEY = "editor edits"
 #: Histories that are kept, the latest last, by their names.
 _MOST = 100
 _histories: dict[str, "History"] = {}
@@ -27,7 +27,7 @@ class Edit:
 
 @dataclass
 class History:
-    """The edits of one board. `of`: what the board is of. `own_s`: the step of the strategy's own order. `done`: edits not undone."""
+    """The edits of one editor. `of`: what the editor is of. `own_s`: the step of the strategy's own order. `done`: edits not undone."""
 
     of: Hashable
     own: Order
@@ -78,7 +78,7 @@ def open_history(named: str) -> str:
 
 
 def history_of(of: Hashable, own: Order, own_s: float, step_s: Callable[[Order], float | None]) -> History:
-    """The history that `open_history` has chosen; a new one if the board, or the strategy's own order, is another.
+    """The history that `open_history` has chosen; a new one if the editor, or the strategy's own order, is another.
 
     After a calibration, which a run includes, costs are others: then `step_s` predicts the orders anew.
     """

@@ -1,6 +1,6 @@
-"""Words of the schedule board."""
+"""Words of the schedule editor."""
 
-from simulator.plan.board.board import Fault, Move
+from simulator.plan.editor.editor import Fault, Move
 from ui.present.sentences import MOST_FAULTS, best_words, cost_words, fault_lines, move_words
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import streamlit as st
 
 from simulator.machine.presets import THIS_CPU
-from simulator.plan.board import order_csv
-from simulator.plan.board.board import Board, Move
-from simulator.plan.board.order import Entry, Order, OrderError
+from simulator.plan.editor import order_csv
+from simulator.plan.editor.editor import Move, ScheduleEditor
+from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.plan.task import Task
 from traces import units
 from traces.documents.comparison import Comparison, Validation
 from traces.errors import SchedcastError, UnknownNameError
 from traces.files import write_atomic
 from ui.app import links, runs
-from ui.app.board_history import EDITS, Edit, History, history_of, open_history
+from ui.app.editor_history import EDITS, Edit, History, history_of, open_history
 from ui.app.links import command, query_of
 from ui.app.model import reports_folder
 from ui.app.page_parts import timelines_canvas, timelines_ui
@@ -39,10 +39,10 @@ from ui.service import jobs
 from ui.service.jobs import OnBoard
 
 #: The module of `ui.app.pages` that shows the runs.
-PAGE = "board"
+PAGE = "editor"
 
 
-def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool) -> None:
+def editor_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool) -> None:
     """Let the user run the order here. `can_run`: if not, the button is off."""
     if request.machine != THIS_CPU or request.scale:
         st.caption(f"To run the schedule here, choose the machine {THIS_CPU} as it is. Elsewhere, use the file of the download.")
@@ -55,8 +55,8 @@ def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool
     help_text = (
         "Measures the costs of the tasks and the steps of this schedule on this machine, beside the baseline's, and compares the numbers."
     )
-    if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run board", disabled=not can_run, help=help_text):
-        out = free_folder(reports_folder(), f"board-{request.job().label}")
+    if st.button("Run it here", icon=":material/play_arrow:", key=f"{BUTTON}run editor", disabled=not can_run, help=help_text):
+        out = free_folder(reports_folder(), f"editor-{request.job().label}")
         schedule = write_atomic(out.with_suffix(".csv"), order_csv.write(order))
         try:
             runs.start(arguments(request, strategy, schedule, out), PAGE, out, (request, strategy, order))
@@ -75,7 +75,7 @@ def board_run_ui(request: JobRequest, strategy: str, order: Order, can_run: bool
             if validation.busy:
                 st.error(markdown_escaped(verdicts.headline(validation)))
             st.write(markdown_escaped(" ".join(sentences.result_words(validation, comparison.result))))
-            timelines_ui("board measured", comparison.predicted, comparison.measured)
+            timelines_ui("editor measured", comparison.predicted, comparison.measured)
 
 
 def arguments(request: JobRequest, strategy: str, schedule: Path, out: Path) -> Sequence[str]:
@@ -103,8 +103,8 @@ _GROUPS: Mapping[str, Callable[[Task], str]] = {
     "Action": lambda task: task.action,
 }
 _END = "the end of the lane"
-_BY = "board move"
-_TEXT = "board text"
+_BY = "editor move"
+_TEXT = "editor text"
 
 
 def stream_of(lane: str) -> int | None:
@@ -128,31 +128,31 @@ def picked(task: str) -> None:
     st.session_state[_BY], st.session_state[f"{_BY} Task"] = "Task", task
 
 
-def dropped(board: Board, order: Order, event: Mapping[str, str | None], add: Add) -> None:
+def dropped(editor: ScheduleEditor, order: Order, event: Mapping[str, str | None], add: Add) -> None:
     """Add the move of a task that was dragged on the canvas. Raises OrderError for a task that cannot be moved."""
     stream = stream_of(str(event["lane"]))
     if stream is None:
         raise OrderError(f"{event['lane']} of {event['device']} is no stream; drop the task on a stream")
     move = Move(str(event["task"]), str(event["device"]), stream, event["before"])
-    add(move_words([move.task], move), board.moved(order, move))
+    add(move_words([move.task], move), editor.moved(order, move))
 
 
-def move_ui(board: Board, order: Order, add: Add) -> None:
+def move_ui(editor: ScheduleEditor, order: Order, add: Add) -> None:
     """Let the user choose tasks, a lane and a place in it: the way to move without a mouse, and to move many tasks at once."""
-    tasks = {task.name: task for task in board.plan.tasks}
+    tasks = {task.name: task for task in editor.plan.tasks}
     entries = order.entries[-len(tasks) :]
     by = segments("Move", [name for name, group in _GROUPS.items() if any(map(group, tasks.values()))], _BY, "Task")
     groups = _groups(by, entries, tasks)
     first, second, third, fourth = st.columns([8, 6, 8, 3], vertical_alignment="bottom")
     moved = groups[select(first, by, list(groups), f"{_BY} {by}")]
     lanes = _lanes(entries, moved[0].device)
-    device, stream = select(second, "To", lanes, "board lane", lanes[0], words=lambda lane: f"{lane[0]} stream {lane[1]}")
+    device, stream = select(second, "To", lanes, "editor lane", lanes[0], words=lambda lane: f"{lane[0]} stream {lane[1]}")
     others = [entry.task for entry in entries if entry.lane == (device, stream) and entry not in moved]
-    before = select(third, "Before", [_END, *others], "board before")
+    before = select(third, "Before", [_END, *others], "editor before")
     if fourth.button("Move", key=f"{BUTTON}move", type="primary"):
         moves = [Move(entry.task, device, stream, None if before == _END else before) for entry in moved]
         for move in moves:
-            order = board.moved(order, move)
+            order = editor.moved(order, move)
         add(move_words([entry.task for entry in moved], moves[0]), order)
 
 
@@ -202,20 +202,22 @@ def text_ui(history: History, add: Add) -> None:
                 st.error(markdown_escaped(order_csv.line_words(error)))
 
 
-TITLE, ICON, ORDER = "Schedule board", ":material/view_timeline:", 25
+#: Links to the page have said so from the start.
+URL = "board"
+TITLE, ICON, ORDER = "Schedule editor", ":material/view_timeline:", 25
 ABOUT = (
-    f"{SCHEDULE} Each lane below is a stream of a device. Drag a task to another place or lane, or move it with the boxes below. The board"
+    f"{SCHEDULE} Each lane below is a stream of a device. Drag a task to another place or lane, or move it with the boxes below. The editor"
     " says at once whether the schedule still computes the same numbers, and what a step would take."
 )
 #: The name in the page's link of the strategy to start from.
 START = "start"
 #: The file that holds the order in the command line that the page shows.
-FILE = "board.csv"
+FILE = "editor.csv"
 
 
 def page() -> None:
-    """Show the controls in the sidebar, and the board of one of their strategies."""
-    linked = put_link("board", START)
+    """Show the controls in the sidebar, and the editor of one of their strategies."""
+    linked = put_link("editor", START)
     try:
         with st.sidebar:
             request = request_ui()
@@ -223,11 +225,11 @@ def page() -> None:
             put_start(linked, request)
         st.subheader(title(request), anchor=False)
         st.write(ABOUT)
-        strategy = select(st, "Strategy to start from", request.strategies, "board strategy")
-        keep_link("board", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
+        strategy = select(st, "Strategy to start from", request.strategies, "editor strategy")
+        keep_link("editor", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
         with st.spinner("Predicting", show_time=True):
-            started = jobs.on_board(request, strategy)
-        board_ui(request, strategy, started)
+            started = jobs.in_editor(request, strategy)
+        editor_ui(request, strategy, started)
     except SchedcastError as error:
         st.error(markdown_escaped(str(error)))
 
@@ -236,42 +238,42 @@ def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:
     """Choose the strategy to start from that a link names. Raises SchedcastError if it is not among the request's strategies."""
     named = linked.get(START, [""])[-1]
     if named in request.strategies:
-        st.session_state["board strategy"] = named
+        st.session_state["editor strategy"] = named
     elif named:
         refuse_link(str(UnknownNameError("strategy to start from", named, request.strategies)))
         check_link(request)
 
 
-def board_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
-    """Show the board, what is said of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
-    board = started.board
+def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
+    """Show the editor, what is said of its order, the ways to edit it, and the run. `started`: the strategy's own order."""
+    editor = started.editor
 
     def step_s(order: Order) -> float | None:
-        edited = jobs.on_board(request, strategy, order).edited
+        edited = jobs.in_editor(request, strategy, order).edited
         return None if edited is None else edited.prediction.step_s
 
-    history = history_of((request, strategy), board.own, started.own.prediction.step_s, step_s)
+    history = history_of((request, strategy), editor.own, started.own.prediction.step_s, step_s)
 
     def add(words: str, order: Order) -> None:
         history.add(Edit(words, order, step_s(order)))
         st.rerun()
 
-    present = jobs.on_board(request, strategy, history.order)
-    drawn = present if present.edited is not None else jobs.on_board(request, strategy, history.last_correct)
+    present = jobs.in_editor(request, strategy, history.order)
+    drawn = present if present.edited is not None else jobs.in_editor(request, strategy, history.last_correct)
     verdict_ui(present, history, strategy)
     heading, spare = canvas_title(present, drawn), spare_lanes(history.order)
-    done = timelines_canvas([drawn.edited.timeline], "board", heading, events=("selected",), editable=True, spare=spare)
+    done = timelines_canvas([drawn.edited.timeline], "editor", heading, events=("selected",), editable=True, spare=spare)
     if done["selected"] is not None:
         picked(done["selected"]["task"])
     try:
         if done["moved"] is not None:
-            dropped(board, history.order, done["moved"], add)
+            dropped(editor, history.order, done["moved"], add)
         edits_ui(history)
-        move_ui(board, history.order, add)
+        move_ui(editor, history.order, add)
     except OrderError as error:
         st.error(markdown_escaped(str(error)))
     text_ui(history, add)
-    board_run_ui(request, strategy, history.order, can_run=present.edited is not None)
+    editor_run_ui(request, strategy, history.order, can_run=present.edited is not None)
     own = query_of(request)
     share_ui(command(request, "--schedule", FILE), own, downloads(history.order, drawn, strategy))
 
@@ -304,6 +306,6 @@ def downloads(order: Order, drawn: OnBoard, strategy: str) -> list[Download]:
     name, timeline = strategy.partition(":")[0], drawn.edited.timeline
     return [
         Download("Schedule (CSV)", FILE, "text/csv", lambda: order_csv.write(order).encode()),
-        Download("Timeline (PNG)", f"{name}-board.png", "image/png", partial(picture, timeline, ".png")),
-        Download("Timeline (SVG)", f"{name}-board.svg", "image/svg+xml", partial(picture, timeline, ".svg")),
+        Download("Timeline (PNG)", f"{name}-editor.png", "image/png", partial(picture, timeline, ".png")),
+        Download("Timeline (SVG)", f"{name}-editor.svg", "image/svg+xml", partial(picture, timeline, ".svg")),
     ]

@@ -1,15 +1,15 @@
-"""The schedule board with the real predictor: moves, their verdict and cost, text, and every strategy of the registry."""
+"""The schedule editor with the real predictor: moves, their verdict and cost, text, and every strategy of the registry."""
 
 import pytest
 
-from simulator.plan.board import order_csv
+from simulator.plan.editor import order_csv
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
 from ui.app import page_parts as timeline_parts
 from ui.app import runs
-from ui.app.pages.board import arguments
+from ui.app.pages.editor import arguments
 from ui.app.runs import CommandRun
 from ui.request import JobRequest
 
@@ -36,11 +36,11 @@ def words(app) -> str:
 
 def move(app, task: str, lane: tuple[str, int], before: str | None = None, by: str = "Task"):
     """Move a task, or a group of tasks, with the boxes."""
-    app.session_state["board move"] = by
+    app.session_state["editor move"] = by
     app.run()
-    app.selectbox(key=f"board move {by}").set_value(task).run()
-    app.selectbox(key="board lane").set_value(lane).run()
-    app.selectbox(key="board before").set_value(before or "the end of the lane").run()
+    app.selectbox(key=f"editor move {by}").set_value(task).run()
+    app.selectbox(key="editor lane").set_value(lane).run()
+    app.selectbox(key="editor before").set_value(before or "the end of the lane").run()
     return app.button(key="button move").click().run()
 
 
@@ -84,7 +84,7 @@ def test_a_dragged_task_and_a_picked_one(page, monkeypatch):
     ]
     events.append({"selected": {"task": "classifier.4/mm.dX"}})
     app.run()
-    assert app.selectbox(key="board move Task").value == "classifier.4/mm.dX"
+    assert app.selectbox(key="editor move Task").value == "classifier.4/mm.dX"
     events.append({"moved": {"task": "gone", "device": "cuda:0", "lane": "stream 1", "before": None}})
     app.run()
     assert "'gone' is not a task of the plan's last segment" in words(app)
@@ -97,29 +97,29 @@ def test_moves_turn_one_strategy_into_another(page, schedcast):
     done = schedcast.call("predict", *job, "--strategy", "backward-fusion:update_stream=on", "--json")
     assert step_ms(app) == f"predicted {units.duration(done.document['step_s'])}"
     path = schedcast.folder / "moved.csv"
-    path.write_text(app.text_area(key="board text").value)
+    path.write_text(app.text_area(key="editor text").value)
     followed = schedcast.call("predict", *job, "--strategy", "backward-fusion", "--schedule", path, "--json")
     assert followed.document["step_s"] == done.document["step_s"]
 
 
 def test_the_text_is_edited_and_applied(page):
     app = page(**JOB, strategy="baseline")
-    text = app.text_area(key="board text").value
+    text = app.text_area(key="editor text").value
     update = next(line for line in text.splitlines(keepends=True) if line.startswith("classifier.4.bias/update"))
-    app.text_area(key="board text").set_value(text.replace(update, update.replace("cuda:0,0", "cuda:0,3"))).run()
+    app.text_area(key="editor text").set_value(text.replace(update, update.replace("cuda:0,0", "cuda:0,3"))).run()
     app.button(key="button apply").click().run()
     assert "The schedule computes the same numbers." in words(app)
-    assert "classifier.4.bias/update,cuda:0,3,0" in app.text_area(key="board text").value
-    app.text_area(key="board text").set_value(text.replace(update, "")).run()
+    assert "classifier.4.bias/update,cuda:0,3,0" in app.text_area(key="editor text").value
+    app.text_area(key="editor text").set_value(text.replace(update, "")).run()
     app.button(key="button apply").click().run()
     assert "it lacks 'classifier.4.bias/update'; list each task of the plan once" in words(app)
-    app.text_area(key="board text").set_value(text.replace("task,", "tisk,")).run()
+    app.text_area(key="editor text").set_value(text.replace("task,", "tisk,")).run()
     app.button(key="button apply").click().run()
     assert "expected the line task,device,stream,priority" in words(app)
 
 
 @pytest.mark.parametrize("name", strategies.names())
-def test_every_strategy_has_a_board_or_says_why_not(page, name):
+def test_every_strategy_has_a_editor_or_says_why_not(page, name):
     """The job is that of the tests of What if, whose graphs are kept."""
     app = page(model="lenet5", batch="16", machine="p100x4", strategy=name)
     if app.error:
@@ -127,18 +127,18 @@ def test_every_strategy_has_a_board_or_says_why_not(page, name):
         return
     assert words(app).startswith(step_ms(app).removeprefix("predicted "))
     assert f": {name}'s own order." in words(app)
-    text = app.text_area(key="board text").value
+    text = app.text_area(key="editor text").value
     assert order_csv.write(order_csv.parse(text)) == text
 
 
-def test_the_command_that_runs_a_board(tmp_path):
+def test_the_command_that_runs_a_editor(tmp_path):
     request = JobRequest("lenet5", 16, optimizer="adam", form="for", strategies=("baseline", "turbodl"), devices=2, settings=("alpha=2",))
     command = "validate --model lenet5 --batch 16 --optimizer adam:for --devices 2 --set alpha=2"
     command += " --strategy turbodl --quick --schedule b.csv --out d"
     assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command
 
 
-def test_a_board_runs_here(page, monkeypatch, schedcast, tmp_path):
+def test_a_editor_runs_here(page, monkeypatch, schedcast, tmp_path):
     """The command is run by the warm process in the place of a new one."""
 
     class WarmRun(CommandRun):
@@ -152,11 +152,11 @@ def test_a_board_runs_here(page, monkeypatch, schedcast, tmp_path):
     monkeypatch.setattr(runs, "CommandRun", WarmRun)
     app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
     app = move(app, "classifier.4.bias/update", ("cpu:0", 1))
-    order = app.text_area(key="board text").value
-    app.button(key="button run board").click().run(timeout=120)
+    order = app.text_area(key="editor text").value
+    app.button(key="button run editor").click().run(timeout=120)
     assert "Done; the report is called" in words(app)
     assert "The schedule computes the same numbers." in words(app), "the run measured the costs anew, and the edits stay"
-    (schedule,) = tmp_path.rglob("board-lenet5-b8.csv")
+    (schedule,) = tmp_path.rglob("editor-lenet5-b8.csv")
     assert schedule.read_text() == order
     measured = payloads_of_app(app)[1].header
     assert [panel["kind"] for panel in measured["panels"]] == ["predicted", "measured"]
@@ -170,13 +170,13 @@ def test_a_board_runs_here(page, monkeypatch, schedcast, tmp_path):
 def test_edits_survive_a_reload(page):
     app = page(**JOB, strategy=["turbodl", "baseline"], start="baseline")
     app = move(app, "classifier.4.bias/update", ("cuda:0", 1))
-    edited, link = app.text_area(key="board text").value, dict(app.query_params)
+    edited, link = app.text_area(key="editor text").value, dict(app.query_params)
     reloaded = page(**link)
-    assert reloaded.text_area(key="board text").value == edited
-    assert reloaded.selectbox(key="board strategy").value == "baseline"
+    assert reloaded.text_area(key="editor text").value == edited
+    assert reloaded.selectbox(key="editor strategy").value == "baseline"
     assert not reloaded.button(key="button undo").disabled
     other = page(**{**link, "edits": "nosuch"})
-    assert other.text_area(key="board text").value != edited, "a session of its own begins with the strategy's own order"
+    assert other.text_area(key="editor text").value != edited, "a session of its own begins with the strategy's own order"
 
 
 @pytest.mark.parametrize("query", [{**JOB, "strategy": ["turbodl", "baseline"], "start": "baselin"}, {"start": "nosuch"}])
@@ -195,6 +195,6 @@ def test_a_link_to_an_unknown_start_is_not_answered_for_another_one(page, query)
 
 def test_an_order_that_breaks_a_hazard_cannot_be_run(page):
     app = page(model="lenet5", batch="8", machine="this-cpu", optimizer="momentum:for", strategy="baseline")
-    assert not app.button(key="button run board").disabled
+    assert not app.button(key="button run editor").disabled
     app = move(app, "classifier.4.weight/update", ("cpu:0", 0), before="classifier.4/mm.dX")
-    assert app.button(key="button run board").disabled
+    assert app.button(key="button run editor").disabled

@@ -1,1 +1,0 @@
-"""The schedule board. In: a plan and another order of its tasks. Out: the plan in that order, or the hazards that the order breaks."""
