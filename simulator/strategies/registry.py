@@ -221,7 +221,7 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
     Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the
-    order of the file (`editor.order_csv`); pipelines also read the order of their actions. Raises SchedcastError for an unknown strategy, an
+    order of the file (`order_csv`); pipelines also read the order of their actions. Raises SchedcastError for an unknown strategy, an
     unusable option or an unusable file.
     """
     name, _, tail = spec.partition(":")
