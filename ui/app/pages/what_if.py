@@ -1,8 +1,7 @@
 """The app's page of predictions: a job, a machine and strategies beside what they would give, which follows every change.
 
-The parts of the app about predictions that do not fit in memory: red, first, and without a step time to rely on.
-
-The part of a page of predictions that says when too little was measured here for a verdict, and offers to measure it.
+Predictions that do not fit in memory come first, in red and without a step time; where too little was measured for a verdict, the page
+offers to measure it.
 """
 
 import time
@@ -32,7 +31,7 @@ from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
 from ui.present.labels import markdown_escaped, strategy_name
 from ui.present.page import Section
-from ui.present.predictions import place, predictions_document
+from ui.present.predictions import fit_words, place, predictions_document
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
 from ui.present.sentences import no_verdict_words
 from ui.request import JobRequest
@@ -83,7 +82,7 @@ def shortage_ui(predictions: Sequence[Prediction]) -> None:
     """Say in red, for each prediction that does not fit, by how much, what holds the memory, and the largest batch that fits."""
     for prediction in predictions:
         if not prediction.fits:
-            st.error(markdown_escaped(" ".join(predictions.fit_words(prediction))))
+            st.error(markdown_escaped(" ".join(fit_words(prediction))))
 
 
 def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
