@@ -9,9 +9,8 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.papers import bppsa_sparse, registry
 from simulator.papers.bppsa_model import GRU, RNN, SCAN, Case, Constants, Epoch, Epochs, Workloads, fit
-from simulator.papers.claims import EQUAL, span
 from simulator.papers.predicting import Steps
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import EQUAL, Measurement, line, span
 from traces.documents.base import Data
 from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, RnnEpoch, Row
 

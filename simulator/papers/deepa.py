@@ -7,8 +7,20 @@ from itertools import groupby
 from simulator.model.job import Job
 from simulator.papers import deepa_claims as claims
 from simulator.papers import registry
-from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_EXPOSED, DEEPA_LATE, FRAMEWORKS, IMAGE, IMAGE_EXPOSED, OWT, Batches, Networks
-from simulator.papers.deepa_networks import Divided, Found
+from simulator.papers.deepa_claims import (
+    ALL,
+    DEEPA,
+    DEEPA_EXPOSED,
+    DEEPA_LATE,
+    FRAMEWORKS,
+    IMAGE,
+    IMAGE_EXPOSED,
+    OWT,
+    Batches,
+    Divided,
+    Found,
+    Networks,
+)
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
 from simulator.predict.preset import preset_costs

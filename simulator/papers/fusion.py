@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from simulator.model.job import Job
 from simulator.papers import registry
-from simulator.papers.claims import EQUAL
 from simulator.papers.predicting import BASELINE, Step, Steps, StepsByStrategy, figure, first_refusal, speedup, status_of
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import EQUAL, Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import Chart, Check, Panel, Paper
 from traces.errors import Refusal, SchedcastError

@@ -10,10 +10,9 @@ from functools import partial
 from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
-from simulator.papers.claims import span
 from simulator.papers.pipeline_model import NumberedLayer
 from simulator.papers.predicting import BASELINE, Steps, first_refusal, status_of
-from simulator.papers.registry import line
+from simulator.papers.registry import line, span
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal

@@ -16,14 +16,23 @@ from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
-from simulator.predict.intervals import Interval, Sensitivity, faster_probability, speedup_interval, step_interval
-from simulator.predict.parts import StepParts, step_parts, task_seconds
-from simulator.predict.published import speedup_accuracy, step_accuracy
-from simulator.predict.rounds import mean_and_error, steps_in_rounds
-from simulator.predict.segments import WeightedSensitivity, highest, most, weighted_parts, weighted_shares
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
+from simulator.predict.intervals import (
+    Interval,
+    Sensitivity,
+    WeightedSensitivity,
+    faster_probability,
+    highest,
+    mean_and_error,
+    most,
+    speedup_interval,
+    step_interval,
+    steps_in_rounds,
+    weighted_parts,
+    weighted_shares,
+)
 from simulator.predict.sensitivity import sensitivity
-from simulator.predict.waterfall import waterfall
+from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
 from traces.documents.memory_use import AtPeak

@@ -17,8 +17,7 @@ from statistics import fmean
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL
-from simulator.replay.replay import Replay, Step
-from simulator.replay.waits import predecessors
+from simulator.replay.replay import Replay, Step, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
 from traces.formats.synchronisation import UNEXPLAINED_S

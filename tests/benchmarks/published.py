@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.model.job import Job
+from simulator.predict.discrepancy import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
-from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
 from simulator.strategies.registry import family
 from tests.benchmarks.measured_steps import TABLE, read
 from tests.benchmarks.measured_steps import predicted as row_forecast

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from simulator.replay.diff.traces import compare_timelines, compare_traces
-from simulator.replay.diff.validated import compare_validated
+from simulator.replay.diff.traces import compare_timelines, compare_traces, compare_validated
 from traces.documents.comparison import ValidationResult
 from traces.documents.diff_result import Diff
 from traces.documents.timeline import SCHEMA, Timeline

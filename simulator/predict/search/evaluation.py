@@ -8,13 +8,11 @@ import numpy as np
 from simulator.engine.memory.words import holders_words, shortfall_words
 from simulator.engine.steady import EQUAL
 from simulator.plan.dependencies import dependencies_of
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
-from simulator.predict.intervals import Interval, Sensitivity, factors, step_interval
-from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
-from simulator.predict.segments import WeightedSensitivity
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.base import Data

@@ -10,7 +10,7 @@ from simulator.replay.compare import boundaries, counted_steps
 from simulator.replay.diagnosis import Part, PartTime
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.whatif.edit import device_work
-from simulator.replay.whatif.kernel_classes import kernel_classes
+from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, rules
 from traces import units
 from traces.documents.replay_result import RuleAnswer

@@ -18,7 +18,7 @@ from typing import Any
 
 from simulator.plan.discovery import modules
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.parsing import MalformedError
+from simulator.replay.whatif.matching import MalformedError
 from traces.errors import SchedcastError
 
 

@@ -5,8 +5,7 @@ import pytest
 from simulator.model.job import Job
 from simulator.papers import deepa, deepa_claims
 from simulator.papers.deepa import BATCH, PAPER, Network, Scope
-from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE
-from simulator.papers.deepa_networks import Divided
+from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE, Divided
 from simulator.papers.predicting import Steps, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from traces.documents.reproduction import OK

@@ -11,7 +11,7 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
 from simulator.machine.presets import machine_names
 from simulator.model.job import Job
-from simulator.papers import claims, fusion, turbodl
+from simulator.papers import fusion, turbodl
 from simulator.papers import registry as reproduce
 from simulator.papers.predicting import BASELINE, Step, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
@@ -163,12 +163,12 @@ RISING, FALLING = [(1, 1.1), (2, 1.2), (3, 1.3)], [(1, 1.3), (2, 1.2), (3, 1.1)]
     ],
 )
 def test_rank_correlation(x, y, expected):
-    correlation = claims.rank_correlation(x, y)
+    correlation = reproduce.rank_correlation(x, y)
     assert correlation == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_trend_within_what_counts_as_equal_is_none():
-    rises, falls = (claims.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
+    rises, falls = (reproduce.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
     assert rises.trend([(1, 1.0), (2, 1.004), (3, 1.008)]).holds is False
     assert rises.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is True
     assert falls.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is False
@@ -176,7 +176,7 @@ def test_a_trend_within_what_counts_as_equal_is_none():
 
 
 def test_a_claim_about_each_case():
-    claim = claims.Claim(
+    claim = reproduce.Claim(
         name="n", claim="c", reason="r", undecided="none", said="{case} {0:.1f} and {1:.1f}", summary="{right} of {count}: {cases}",
         figures=("small", "large"), order=("small", "large"), margin=0.1, within=((1.0, None), (None, 2.0)), tolerance=0.1, rounding=0.05,
     )  # fmt: skip

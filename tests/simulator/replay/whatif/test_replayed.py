@@ -6,10 +6,9 @@ import pytest
 
 from simulator.plan.bodies.recorded import Recorded
 from simulator.replay.diagnosis import Part, PartTime, diagnose
-from simulator.replay.whatif.kernel_classes import class_of, kernel_classes
+from simulator.replay.whatif.edit import optimizer_of
 from simulator.replay.whatif.ladder import changed_step_s, ladder, no_gain_reason
-from simulator.replay.whatif.matching import matching
-from simulator.replay.whatif.phases import optimizer_of
+from simulator.replay.whatif.matching import class_of, kernel_classes, matching
 from simulator.replay.whatif.replayed import MOST_RULES, ask, one_step, ranked, replayed
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel, recording
