@@ -37,7 +37,7 @@ class Divided:
     best: tuple[Configuration, ...]
 
     @classmethod
-    def of(cls, job: Job, machine_name: str, server: str) -> "Divided":
+    def search(cls, job: Job, machine_name: str, server: str) -> "Divided":
         """Search the best configuration of each layer. `server`: who sums gradients."""
         machine, model = preset_costs(job, machine_name)
         network = Network(job.graph())

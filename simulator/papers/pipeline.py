@@ -52,7 +52,7 @@ class Network:
         return f"{self.name} {self.placed}"
 
 
-class Scope(Data):
+class PipelineScope(Data):
     """The scope of what is computed.
 
     `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
@@ -67,7 +67,7 @@ class Scope(Data):
     batches: tuple[int, ...]
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(PipelineScope)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         return layers
     job = _job(network.model)
     text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
-    predicted = steps.of(job, [text])
+    predicted = steps.predict(job, [text])
     one, several = predicted[BASELINE], predicted[text]
     refusal = first_refusal(one, several)
     return refusal or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)

@@ -162,7 +162,7 @@ class _Entry(BaseModel):
         return math.log(self.predicted / self.published)
 
 
-class Step(_Entry):
+class PublishedStep(_Entry):
     """A step time in seconds."""
 
     precision: str = "fp32"
@@ -170,10 +170,10 @@ class Step(_Entry):
     form: str = "foreach"
 
 
-class Speedup(_Entry):
+class PublishedSpeedup(_Entry):
     """A speed-up over the strategy `over`. On several devices: throughput over that of one device, which trains its part of the batch.
 
-    `job`: other fields of the job, as in `Step`.
+    `job`: other fields of the job, as in `PublishedStep`.
     """
 
     over: str = "baseline"
@@ -196,9 +196,9 @@ class Published(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     sources: dict[str, str]
-    steps: tuple[Step, ...]
+    steps: tuple[PublishedStep, ...]
     left_out: tuple[LeftOut, ...]
-    speedups: tuple[Speedup, ...]
+    speedups: tuple[PublishedSpeedup, ...]
 
 
 @cache

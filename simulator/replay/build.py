@@ -20,7 +20,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
-from simulator.replay.replay import Replay, Step, lane_name, span_phase
+from simulator.replay.replay import RecordedStep, Replay, lane_name, span_phase
 from traces import units
 from traces.documents.timeline import Span, Timeline
 from traces.errors import SchedcastError
@@ -190,16 +190,16 @@ class _Builder:
             memories.append(Memory(f"memory of {name}", 0, 1.0, 0))
         return Machine("recorded", tuple(devices), tuple(memories))
 
-    def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[Step, ...]:
+    def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[RecordedStep, ...]:
         nodes, names = self.graph.nodes, self.iterations[0].names
         members: dict[int, list[str]] = {}
         for task, position in zip(plan.tasks, order, strict=True):
             if nodes[position].recorded_s is not None and task.device != HOST:
                 members.setdefault(nodes[position].key[0], []).append(task.name)
-        steps = tuple(Step(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
+        steps = tuple(RecordedStep(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
         borders = boundaries(plan, steps, times_of(recorded))
         return tuple(
-            Step(step.name, step.first_task, step.last_task, end - begin)
+            RecordedStep(step.name, step.first_task, step.last_task, end - begin)
             for step, begin, end in zip(steps, borders, borders[1:], strict=False)
         )
 

@@ -198,7 +198,7 @@ def add_threads(
 ) -> HostNodes:
     """Add the threads of one rank to the graph.
 
-    `streams`: the stream of each thread. `begin_s`: the begin of the replay on the recording's own clock. `shift_s` is added to times on
+    `streams`: the stream of each thread. `begin_s`: the start of the replay on the recording's own clock. `shift_s` is added to times on
     this clock to get the clock of all ranks, which the issue order uses.
     """
     result = HostNodes()

@@ -44,7 +44,7 @@ PYTHON, LAUNCHING = "python", "launch"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One recorded iteration: its first and last device task in issue order, and its recorded length."""
 
     name: str
@@ -63,7 +63,7 @@ class Replay:
 
     plan: Plan
     machine: Machine
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     notes: tuple[str, ...]
     recorded: Timeline | None = None
 

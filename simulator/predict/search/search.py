@@ -113,9 +113,9 @@ def search(
         limits = {text: _most_s(text, known.values()) if prune else inf for text in waiting}
         for text in list(waiting):
             stored = cache.load(text) if cache is not None else None
-            kept = stored.pruned_at(limits[text]) if stored is not None else None
-            if kept is not None:
-                known[text] = kept
+            cached = stored.pruned_at(limits[text]) if stored is not None else None
+            if cached is not None:
+                known[text] = cached
                 waiting.remove(text)
                 progress(len(known), len(texts), text)
         while waiting:

@@ -15,7 +15,7 @@ from simulator.replay.diff.run import COPIES, KERNELS, PYTHON, SYNCHRONIZATION, 
 from simulator.replay.nodes import GAP, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, with_durations
-from simulator.replay.whatif.ladder import changed_step_s
+from simulator.replay.whatif.ranking import changed_step_s
 from simulator.replay.whatif.replayed import Replayed
 from traces.documents.replay_result import StragglerCost
 

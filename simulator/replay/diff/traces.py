@@ -29,7 +29,7 @@ _HOST_TERMS = {PYTHON_PHASE: PYTHON, LAUNCHING: LAUNCHES}
 
 
 def run_of_timeline(timeline: Timeline, name: str) -> Run:
-    """Return the steady period of a timeline; it counts from the begin of its window to the end."""
+    """Return the steady period of a timeline; it counts from the start of its window to the end."""
     begin_s, end_s = timeline.window_s
     spans = sorted(
         (span for span in timeline.window() if span.end_s > span.start_s or span.start_s >= begin_s),
@@ -101,13 +101,13 @@ class Compared:
         )
 
 
-def compare_traces(a: Path | str, b: Path | str, told: Callable[[str], None] = lambda stage: None) -> Compared:
+def compare_traces(a: Path | str, b: Path | str, progress: Callable[[str], None] = lambda stage: None) -> Compared:
     """Replay both traces and explain the difference of their step times. Raises SchedcastError for traces that cannot be compared.
 
-    `told` hears of every stage before it begins, five in all.
+    `progress` is called before every stage, five times in all.
     """
-    recorded = [replayed([path], told) for path in (a, b)]
-    told("comparing")
+    recorded = [replayed([path], progress) for path in (a, b)]
+    progress("comparing")
     for each, path in zip(recorded, (a, b), strict=True):
         check_steps(each.replay, str(path))
     with gc_paused():

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.task import BACKWARD, UPDATE, Resource, Segment, Task
-from simulator.replay.replay import Replay, Step
+from simulator.replay.replay import RecordedStep, Replay
 from traces.errors import SchedcastError
 
 Lane = tuple[str, int]
@@ -46,7 +46,7 @@ def waits_for_device(tasks: Sequence[Task]) -> set[str]:
     return {task.name for task in tasks if is_host(task) and not work.isdisjoint(task.after)}
 
 
-def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[Step, ...] | None = None) -> Replay:
+def with_tasks(replay: Replay, tasks: Sequence[Task], steps: tuple[RecordedStep, ...] | None = None) -> Replay:
     """Return the replay with other tasks, and other steps if given."""
     last = replay.plan.segments[-1]
     plan = replace(replay.plan, segments=(*replay.plan.segments[:-1], Segment(tuple(tasks), last.repeat)))
@@ -103,7 +103,7 @@ def without(replay: Replay, names: Collection[str], instead: Mapping[str, Sequen
     return with_tasks(replay, remaining, _remaining_steps(replay, names))
 
 
-def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[Step, ...]:
+def _remaining_steps(replay: Replay, names: Collection[str]) -> tuple[RecordedStep, ...]:
     """Return the steps with the first and the last device task that remain of each; a step without any is left out."""
     tasks = replay.plan.tasks
     position = {task.name: index for index, task in enumerate(tasks)}

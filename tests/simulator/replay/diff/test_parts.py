@@ -15,7 +15,7 @@ from simulator.replay.diff.pairs import aligned, pair, refined
 from simulator.replay.diff.run import run_of_replay
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import device_work, with_duration, with_tasks, without
-from simulator.replay.whatif.ladder import changed_step_s
+from simulator.replay.whatif.ranking import changed_step_s
 from simulator.replay.whatif.replayed import Replayed
 from tests.support.small_replays import random_recording
 
