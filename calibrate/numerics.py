@@ -24,7 +24,7 @@ from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
-#: How a segment trains: its micro-batches, the staleness of the parameters that are stale, and the parts of its batch-norms.
+#: How a segment trains: its microbatches, the staleness of the parameters that are stale, and the parts of its batch-norms.
 Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
@@ -89,7 +89,7 @@ def reference(
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
     It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
-    `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
+    `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
     """
@@ -120,7 +120,7 @@ def reference(
 
 
 def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
-    """The inputs that are as large for a micro-batch, of which a step has `parts`, as for the whole batch."""
+    """The inputs that are as large for a microbatch, of which a step has `parts`, as for the whole batch."""
     if parts == 1 or job.batch % parts:
         return []
     values = job.graph(job.batch // parts, parts).values
@@ -191,8 +191,8 @@ class Expected:
         On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks, and
-        `batch_norm` the parts of a micro-batch that have statistics of their own.
+        `parts` must be the number of microbatches of the plan to compare, since each has its own batch-norm statistics and masks, and
+        `batch_norm` the parts of a microbatch that have statistics of their own.
         `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
         as many steps.
         """

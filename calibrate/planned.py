@@ -1,6 +1,6 @@
 """Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet.
 
-How long a validation or a calibration will take, from the predicted times: told before it begins.
+From the forecasts follow the memory that a comparison needs, and how long a validation or a calibration will take.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +28,8 @@ from traces.documents.comparison import ValidationResult
 from traces.documents.profile import Profile
 from traces.errors import Code, Refusal, SchedcastError
 
-#: Seconds to measure one key on a GPU (a guess), and to sample one on a CPU besides running it twice: clearing the caches and the anchor op
-#: (measured on an AMD EPYC).
+#: Seconds to measure one key on a GPU (an estimate), and to sample one on a CPU besides running it twice: clearing the caches and the
+#: reference kernel (measured on an AMD EPYC).
 GPU_KEY_S, CPU_SAMPLE_S = 0.05, 1e-3
 
 

@@ -98,7 +98,7 @@ class Testbed(Protocol):
         """Make the backend."""
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Take sample `number` of every key of `plans`, and return the seconds that the anchor op took meanwhile.
+        """Take sample `number` of every key of `plans`, and return the seconds that the reference kernel took meanwhile.
 
         A validation calls this between strategies' steps. Returns an empty list if not `interleaved`.
         """
@@ -109,14 +109,14 @@ class Testbed(Protocol):
         Does nothing if not `interleaved`.
         """
 
-    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
         """Time how tasks slow each other down where lanes of `plans` share a memory, as round `number`; with 0, prepare to do so.
 
         Does nothing if not `interleaved`.
         """
 
-    def anchor_samples(self) -> list[float]:
-        """Seconds of the anchor op since the last call of `sample_keys`."""
+    def reference_kernel_s(self) -> list[float]:
+        """Seconds of the reference kernel since the last call of `sample_keys`."""
 
     def monitor(self) -> Monitor:
         """Start watching this machine for disturbances."""
@@ -124,8 +124,8 @@ class Testbed(Protocol):
     def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
-        `loop_samples`: those of the keys of PyTorch's own loop, and the numbers of the co-runs. Returns by key and number what each sample
-        is as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
+        `loop_samples`: those of the keys of PyTorch's own loop, and the rounds of `sample_interference`. Returns by key and number each
+        sample as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
         """
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> PlainLoop:

@@ -1,7 +1,4 @@
-"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started.
-
-Looks at what other processes take of the machine before a measurement, and waits until they have ended.
-"""
+"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started; waits until it is quiet."""
 
 import time
 from collections.abc import Callable

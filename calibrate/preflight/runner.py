@@ -209,7 +209,7 @@ class Runner:
         self.tell(self.write(), self.records[first.name])
         unopened = 0
         for position, probe in enumerate(todo):
-            expected_s, left_s = probe.guess_s * self._ratio(probe.kind), self.left_s()
+            expected_s, left_s = probe.estimate_s * self._ratio(probe.kind), self.left_s()
             if left_s <= 0 or expected_s * SURE > left_s:
                 self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
                 continue
@@ -334,10 +334,10 @@ class Runner:
             self.records[probe.name] = _record(probe, status="left", why=why)
 
     def _ratio(self, kind: str) -> float:
-        """Median ratio of the time that probes of a kind took to the time guessed; 1 if none was measured."""
-        guesses = {probe.name: probe.guess_s for probe in self.probes if probe.kind == kind}
-        done = [r for r in self.records.values() if r.measured and r.name in guesses and r.seconds is not None]
-        return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
+        """Median ratio of the time that probes of a kind took to the time estimated; 1 if none was measured."""
+        estimates = {probe.name: probe.estimate_s for probe in self.probes if probe.kind == kind}
+        done = [r for r in self.records.values() if r.measured and r.name in estimates and r.seconds is not None]
+        return min(20.0, max(0.05, statistics.median(r.seconds / estimates[r.name] for r in done))) if done else 1.0
 
 
 def _record(probe: Probe, **fields: Any) -> PartRecord:

@@ -1,4 +1,4 @@
-"""How long a validation takes, as it is told before."""
+"""How long a validation takes, as it is announced before."""
 
 from types import SimpleNamespace
 

@@ -21,8 +21,8 @@ class RecordingTestbed:
         self.numbers.append(number)
         return []
 
-    def sample_co_runs(self, plans, profile, number):
-        self.events.append("co-run " + "+".join(plan.strategy for plan in plans))
+    def sample_interference(self, plans, profile, number):
+        self.events.append("interference " + "+".join(plan.strategy for plan in plans))
 
     def sample_loop_keys(self, loop, number):
         self.events.append(f"sample {loop.strategy}")
@@ -36,7 +36,7 @@ class RecordingTestbed:
         self.events.append("restart pytorch")
         self.train(warm_up)
 
-    def anchor_samples(self):
+    def reference_kernel_s(self):
         return []
 
     def monitor(self):
@@ -68,7 +68,7 @@ def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
         "run owt",
         "sample owt+baseline",
         "run baseline",
-        "co-run baseline+owt",
+        "interference baseline+owt",
         "sample pytorch",
         "run pytorch",
     ]

@@ -64,7 +64,7 @@ def _batch_norm(context: Context) -> str:
     bench.run(alone)
     alone_s = min(bench.between([alone])[0])
     facts = driver.facts
-    cold = Cold.of(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
+    cold = Cold.for_operands(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
     context.figure("sets", cold.sets)
     seconds: dict[str, float] = {}
     for name, lazy, run_first in (("backward_s", False, True), ("lazy_run_first_s", True, True), ("lazy_not_run_first_s", True, False)):

@@ -1,4 +1,4 @@
-"""Co-runs on the simulated GPU, whose streams slow kernels down by given factors: they are fitted, scored, stored and used."""
+"""Interference on the simulated GPU, whose streams slow kernels down by given factors: they are fitted, scored, stored and used."""
 
 from dataclasses import replace
 
@@ -88,15 +88,15 @@ def test_co_runs_that_fail_leave_a_note_and_nothing_else(monkeypatch):
         profile = given_profile(gpu)
         two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
         assert not open_testbed(gpu).measure_contention(two, machine, profile)
-    assert profile.notes == ["co-runs of kernels were not measured: RuntimeError: no room"]
+    assert profile.notes == ["the interference of kernels was not measured: RuntimeError: no room"]
 
 
-def rows(modelled):
-    """A fitted and a held-out co-run, both measured to take twice as long, and modelled to take `modelled` times as long."""
-    return [CoRun(MEMORY, MEMORY, 2.0, modelled, held_out) for held_out in (False, True)]
+def rows(modeled):
+    """A fitted and a held-out pair, both measured to take twice as long, and modeled to take `modeled` times as long."""
+    return [CoRun(MEMORY, MEMORY, 2.0, modeled, held_out) for held_out in (False, True)]
 
 
-def test_the_saturation_share_is_the_one_that_explains_the_co_runs():
+def test_the_saturation_share_is_the_one_that_explains_the_pairs():
     by_share = {0.2: rows(1.6), 0.3: rows(1.5), 0.5: rows(2.0), 0.8: rows(1.0)}
     assert best_saturation_share(by_share, 0.3) == 0.5
     assert best_saturation_share(by_share, 0.5) is None

@@ -75,10 +75,10 @@ def test_co_runs_that_never_end_are_reported_once(tmp_path):
         )
         machine = testbed.machine(profile)
         plan = planned("turbodl", job, machine)
-        with pytest.raises(SchedcastError, match="co-runs of kernels never ended"):
+        with pytest.raises(SchedcastError, match="kernels beside each other never ended"):
             testbed.calibrate([plan], machine, profile, place, lambda *progress: None)
     saved = Profile.load(place)
     assert set(saved.costs) == set(plan.keys(machine))
-    assert f"co-runs of kernels were not measured: {STALLED} them" in saved.notes
+    assert f"the interference of kernels was not measured: {STALLED} them" in saved.notes
     with FakeGpu(facts=SMALL) as gpu:
         assert not open_testbed(gpu).measure_contention([plan], machine, saved)
