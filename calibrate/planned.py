@@ -73,7 +73,7 @@ def _sample_s(keys: Mapping[str, Cost]) -> float:
     return sum(cost.warm_s + cost.cold_s + CPU_SAMPLE_S for cost in keys.values())
 
 
-#: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
+#: Strategies whose plan depends on costs plan again after their missing cost keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
 PREVIEWS, CALIBRATIONS = 4, 2
 
@@ -92,7 +92,7 @@ def plan_calibrated(
 ) -> tuple[dict[str, Forecast], dict[str, Refusal]]:
     """Plan the strategies with measured costs. Returns by label the forecasts, and why other strategies cannot run.
 
-    Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
+    Strategies plan with costs. So once missing cost keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
     have theirs measured, roughly; with `every` all have, once, for a comparison of many plans. Without `calibrate` nothing is measured.
     `announce` receives the first forecasts, before anything is measured for them.

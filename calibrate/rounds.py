@@ -72,7 +72,7 @@ class RoundTimes:
 
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
     warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed, and `busy_share`
-    what others took of the machine in the rounds that count, on average; None if nobody knows. Seconds are those
+    the share of the machine that others took in those that count, on average; None if unknown. Seconds are those
     of the counted rounds: `plain_s` of plain PyTorch's steps by round, `reference_in_steps_s` and `reference_in_samples_s` of the reference
     kernel during the baseline's steps and during key samples.
     """

@@ -30,7 +30,7 @@ class Conditions(Protocol):
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the device that other processes took, from 0 to 1; None if nobody knows."""
+        """The share of the device that other processes took, from 0 to 1; None if unknown."""
 
 
 class Monitor(Protocol):
@@ -89,22 +89,22 @@ class Testbed(Protocol):
         """Measure what belongs to the machine and not to an op, and store it in `profile`. Does nothing if the profile has it."""
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure the missing keys of `plans` and return how many were measured."""
+        """Measure the missing cost keys of `plans` and return how many were measured."""
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Measure the missing keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
+        """Measure the missing cost keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
 
     def open(self, machine: Machine) -> None:
         """Make the backend."""
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Take sample `number` of every key of `plans`, and return the seconds that the reference kernel took meanwhile.
+        """Take sample `number` of every cost key of `plans`, and return the seconds that the reference kernel took meanwhile.
 
         A validation calls this between strategies' steps. Returns an empty list if not `interleaved`.
         """
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Take sample `number` of every key of PyTorch's own loop. A validation calls this before that loop's steps.
+        """Take sample `number` of every cost key of PyTorch's own loop. A validation calls this before that loop's steps.
 
         Does nothing if not `interleaved`.
         """

@@ -28,7 +28,7 @@ def wait_until_quiet(
 ) -> float | None:
     """Wait up to `wait_s` seconds until other processes leave the machine alone; with 0, only look.
 
-    Returns the share of the machine that they took at last, None if nobody knows.
+    Returns the share of the machine that they took at last, None if unknown.
     """
     begin = clock()
     while True:

@@ -1,4 +1,4 @@
-"""Times cost keys on a CPU worker with the executor's own functions, and calibrates the missing keys of plans.
+"""Times cost keys on a CPU worker with the executor's own functions, and measures the missing keys of plans.
 
 Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The reference kernel
 runs between two keys. The keys of plain PyTorch are sampled by `PairSampler` alone, on the thread and in the process where its loop runs.

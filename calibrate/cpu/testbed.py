@@ -35,7 +35,7 @@ class KeySampler:
         self._keys: dict[int, tuple[Plan, tuple[str, ...]]] = {}  # by identity: plans are large, and not hashable
 
     def sample(self, plans: Sequence[Plan], number: int) -> None:
-        """Take sample `number` of every key of `plans`: one cold and one warm, however many of the plans have the key."""
+        """Take sample `number` of every cost key of `plans`: one cold and one warm, however many of the plans have the key."""
         keys = dict.fromkeys(key for plan in plans for key in self._keys_of(plan))
         self._sampler.sample(list(keys), number)
 
@@ -119,7 +119,7 @@ class CpuTestbed:
         progress: Progress,
         rounds: int = ROUNDS,
     ) -> int:
-        """Measure the missing keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
+        """Measure the missing cost keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
         own, loops = [plan for plan in plans if plan.strategy != PYTORCH], [plan for plan in plans if plan.strategy == PYTORCH]
         measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.anchors)
         if loops:
@@ -141,13 +141,13 @@ class CpuTestbed:
         self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, self._pool)), None
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Sample every key of `plans` once. What the reference kernel took before the call is dropped."""
+        """Sample every cost key of `plans` once. What the reference kernel took before the call is dropped."""
         self.reference_kernel_s()
         self._sampler.sample(plans, number)
         return self.reference_kernel_s()
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Sample every key of PyTorch's own loop once."""
+        """Sample every cost key of PyTorch's own loop once."""
         if self._loop_sampler is None:
             self._loop_sampler = KeySampler(self._machine, ProcessSampler(self._plain))
         self._loop_sampler.sample([loop], number)

@@ -1,4 +1,4 @@
-"""Times cost keys on a GPU or on a partition of it with the executor's own functions, and calibrates the missing keys of plans.
+"""Times cost keys on a GPU or on a partition of it with the executor's own functions, and measures the missing keys of plans.
 
 Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
 (t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream.

@@ -48,7 +48,7 @@ class GpuGroupTestbed(GpuTestbed):
         return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this process's GPU, and collectives and messages with all processes."""
+        """Measure missing cost keys on this process's GPU, and collectives and messages with all processes."""
         plans = list(plans)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
@@ -108,7 +108,7 @@ class CpuGroupTestbed(CpuTestbed):
         return cpu_machine(profile, self._devices, library=GLOO)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys, collectives and messages, and interference."""
+        """Measure missing cost keys, collectives and messages, and interference."""
         plans = list(plans)
         measured = self._calibrate_keys(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
@@ -143,7 +143,7 @@ class CpuGroupTestbed(CpuTestbed):
         self._collectives = CollectiveSampler(backend)
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Sample every key of `plans` in this process, and their collectives in all processes."""
+        """Sample every cost key of `plans` in this process, and their collectives in all processes."""
         anchor_s = super().sample_keys(plans, number)
         self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
         return anchor_s

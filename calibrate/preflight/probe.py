@@ -193,11 +193,11 @@ class ProbeTestbed(GpuTestbed):
         self._context = context
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys. Raises CutShortError if time ran out before the last one."""
+        """Measure missing cost keys. Raises CutShortError if time ran out before the last one."""
         self._deadline_s = max(0.0, self._context.left_s() - self._context.reserve_s)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         if self.left:
-            raise CutShortError(f"{len(self.left)} of its keys are not measured yet")
+            raise CutShortError(f"{len(self.left)} of its cost keys are not measured yet")
         return measured
 
     def monitor(self) -> "_FlagCollector":

@@ -35,14 +35,14 @@ from traces.files import read_json
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
-#: A process that opens the GPU, that is told to stop, or that should have stopped by itself, is given up after so many seconds.
+#: Seconds to wait for a process that opens the GPU, for one that shall stop, and for one that should have stopped by itself.
 _OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
 #: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
 _LONG, _LAST_WORDS = "long", 300
 Tell = Callable[[GpuReport, PartRecord | None], None]
 Show = Callable[[str], None]
-#: Runs a probe: it, its limit, the seconds that are left and those to reserve, and what is shown meanwhile. Returns fields of its record,
-#: and why the GPU is `unusable` if it could not be opened.
+#: Runs a probe. Takes it, its limit, the seconds left, the seconds to reserve, and what to call with progress. Returns fields of its
+#: record, and why the GPU is `unusable` if it could not be opened.
 Ask = Callable[[Probe, float, float, float, Show], dict[str, Any]]
 
 

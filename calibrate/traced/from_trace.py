@@ -190,7 +190,7 @@ def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> li
     of = f"{count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}"
     notes = [f"costs are from {of}; the host's times are those under a profiler"]
     if missing:
-        notes.append(f"{len(missing)} keys were not recorded")
+        notes.append(f"{len(missing)} cost keys were not recorded")
     updates = [task for task in steps.plan.tasks if task.body.is_update]
     recorded = [ops for task in updates[:1] for ops in steps.update_ops(steps.complete, task)]
     if recorded and updates[0].body.form == "for":

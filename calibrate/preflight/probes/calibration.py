@@ -46,7 +46,7 @@ def _keys(context: Context) -> str:
             context.fault(WRONG, f"calibration must measure {key.partition('|')[0]} ({name}): {why}")
         for note in sampler.notes:
             context.fault(WRONG, f"ops must be captured in graphs ({name}): {note}")
-    return f"calibration measures all {sum(measured.values())} keys of a small model in {', '.join(_VARIANTS)}"
+    return f"calibration measures all {sum(measured.values())} cost keys of a small model in {', '.join(_VARIANTS)}"
 
 
 def _batch_norm(context: Context) -> str:
