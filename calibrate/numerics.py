@@ -24,16 +24,16 @@ from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
-#: How a segment trains: its micro-batches, the staleness of the parameters that are stale, and the parts of its batch-norms.
+#: How a segment trains: its microbatches, the staleness of the parameters that are stale, and the parts of its batch-norms.
 Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
 TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "default": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
-#: On a GPU, some of cuDNN's and PyTorch's kernels add in an order that changes from run to run. And what a plan sums in another order than
-#: plain PyTorch does is rounded otherwise, which a ReLU or a max-pool close to a tie turns into another number altogether: after some steps
-#: of a deep network, gradients may differ by half. A plan may differ from plain PyTorch by this many times as much as plain PyTorch differs
-#: from itself, run again or from parameters that are one rounding away, if that is more than the tolerance.
+#: On a GPU, some kernels of cuDNN and PyTorch add in an order that changes from run to run. And a plan that sums in another order rounds
+#: differently, which a ReLU or a max-pool close to a tie turns into another number altogether: after some steps of a deep
+#: network, gradients may differ by half. A plan may differ from plain PyTorch by this many times the difference of two runs of plain
+#: PyTorch (from the same parameters, or from parameters one rounding away), if that is more than the tolerance.
 REPEATS_ALLOWED = 10.0
 
 
@@ -57,7 +57,7 @@ class Numerics:
     reference_param_error: float = 0.0
 
     def equal(self, precision: str) -> bool:
-        """Whether both errors are within the tolerance of the precision, or within what plain PyTorch itself leaves open."""
+        """Whether both errors are within the tolerance of the precision, or within the difference of two runs of plain PyTorch."""
         return all(
             error <= max(TOLERANCE[precision], REPEATS_ALLOWED * own if isfinite(own) else 0.0)
             for error, own in (
@@ -89,7 +89,7 @@ def reference(
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
     It is not a copy, because copies lose what a user has attached to a module. `Built.restored` undoes the training.
-    `parts` is the number of micro-batches or shards into which it splits the batch (default: the job's micro-batches). With `same_masks` it
+    `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
     """
@@ -120,7 +120,7 @@ def reference(
 
 
 def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
-    """The inputs that are as large for a micro-batch, of which a step has `parts`, as for the whole batch."""
+    """The inputs that are as large for a microbatch, of which a step has `parts`, as for the whole batch."""
     if parts == 1 or job.batch % parts:
         return []
     values = job.graph(job.batch // parts, parts).values
@@ -188,11 +188,11 @@ class Expected:
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
-        On a GPU it runs twice, to see how far plain PyTorch is from itself. The module is restored afterwards. Raises SchedcastError with
+        On a GPU it runs twice, to see how much its runs differ. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of micro-batches of the plan to compare, since each has its own batch-norm statistics and masks, and
-        `batch_norm` the parts of a micro-batch that have statistics of their own.
+        `parts` must be the number of microbatches of the plan to compare, since each has its own batch-norm statistics and masks, and
+        `batch_norm` the parts of a microbatch that have statistics of their own.
         `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
         as many steps.
         """
@@ -241,9 +241,9 @@ class References:
         return self._newest[1]
 
     def judged(self, plan: Plan, numerics: Numerics, backend: Backend) -> Numerics:
-        """The numerics of `plan` with how far plain PyTorch is from itself, if that matters: if its numbers are beyond the tolerance.
+        """The numerics of `plan`; if they are beyond the tolerance, with how much two runs of plain PyTorch differ.
 
-        Rounding excuses no plan whose first step differs already: it grows from step to step. (Graphs of several steps are not cut.)
+        Rounding grows from step to step, so it does not explain a difference in the first step. (Graphs of several steps are not cut.)
         """
         job, built, steps, device = self._arguments
         if numerics.equal(job.precision):

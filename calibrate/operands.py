@@ -1,10 +1,7 @@
 """Random operands for timing one task: floats from a normal distribution, integers in the range that the op accepts; never zeros.
 
-A recurrent layer repeats a product T times. Its operands are so small that neither states nor gradients overflow.
-
-What the elements of operands must be so that an op can run: indices that are in range, masks that select as many elements as expected.
-
-In: an op with its operands. Out: a description of the elements of each.
+Some ops need more: indices in range, masks that select as many elements as expected. A recurrent layer repeats a product T times; its
+operands are so small that neither states nor gradients overflow.
 """
 
 import json

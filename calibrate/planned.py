@@ -1,6 +1,6 @@
 """Plans of the requested strategies and their forecasts, made from the captured graph: nothing of the model's size is allocated yet.
 
-How long a validation or a calibration will take, from the predicted times: told before it begins.
+From the forecasts follow the memory that a comparison needs, and how long a validation or a calibration will take.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +28,8 @@ from traces.documents.comparison import ValidationResult
 from traces.documents.profile import Profile
 from traces.errors import Code, Refusal, SchedcastError
 
-#: Seconds to measure one key on a GPU (a guess), and to sample one on a CPU besides running it twice: clearing the caches and the anchor op
-#: (measured on an AMD EPYC).
+#: Seconds to measure one key on a GPU (an estimate), and to sample one on a CPU besides running it twice: clearing the caches and the
+#: reference kernel (measured on an AMD EPYC).
 GPU_KEY_S, CPU_SAMPLE_S = 0.05, 1e-3
 
 
@@ -73,7 +73,7 @@ def _sample_s(keys: Mapping[str, Cost]) -> float:
     return sum(cost.warm_s + cost.cold_s + CPU_SAMPLE_S for cost in keys.values())
 
 
-#: Strategies whose plan depends on costs plan again after their missing keys were measured, at most this many times: after rough
+#: Strategies whose plan depends on costs plan again after their missing cost keys were measured, at most this many times: after rough
 #: measurements (`PREVIEWS`, on an interleaved testbed), or after calibrations.
 PREVIEWS, CALIBRATIONS = 4, 2
 
@@ -92,7 +92,7 @@ def plan_calibrated(
 ) -> tuple[dict[str, Forecast], dict[str, Refusal]]:
     """Plan the strategies with measured costs. Returns by label the forecasts, and why other strategies cannot run.
 
-    Strategies plan with costs. So once missing keys are measured they plan again, and the new plan may have other missing keys. An
+    Strategies plan with costs. So once missing cost keys are measured they plan again, and the new plan may have other missing keys. An
     `interleaved` testbed measures all keys later, in the rounds of the validation: here only the strategies whose plan depends on costs
     have theirs measured, roughly; with `every` all have, once, for a comparison of many plans. Without `calibrate` nothing is measured.
     `announce` receives the first forecasts, before anything is measured for them.

@@ -1,9 +1,4 @@
-"""The machine and the cost model that `--profile` or `--machine` names.
-
-The GPU profiles in this machine's data folder, and the one that belongs to the current GPU.
-
-This machine's own profile, and the check whether a profile is of this machine.
-"""
+"""This machine's own profiles of its CPU and its GPU, and the machine and cost model that `--profile` or `--machine` names."""
 
 import logging
 import os

@@ -1,8 +1,6 @@
-"""Measures a paper's jobs on this machine: each is validated like any other job.
+"""Measures a paper's jobs on this machine, each validated like any other job, and what the paper measures beside jobs.
 
-Times two ways to compute a transposed Jacobian on this machine's CPU (table 1 of the BPPSA paper).
-
-One way applies the op's rule; the other runs autograd for one column at a time.
+For table 1 of the BPPSA paper, two ways to compute a transposed Jacobian are timed: by the op's rule, and by autograd column by column.
 """
 
 import time

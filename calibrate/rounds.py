@@ -72,9 +72,9 @@ class RoundTimes:
 
     `counted` are the numbers of the rounds that count, and `key_samples` of the key samples taken in them (sample 0 belongs to the
     warm-up); `loop_samples` are those of the keys of PyTorch's own loop. `disturbed` is how many rounds were disturbed, and `busy_share`
-    what others took of the machine in the rounds that count, on average; None if nobody knows. Seconds are those
-    of the counted rounds: `plain_s` of plain PyTorch's steps by round, `anchor_in_steps_s` and `anchor_in_samples_s` of the anchor op
-    during the baseline's steps and during key samples.
+    the share of the machine that others took in those that count, on average; None if unknown. Seconds are those
+    of the counted rounds: `plain_s` of plain PyTorch's steps by round, `reference_in_steps_s` and `reference_in_samples_s` of the reference
+    kernel during the baseline's steps and during key samples.
     """
 
     counted: list[int]
@@ -83,8 +83,8 @@ class RoundTimes:
     disturbed: int
     busy_share: float | None
     plain_s: list[list[float]]
-    anchor_in_steps_s: list[float]
-    anchor_in_samples_s: list[float]
+    reference_in_steps_s: list[float]
+    reference_in_samples_s: list[float]
 
 
 def run_rounds(
@@ -100,7 +100,7 @@ def run_rounds(
 
     The last candidate's plan must be the baseline's. If fewer than half of `rounds` rounds were undisturbed, all rounds count.
     `sampled_for`: the profile for which the rounds also sample keys, those of `loop` (the plan of PyTorch's own loop) included, and
-    co-runs; None: they do not.
+    interference; None: they do not.
     """
     for candidate in candidates:
         sample(candidate.program, WARM_UP + candidate.program.unit)
@@ -109,7 +109,7 @@ def run_rounds(
 
     def sample_all(number: int) -> None:
         if sampled_for is not None:
-            testbed.sample_co_runs(plans, sampled_for, number)
+            testbed.sample_interference(plans, sampled_for, number)
             if loop is not None:
                 testbed.sample_loop_keys(loop, number)
 
@@ -120,7 +120,7 @@ def run_rounds(
     undisturbed: list[int] = []
     busy_shares: list[float | None] = []
     plain_s: list[list[float]] = []
-    anchors: list[tuple[list[float], list[float]]] = []
+    reference_s: list[tuple[list[float], list[float]]] = []
     count = len(candidates)
     before = candidates[-1]
     for number in range(rounds + rounds // 2):
@@ -134,9 +134,11 @@ def run_rounds(
                 in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
             before = candidate
             candidate.run(testbed.units_per_round * candidate.program.unit)
-            if candidate.plan is candidates[-1].plan:  # only the baseline's: beside other lanes the anchor takes longer without any drift
-                in_steps += testbed.anchor_samples()
-        anchors.append((in_steps, in_samples))
+            if (
+                candidate.plan is candidates[-1].plan
+            ):  # only the baseline's: beside other lanes the reference kernel is slower without any drift
+                in_steps += testbed.reference_kernel_s()
+        reference_s.append((in_steps, in_samples))
         sample_all(1 + number)
         plain_s.append(plain.train(testbed.plain_steps_per_round)[SETTLING:])
         conditions = monitor.stop()
@@ -155,8 +157,8 @@ def run_rounds(
         len(plain_s) - len(undisturbed),
         _mean([busy_shares[r] for r in counted]),
         [plain_s[r] for r in counted],
-        [s for r in counted for s in anchors[r][0]],
-        [s for r in counted for s in anchors[r][1]],
+        [s for r in counted for s in reference_s[r][0]],
+        [s for r in counted for s in reference_s[r][1]],
     )
 
 

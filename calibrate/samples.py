@@ -1,7 +1,4 @@
-"""Samples of cost keys, and how they become costs in a profile.
-
-Compiles one task alone with the executors' own functions; both samplers time the result.
-"""
+"""Samples of cost keys: a task compiled alone with the executors' own functions, its samples, and how they become costs in a profile."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -30,7 +30,7 @@ class Conditions(Protocol):
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the device that other processes took, from 0 to 1; None if nobody knows."""
+        """The share of the device that other processes took, from 0 to 1; None if unknown."""
 
 
 class Monitor(Protocol):
@@ -89,34 +89,34 @@ class Testbed(Protocol):
         """Measure what belongs to the machine and not to an op, and store it in `profile`. Does nothing if the profile has it."""
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure the missing keys of `plans` and return how many were measured."""
+        """Measure the missing cost keys of `plans` and return how many were measured."""
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Measure the missing keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
+        """Measure the missing cost keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
 
     def open(self, machine: Machine) -> None:
         """Make the backend."""
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Take sample `number` of every key of `plans`, and return the seconds that the anchor op took meanwhile.
+        """Take sample `number` of every cost key of `plans`, and return the seconds that the reference kernel took meanwhile.
 
         A validation calls this between strategies' steps. Returns an empty list if not `interleaved`.
         """
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Take sample `number` of every key of PyTorch's own loop. A validation calls this before that loop's steps.
+        """Take sample `number` of every cost key of PyTorch's own loop. A validation calls this before that loop's steps.
 
         Does nothing if not `interleaved`.
         """
 
-    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
         """Time how tasks slow each other down where lanes of `plans` share a memory, as round `number`; with 0, prepare to do so.
 
         Does nothing if not `interleaved`.
         """
 
-    def anchor_samples(self) -> list[float]:
-        """Seconds of the anchor op since the last call of `sample_keys`."""
+    def reference_kernel_s(self) -> list[float]:
+        """Seconds of the reference kernel since the last call of `sample_keys`."""
 
     def monitor(self) -> Monitor:
         """Start watching this machine for disturbances."""
@@ -124,8 +124,8 @@ class Testbed(Protocol):
     def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
-        `loop_samples`: those of the keys of PyTorch's own loop, and the numbers of the co-runs. Returns by key and number what each sample
-        is as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
+        `loop_samples`: those of the keys of PyTorch's own loop, and the rounds of `sample_interference`. Returns by key and number each
+        sample as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
         """
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> PlainLoop:

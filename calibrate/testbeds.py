@@ -1,7 +1,4 @@
-"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started.
-
-Looks at what other processes take of the machine before a measurement, and waits until they have ended.
-"""
+"""Makes the testbed for a placement: this machine's CPU, its GPU, or a process group that torchrun started; waits until it is quiet."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +28,7 @@ def wait_until_quiet(
 ) -> float | None:
     """Wait up to `wait_s` seconds until other processes leave the machine alone; with 0, only look.
 
-    Returns the share of the machine that they took at last, None if nobody knows.
+    Returns the share of the machine that they took at last, None if unknown.
     """
     begin = clock()
     while True:

@@ -1,9 +1,7 @@
-"""A model of many different tiny ops, on which both testbeds measure overheads per task.
+"""A model of many different tiny ops, on which both testbeds measure overheads per task, and what PyTorch's own loop adds to them.
 
-What PyTorch's own loop spends on an op besides what the executor's call of the same op takes.
-
-Both are timed on a model of many different tiny ops, whose own time hardly counts: on a CPU the ops themselves, on a GPU the host's time to
-issue them on idle streams. The optimizer is timed on one parameter and on many, since its cost grows with their number.
+The time of the ops themselves hardly counts: on a CPU the ops are timed, on a GPU the host's time to issue them on idle streams. The
+optimizer is timed on one parameter and on many, since its cost grows with their number.
 """
 
 import statistics

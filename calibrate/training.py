@@ -1,11 +1,7 @@
 """Training one job several times, by plans and by plain PyTorch, on the same batches and from the same parameters.
 
 The trainings take turns of some iterations each, so that a machine that speeds up or slows down does so for all of them. Batches are made
-between the turns, and no step time includes them.
-
-The accuracy of a classifier while it is trained: on held-out samples, and on as many of those that it is trained on.
-
-One training after another, each with a seed of its own: other initial parameters, and other batches of the same data.
+between the turns, and no step time includes them. `Repeated` does this for several seeds.
 """
 
 import math
@@ -171,7 +167,7 @@ class Training:
     def turns(self, steps: int, progress: Progress = no_progress) -> Iterator[int]:
         """Train `steps` iterations. After each turn of all learners, yields how many iterations all of them have been given.
 
-        At the end, all learners have completed them. Only then does a pipeline drain: accuracy is measured with what it has learnt so far.
+        At the end, all learners have completed them. Only then does a pipeline drain: accuracy is measured with what it has learned so far.
         """
         names = list(self.learners)
         accuracy = Accuracy(self.job, self.batches, self.testbed.backend.torch_device) if self.evaluate_every else None

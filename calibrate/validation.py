@@ -1,7 +1,4 @@
-"""Validation: predicted against measured step times of one job under several strategies, on this machine.
-
-The rows of a validation: a strategy, or plain PyTorch, predicted and measured.
-"""
+"""Validation: predicted against measured step times of one job under several strategies, on this machine."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -199,13 +196,13 @@ def validate(
     )
     if interleaved:
         sampled = testbed.record(profile, times.key_samples, times.loop_samples)
-        profile.anchor_s = _median_s(times.anchor_in_samples_s) or profile.anchor_s
+        profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
         if save_to is not None and not is_busy(times.busy_share):  # no later prediction should rest on these costs
             profile.save(save_to)
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
-    drift = _anchor_drift(times, profile)
+    drift = _reference_drift(times, profile)
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
@@ -226,7 +223,7 @@ def _refused_row(label: str, shared_options: Mapping[str, str], refusal: Refusal
 
 
 def _check_numerics(
-    job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed, tensors: Mapping[str, torch.Tensor], told: Callable[[str], None]
+    job: Job, built: Built, plans: Mapping[str, Plan], testbed: Testbed, tensors: Mapping[str, torch.Tensor], show: Callable[[str], None]
 ) -> dict[str, tuple[Numerics, dict[str, int]]]:
     """Compare each plan's numbers with plain PyTorch's, and read its peak memory from the allocator. Returns both by the plan's label.
 
@@ -236,7 +233,7 @@ def _check_numerics(
     references = References(job, built, steps, testbed.backend)
     checked = {}
     for label in sorted(plans, key=lambda label: references.key(plans[label])):
-        told(f"numbers of {label}")
+        show(f"numbers of {label}")
         plan, backend = plans[label], testbed.backend
         numerics = references.judged(plan, compare(job, built, plan, backend, references.of(plan), steps), backend)
         checked[label] = numerics, backend.peak_bytes(plan, tensors, job.seed)
@@ -248,9 +245,9 @@ def _median_s(seconds: Sequence[float]) -> float | None:
     return Stats.of(seconds).median_s if seconds else None
 
 
-def _anchor_drift(times: RoundTimes, profile: Profile) -> float | None:
-    """The anchor's time during the steps as a multiple of its time at calibration, or None if either is unknown."""
-    in_steps_s = _median_s(times.anchor_in_steps_s)
+def _reference_drift(times: RoundTimes, profile: Profile) -> float | None:
+    """The reference kernel's time during the steps as a multiple of its time at calibration, or None if either is unknown."""
+    in_steps_s = _median_s(times.reference_in_steps_s)
     return in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
 
 

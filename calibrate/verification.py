@@ -1,9 +1,7 @@
-"""Says how the ranking of a search held for the plans that ran, which one is the fastest, and how sure that is.
+"""Runs the best plans of a search: which of them, and how their predicted order held.
 
-Which plans of a search run: those that may be the fastest by costs measured now, and that differ from each other.
-
-A search may rank on costs from specifications or from another hour. So the keys of plans that may win are measured in one session first,
-and their order by these costs decides. The plans that run then cover the families of strategies that may win: predictions of one family err
+A search may rank by costs from datasheets or from another hour. So the cost keys of plans that may win are measured in one session first,
+and the order by these costs decides. The plans that run then cover the families of strategies that may win: predictions of one family err
 alike, so several plans of one family that are predicted to take as long tell little more than one of them.
 """
 
@@ -103,9 +101,9 @@ def verified(result: SearchResult, texts: Sequence[str], outcome: Outcome) -> Se
     On a busy machine nothing was measured, and the prediction stays.
     """
     by_text = {plan.plan: plan for plan in result.plans}
-    told = verification([by_text[text] for text in texts], outcome)
-    best = result.best if is_busy(told.busy_share) else told.fastest or result.best
-    return result.model_copy(update={"verification": told, "best": best})
+    checked = verification([by_text[text] for text in texts], outcome)
+    best = result.best if is_busy(checked.busy_share) else checked.fastest or result.best
+    return result.model_copy(update={"verification": checked, "best": best})
 
 
 def verification(chosen: Sequence[RankedPlan], outcome: Outcome) -> Verification:

@@ -1,11 +1,9 @@
-"""How tasks on different cores slow each other down: co-runs of the plans' own keys, from which multipliers are fitted.
+"""How tasks on different cores slow each other down: the plans' own cost keys, timed alone and while another worker runs other keys.
 
-Times cost keys on one CPU worker, alone and while another worker runs other keys.
-
-The other worker runs the keys of one group in a loop, as a lane does, while this one takes a cold and a warm sample of each of its keys as
-a calibration does. The two work on different tensors, as lanes do: with tensors in common, each worker would find in the shared cache what
+The other worker runs the keys of one group in a loop, as a lane does. This one takes a cold and a warm sample of each of its keys, as a
+calibration does. The two work on different tensors, as lanes do: with tensors in common, each worker would find in the shared cache what
 the other has just read, and some ops would run faster beside others than alone. Times alone and beside others come from the same rounds:
-the machine's speed changes from minute to minute, but the ratio of the two does not.
+the machine's speed changes from minute to minute, but the ratio of the two does not. Multipliers are fitted to these ratios.
 """
 
 import threading
@@ -119,7 +117,10 @@ LONGEST_S = 0.02
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A key that may be co-run. `seconds`: the estimated time of one task; `weight`: of all tasks with this key in a period."""
+    """A cost key whose interference may be measured. `seconds`: the estimated time of one task.
+
+    `weight`: that of all tasks with this key in a period.
+    """
 
     key: str
     plan: Plan
@@ -134,15 +135,15 @@ def learn_contention(plans: Iterable[Plan], machine: Machine, profile: Profile) 
     Pairs measured while other work ran count as lacking. Returns whether anything was measured.
     """
     known = frozenset() if profile.contention.disturbed else profile.contention.known
-    co_runs = CoRuns.of(plans, machine, profile, known)
-    if co_runs is None:
+    interference = InterferenceRounds.for_plans(plans, machine, profile, known)
+    if interference is None:
         return False
-    co_runs.store(profile, *run_rounds(co_runs.run_round))
+    interference.store(profile, *run_rounds(interference.run_round))
     return True
 
 
-class CoRuns:
-    """Co-runs of the pairs of groups that meet in some plans, taken in rounds."""
+class InterferenceRounds:
+    """The interference of the pairs of groups that meet in some plans, measured in rounds."""
 
     def __init__(self, sampler: Sampler, beside: Sampler, pairs: set[tuple[str, str]], model: CostModel):
         """`sampler`: with samples of each group's keys. `beside`: of the worker beside it. `model`: without multipliers."""
@@ -150,13 +151,13 @@ class CoRuns:
         self._groups = _key_groups(sampler, model.machine, pairs)
 
     @staticmethod
-    def of(
+    def for_plans(
         plans: Iterable[Plan],
         machine: Machine,
         profile: Profile,
         known: Collection[tuple[str, str]] = (),
         pool: OperandPool | None = None,
-    ) -> "CoRuns | None":
+    ) -> "InterferenceRounds | None":
         """Those of the pairs besides the `known` ones; None if there are none, or no second worker. `pool`: operands to share."""
         copied = {"contention": Contention(), "costs": dict(profile.costs), "failures": dict(profile.failures)}
         model = CostModel(machine, profile.model_copy(update=copied))  # without multipliers
@@ -168,7 +169,7 @@ class CoRuns:
             return None
         samplers = Sampler(backend, pool), Sampler(backend, OperandPool(seed=1))
         _warm([plan for plan, plan_pairs in pairs_by_plan if plan_pairs & pairs], pairs, model, samplers)
-        return CoRuns(*samplers, pairs, model)
+        return InterferenceRounds(*samplers, pairs, model)
 
     def run_round(self, number: int) -> None:
         """Time the keys alone and beside others once, or a few times if they are short. Each time counts as the same round."""
@@ -179,14 +180,14 @@ class CoRuns:
                 return
 
     def store(self, profile: Profile, rounds: Collection[int], disturbed: bool = False) -> None:
-        """Fit the profile's multipliers again, with the co-runs of the given rounds in place of older ones of the same pairs."""
+        """Fit the profile's multipliers again, with what the given rounds measured in place of older measurements of the same pairs."""
         rounds = [TIMES * number + again for number in rounds for again in range(TIMES)]
         model, sampler = self._model, self._sampler
         store_samples(sampler.samples, sampler.failures, model.profile, [1])
         old = Contention() if profile.contention.disturbed else profile.contention
-        kept = [run for run in old.co_runs if (run.group, run.beside) not in self._pairs]
+        earlier = [run for run in old.co_runs if (run.group, run.beside) not in self._pairs]
         fresh = CostModel(model.machine, model.profile)
-        fitted = fit([*kept, *_rows(self._groups, rounds, fresh, sampler, model.machine)], "cpu")
+        fitted = fit([*earlier, *_rows(self._groups, rounds, fresh, sampler, model.machine)], "cpu")
         unmeasured = sorted({*old.unmeasured, *("|".join(pair) for pair in self._pairs - fitted.known)})
         profile.contention = fitted.model_copy(update={"disturbed": disturbed, "unmeasured": unmeasured})
 

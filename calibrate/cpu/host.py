@@ -1,15 +1,4 @@
-"""Costs of the machine rather than of an op: the executor's time per task, peak rates, and the cache's effective size.
-
-The cost of switching from one op to another: an op in a step takes longer than in a loop, since other ops evicted its code.
-
-A sample taken right after another sample of the same op does not have this cost. It is the same few microseconds for every op, so it is
-measured once, on a model of many different tiny ops, and becomes part of the machine's overhead per task.
-
-The extra overhead of a task while another core of its device is at work.
-
-Both worker threads run Python between their ops and share its lock: a thread that gives up the lock for an op has to wait for it
-afterwards. Tasks without an op do not show this cost, and tasks of many milliseconds hardly do, so it is measured on short ops.
-"""
+"""Costs of the machine rather than of an op: the executor's time per task, peak rates, and the cache's effective size."""
 
 import statistics
 import time
@@ -37,7 +26,10 @@ _OPS, _ELEMENTS, _RUNS = 200, 20_000, 9
 def shared_overhead_s(backend: CpuBackend, device: str) -> float:
     """Seconds by which the gap between two short ops of a lane grows while a second such lane runs; at least 0.
 
-    This is the difference of two medians over interleaved runs. That the ops themselves take longer is measured by co-runs instead.
+    Both worker threads run Python between their ops and share its lock: a thread that gives up the lock for an op waits for it afterwards.
+    Tasks without an op do not show this cost, and tasks of many milliseconds hardly do, so short ops are timed.
+
+    This is the difference of two medians over interleaved runs. That the ops themselves take longer is measured as interference instead.
     """
     programs = {lanes: _lanes_program(backend, device, lanes) for lanes in (1, 2)}
     gaps_s: dict[int, list[float]] = {1: [], 2: []}
@@ -70,7 +62,7 @@ def _value(name: str, device: str, kind: str) -> Value:
 
 
 def _lane_gap_s(program: Executable) -> float:
-    """Winsorized mean seconds from the end of a task to the start of the next on lane 0, without anchors."""
+    """Winsorized mean seconds from the end of a task to the start of the next on lane 0, without the reference kernel."""
     lane = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
     return Stats.of([after.start_s - after.anchor_s - before.end_s for before, after in pairwise(lane)]).mean_s
 
@@ -79,7 +71,11 @@ _CHUNKS, _STEPS, _SAMPLES = 6, 12, 15
 
 
 def op_switch_s(backend: CpuBackend) -> float:
-    """Mean seconds by which a tiny op takes longer in a step than when it is repeated; at least 0."""
+    """Mean seconds by which a tiny op takes longer in a step than when it is repeated; at least 0.
+
+    In a step other ops have evicted the op's code from the caches. This costs the same few microseconds for every op, so it is measured
+    once, on a model of many different tiny ops, and becomes part of the overhead per task.
+    """
     job, machine = tiny_job(), this_cpu()
     plan = tiny_plan(job, machine)
     built = job.build()

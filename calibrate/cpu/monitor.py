@@ -31,7 +31,7 @@ class Disturbance:
 
     @property
     def busy_share(self) -> float:
-        """What others took of the cores, of all kinds."""
+        """The share of the cores' time that others took, of both kinds."""
         return min(1.0, self.steal + self.foreign)
 
     @property

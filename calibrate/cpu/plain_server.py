@@ -2,8 +2,6 @@
 
 It has the environment and the number of threads of the user's own programs. Neither the settings that the executor needs for the allocator
 nor those of its workers' threads are made here.
-
-What PyTorch's own loop adds to every op on a CPU. Its tiny ops run on one core, however many threads there are.
 """
 
 import mmap

@@ -1,9 +1,7 @@
-"""Times cost keys on a CPU worker, through the very functions that the executor runs.
+"""Times cost keys on a CPU worker with the executor's own functions, and measures the missing keys of plans.
 
-Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The anchor op runs in
-between two keys. The keys of plain PyTorch are sampled by `PairSampler` alone, on the thread and in the process where its loop runs.
-
-A calibration session on a CPU: samples the missing keys of plans in rounds and writes their costs into a profile.
+Each sample of a key is a pair: with the caches cleared, the task runs once (cold), and then at once again (warm). The reference kernel
+runs between two keys. The keys of plain PyTorch are sampled by `PairSampler` alone, on the thread and in the process where its loop runs.
 """
 
 import time
@@ -159,7 +157,7 @@ def calibrate_cpu(
 ) -> int:
     """Measure every missing key of `plans`, add its cost to `profile`, and return the number of keys measured.
 
-    `open_sampler` makes a sampler without keys, for each group of keys. `anchors`: those of its workers, if they run them between keys.
+    `open_sampler` makes a sampler without keys, for each group of keys. `anchors`: the reference kernels of its workers, if these run them.
     `rounds` is the number of samples per key, of which the first is discarded. With `save_to` the profile is saved after each group of
     keys, so that another session can continue an interrupted one.
     """

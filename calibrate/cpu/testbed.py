@@ -1,13 +1,10 @@
-"""The testbed of this machine's CPU.
-
-Samples the keys of plans in the rounds of a validation, where each plan's turn comes when its program runs.
-"""
+"""The testbed of this machine's CPU, which samples the cost keys of plans in the rounds of a validation."""
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from calibrate.cpu.contention import CoRuns, learn_contention
+from calibrate.cpu.contention import InterferenceRounds, learn_contention
 from calibrate.cpu.host import measure_host
 from calibrate.cpu.monitor import CpuMonitor
 from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSampler
@@ -38,7 +35,7 @@ class KeySampler:
         self._keys: dict[int, tuple[Plan, tuple[str, ...]]] = {}  # by identity: plans are large, and not hashable
 
     def sample(self, plans: Sequence[Plan], number: int) -> None:
-        """Take sample `number` of every key of `plans`: one cold and one warm, however many of the plans have the key."""
+        """Take sample `number` of every cost key of `plans`: one cold and one warm, however many of the plans have the key."""
         keys = dict.fromkeys(key for plan in plans for key in self._keys_of(plan))
         self._sampler.sample(list(keys), number)
 
@@ -101,7 +98,7 @@ class CpuTestbed:
             profile.loop = self._plain.ask("loop_costs")
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys, and co-runs."""
+        """Measure missing cost keys, and interference."""
         plans = list(plans)
         measured = self._calibrate_keys(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
@@ -122,7 +119,7 @@ class CpuTestbed:
         progress: Progress,
         rounds: int = ROUNDS,
     ) -> int:
-        """Measure the missing keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
+        """Measure the missing cost keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
         own, loops = [plan for plan in plans if plan.strategy != PYTORCH], [plan for plan in plans if plan.strategy == PYTORCH]
         measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.anchors)
         if loops:
@@ -130,7 +127,7 @@ class CpuTestbed:
         return measured
 
     def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-run the keys that meet in `plans` and return whether the profile changed."""
+        """Measure the interference of the cost keys that meet in `plans`, and return whether the profile changed."""
         return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine) -> None:
@@ -140,33 +137,33 @@ class CpuTestbed:
 
     def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
         self._machine, self._pool, self._anchors = machine, OperandPool(), backend.anchors
-        self._co_runs: CoRuns | None = None
+        self._interference: InterferenceRounds | None = None
         self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, self._pool)), None
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Sample every key of `plans` once. Anchor samples from before the call are dropped."""
-        self.anchor_samples()
+        """Sample every cost key of `plans` once. What the reference kernel took before the call is dropped."""
+        self.reference_kernel_s()
         self._sampler.sample(plans, number)
-        return self.anchor_samples()
+        return self.reference_kernel_s()
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Sample every key of PyTorch's own loop once."""
+        """Sample every cost key of PyTorch's own loop once."""
         if self._loop_sampler is None:
             self._loop_sampler = KeySampler(self._machine, ProcessSampler(self._plain))
         self._loop_sampler.sample([loop], number)
 
-    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
-        """Co-run the keys that meet in `plans`.
+    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Measure the interference of the cost keys that meet in `plans`.
 
-        That takes place in the rounds, since how much two tasks slow each other down changes from minute to minute, as their times do.
+        This happens in the rounds, since how much two tasks slow each other down changes from minute to minute, as their times do.
         """
         if number == 0:
-            self._co_runs = CoRuns.of(plans, self._machine, profile, pool=self._pool)
-        elif self._co_runs is not None:
-            self._co_runs.run_round(number)
+            self._interference = InterferenceRounds.for_plans(plans, self._machine, profile, pool=self._pool)
+        elif self._interference is not None:
+            self._interference.run_round(number)
 
-    def anchor_samples(self) -> list[float]:
-        """Seconds that the anchors of all workers took since the last call."""
+    def reference_kernel_s(self) -> list[float]:
+        """Seconds of the reference kernels of all workers since the last call."""
         return [s for anchor in self._anchors or () for s in anchor.take()]
 
     def monitor(self) -> CpuMonitor:
@@ -178,8 +175,8 @@ class CpuTestbed:
         self._sampler.store(profile, samples)
         if self._loop_sampler is not None:
             self._loop_sampler.store(profile, loop_samples)
-        if self._co_runs is not None:
-            self._co_runs.store(profile, loop_samples)
+        if self._interference is not None:
+            self._interference.store(profile, loop_samples)
         return self._sampler.relative(samples)
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> ProcessLoop:

@@ -1,1 +1,1 @@
-"""Calibration of a GPU. In: plans and a machine. Out: samples of each cost key, host costs, rates, transfers and co-runs, in a profile."""
+"""Calibration of a GPU. In: plans and a machine. Out: samples of cost keys, host costs, rates, transfers, interference, in a profile."""

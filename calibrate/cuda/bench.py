@@ -1,11 +1,7 @@
 """Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy.
 
-A GPU that does not finish what calibration issued: noticed, reported and never waited for again.
-
-Kernels whose blocks wait for each other may never end beside others; see `executors.cuda.torch_driver`. Nothing can stop them, so no
-other work can be measured in this process.
-
-Issues copies of a task so that the cache holds none of their operands.
+Work is timed warm, or cold: on so many copies of its operands that the cache holds none of them. Kernels whose blocks wait for each other
+may never end beside others (`executors.cuda.torch_driver`). Nothing can stop them, so `GpuStalledError` ends the measurements of a process.
 """
 
 import gc
@@ -20,7 +16,7 @@ import torch
 from executors.cuda.driver import Driver, Event, Graph, Partition
 from traces.errors import SchedcastError
 
-#: The first words of the reason why a key, or the co-runs of kernels, could not be measured. They are not tried again.
+#: The first words of the reason why a key, or the interference of kernels, could not be measured. They are not tried again.
 STALLED = "the GPU never finished"
 
 
@@ -192,7 +188,7 @@ class Cold:
     always: bool
 
     @staticmethod
-    def of(set_bytes: int, cache_bytes: int, budget_bytes: int, copies: int, most_sets: int) -> "Cold":
+    def for_operands(set_bytes: int, cache_bytes: int, budget_bytes: int, copies: int, most_sets: int) -> "Cold":
         """The way to time a task whose operands take `set_bytes`.
 
         `copies` is the desired number of copies, and `budget_bytes` limits all sets together. If the sets together exceed twice the cache,

@@ -1,6 +1,6 @@
-"""How kernels that share a GPU slow each other down: co-runs of fixed kernels, fitted, and scored on kernels of other sizes.
+"""How kernels that share a GPU slow each other down: fixed kernels of two sizes on two streams of one graph, and each of them alone.
 
-Co-runs of fixed kernels: pairs of them on two streams of one graph, and each of them alone.
+Multipliers are fitted on the kernels of one size and scored on those of the other.
 """
 
 import statistics
@@ -73,16 +73,16 @@ _TIMES = 4
 _PAIRS = (("gemm", "gemm"), ("small gemm", "small gemm"), ("gemm", "small gemm"), ("gemm", "copy"), ("copy", "copy"))
 
 
-def co_runs(
+def measure_pairs(
     driver: Driver, sizes: Sizes | None = None, partitions: tuple[Partition, Partition] | None = None, effort: Effort | None = None
 ) -> list[PairTimes]:
     """Measure the fixed pairs, sharing the GPU, or each stream on its own partition."""
     benches = [Bench(driver, partition, effort) for partition in partitions or (None, None)]
     left, right = (named_kernels(driver, sizes or Sizes()) for _ in benches)
-    return [_co_run(benches[0], benches[1], f"{a} / {b}", left[a], right[b]) for a, b in _PAIRS]
+    return [_measure_pair(benches[0], benches[1], f"{a} / {b}", left[a], right[b]) for a, b in _PAIRS]
 
 
-def _co_run(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> PairTimes:
+def _measure_pair(first: Bench, second: Bench, name: str, left: Issue, right: Issue) -> PairTimes:
     counts = _balanced_counts([(first, left), (second, right)])
     works = [partial(repeated(issue), count) for issue, count in zip((left, right), counts, strict=True)]
     alone = [bench.replays([bench.capture(work)])[0] for bench, work in zip((first, second), works, strict=True)]
@@ -128,7 +128,7 @@ def _pair_seconds(bench: Bench, graph, begin: Event, ends: list[Event]) -> Itera
 
 #: Saturation shares that are tried, in addition to the machine's own.
 _SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-#: Kernels per lane in the engine's model of a co-run, at most; more do not change its result.
+#: Kernels per lane in the engine's model of two lanes, at most; more do not change its result.
 _MOST_KERNELS = 10
 
 
@@ -136,7 +136,7 @@ def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Si
     """Measure the fixed pairs in two sizes; fit the saturation share, then multipliers, on the first size and score both on the second."""
     machine = gpu_machine(profile.model_copy(update={"contention": Contention()}))
     both_sizes = (sizes, sizes.others())
-    pairs_by_size = [co_runs(driver, of_kernels, effort=effort) for of_kernels in both_sizes]
+    pairs_by_size = [measure_pairs(driver, of_kernels, effort=effort) for of_kernels in both_sizes]
     geometries = _geometries(driver, both_sizes, effort or Effort())
     measured = [
         (pair, _costs(profile, precision, of_kernels, geometry, pair), held_out)

@@ -1,6 +1,6 @@
 """Reads a GPU's settings through NVML, and watches whether a measurement ran undisturbed. Never changes a setting.
 
-Virtual machines and containers leave many questions unanswered: what is not known is missing.
+Virtual machines and containers leave many questions unanswered: what is not known is missing. The identity of a GPU has these settings.
 """
 
 import importlib

@@ -1,7 +1,4 @@
-"""Grid and resident blocks per SM of a task's longest kernel: from the profiler, or from its times on partitions of the GPU.
-
-A task's geometry from its times on partitions of the GPU, for use where the profiler is refused.
-"""
+"""Grid and resident blocks per SM of a task's longest kernel: from the profiler, or from its times on partitions of the GPU."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property

@@ -1,17 +1,8 @@
-"""Host costs of a GPU's tasks, and costs of a graph's nodes.
+"""Host costs of a GPU's tasks: launches, events, graphs, the stream's queue, the executor's own loop, and what the profiler adds.
 
-The depth of a stream's queue: how many launches it takes before the host must wait for the GPU.
-
-The cadence of tiny kernels: of a graph's nodes on one stream, of dependencies between two streams, and of launched kernels.
-
-The executor's own host time per task: its loop, and the extra time to issue an op when other ops were issued in between.
-
-An op that is issued right after another of its kind finds its code in the core's caches; in a step it does not. Both costs are the same for
-every op, so they are measured together, on a model of many different tiny ops: the time of a period less the time of its ops alone.
-
-What profiler sessions do to the host: the time of a launch before the first session of the process, and after the latest.
-
-CUPTI, which the profiler uses, slows every launch down for as long as it is attached to the process.
+A tiny op that follows another of its kind finds its code in the core's caches; in a step it does not. This costs the same for every op, so
+it is measured on a model of many different tiny ops: the time of a period less the time of its ops alone. CUPTI, which the profiler uses,
+slows every launch down as long as it is attached to the process.
 """
 
 import logging

@@ -1,7 +1,4 @@
-"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth.
-
-The GPU's anchor: a compute-bound op timed at calibration and between a validation's steps, so that both show a change of the clocks.
-"""
+"""Peak rates of a GPU: dense FLOP/s by precision, and memory bandwidth; and the kernel whose time shows a change of the clocks."""
 
 import torch
 
@@ -13,8 +10,11 @@ from traces.documents.profile import Profile
 EDGE, COPIES = 2048, 8
 
 
-class GpuAnchor:
-    """Products of two float32 matrices, captured in a graph."""
+class ReferenceKernel:
+    """The reference kernel: products of two float32 matrices, captured in a graph.
+
+    It is bound by compute. It is timed at calibration and between the steps of a validation.
+    """
 
     def __init__(self, driver: Driver, edge: int = EDGE):
         self._bench = Bench(driver)

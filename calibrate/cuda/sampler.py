@@ -1,9 +1,7 @@
-"""Times cost keys on a GPU or on a partition of it, through the very functions that the executor runs.
+"""Times cost keys on a GPU or on a partition of it with the executor's own functions, and measures the missing keys of plans.
 
 Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
 (t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream.
-
-A calibration session on a GPU: measures the missing keys of plans, each on its device's partition, and writes them into a profile.
 """
 
 import statistics
@@ -139,7 +137,7 @@ class CudaSampler:
         probe = self._probe(key, compiled)
         seconds = min(self._bench.replays([probe], 2)[0]) / self._effort.fewest_copies if probe is not None else self._effort.graph_s
         copies = self._effort.copies(seconds)
-        cold = Cold.of(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
+        cold = Cold.for_operands(size, facts.cache_bytes, budget, copies, self._effort.most_sets)
         issued = self._compile_task(task, plan, tensors, self._eager_forms) if any(op.body.random for op in op_tasks(task)) else compiled
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not lie in a graph

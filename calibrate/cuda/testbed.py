@@ -1,9 +1,4 @@
-"""The testbed of this machine's GPU.
-
-What the host spends in PyTorch's own loop, besides what the executor needs to issue the same ops.
-
-Plain PyTorch's training of a job on a GPU.
-"""
+"""The testbed of this machine's GPU, with plain PyTorch's training on it and the host's time in PyTorch's own loop."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,7 +11,7 @@ from calibrate.cuda.bench import STALLED, Bench, Effort, GpuStalledError, object
 from calibrate.cuda.contention import Sizes, learn_contention
 from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
 from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, plain_machine
-from calibrate.cuda.rates import EDGE, GpuAnchor, measure_rates
+from calibrate.cuda.rates import EDGE, ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.numerics import reference
@@ -121,7 +116,7 @@ class GpuTestbed:
         mode: str = "eager",
         precision: str = "fp32",
         effort: Effort | None = None,
-        anchor_edge: int = EDGE,
+        reference_edge: int = EDGE,
         transfer_sizes: Sequence[int] = SIZES,
         deadline_s: float | None = None,
         keep_samples: bool = True,
@@ -130,7 +125,7 @@ class GpuTestbed:
     ):
         """`deadline_s` is the time in seconds after which a calibration begins no further key. `keep_samples` keeps raw samples.
 
-        `kernels` are the sizes of the kernels that are co-run. `partitions` splits the SMs, each partition being a device of its own.
+        `kernels` are the sizes of the fixed kernels of `contention`. `partitions` splits the SMs, each partition being a device of its own.
         """
         self.driver, self._partitions = driver, partitions
         self.mode, self.mode_reason = runnable_mode(driver, mode, partitions)
@@ -140,7 +135,7 @@ class GpuTestbed:
         self._uuid = getattr(driver, "uuid", "")
         self.identity = gpu_identity(driver, self.precision, DeviceRecord.read(self._uuid))
         self.backend: Backend | None = None
-        self._anchor_edge = anchor_edge
+        self._reference_edge = reference_edge
         self._plain_stream = driver.stream()  # for plain PyTorch: it is of the whole GPU, and programs leave their own streams current
         self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
         self.memory_limit_bytes: float | None = None
@@ -150,9 +145,9 @@ class GpuTestbed:
         """None: on a GPU the number of threads does not matter."""
 
     @cached_property
-    def _anchor(self) -> GpuAnchor:
-        """Made when first used, since running a plan needs no anchor."""
-        return GpuAnchor(self.driver, self._anchor_edge)
+    def _reference_kernel(self) -> ReferenceKernel:
+        """Made when first used, since running a plan does not need it."""
+        return ReferenceKernel(self.driver, self._reference_edge)
 
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU in its partitions. If `profile` does not know the machine yet, measures it first.
@@ -180,7 +175,7 @@ class GpuTestbed:
         return {str(count): self.driver.partitions(count)[0].sms} if count > 1 else {}
 
     def measure_machine(self, profile: Profile) -> None:
-        """Measure host costs, rates, transfers and the anchor; takes about ten seconds."""
+        """Measure host costs, rates, transfers and the reference kernel; takes about ten seconds."""
         if profile.dispatch.dispatch_s is not None:
             return
         bench = Bench(self.driver, effort=self._effort)
@@ -194,7 +189,7 @@ class GpuTestbed:
             measure_transfers(bench, profile, sizes=self._sizes)
             self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
-        profile.anchor_s = Stats.of(self._anchor.sample()).median_s
+        profile.anchor_s = Stats.of(self._reference_kernel.sample()).median_s
         self._note(profile, monitor.stop())
 
     def _measure_loop(self, bench: Bench, profile: Profile, tiny: TinyOps) -> None:
@@ -214,7 +209,7 @@ class GpuTestbed:
             profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys, and co-runs. Disturbances meanwhile are noted in the profile."""
+        """Measure missing cost keys, and interference. Disturbances meanwhile are noted in the profile."""
         plans = list(plans)
         monitor = GpuMonitor(self._uuid)
 
@@ -247,7 +242,7 @@ class GpuTestbed:
         return 0
 
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-run fixed kernels, once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
+        """Measure interference once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
         model = CostModel(machine, profile)
         if (
             profile.contention.co_runs
@@ -259,14 +254,14 @@ class GpuTestbed:
             with objects_kept():
                 profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
         except GpuStalledError as error:
-            profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {STALLED} them"]))
+            profile.notes = list(dict.fromkeys([*profile.notes, f"the interference of kernels was not measured: {STALLED} them"]))
             raise SchedcastError(
-                "co-runs of kernels never ended, so the GPU cannot be used by this process any more: start again (they will not be measured"
+                "kernels beside each other never ended, so this process cannot use the GPU any more: start again (they will not be measured"
                 " again), and report it"
             ) from error
         except Exception as error:
             wait(self.driver)  # raises where the GPU cannot be used any more
-            profile.notes = list(dict.fromkeys([*profile.notes, f"co-runs of kernels were not measured: {brief(error)}"]))
+            profile.notes = list(dict.fromkeys([*profile.notes, f"the interference of kernels was not measured: {brief(error)}"]))
             return False
         return True
 
@@ -296,12 +291,12 @@ class GpuTestbed:
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
         """Do nothing: keys are measured before the rounds."""
 
-    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
-        """Do nothing: co-runs are measured before the rounds."""
+    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Do nothing: interference is measured before the rounds."""
 
-    def anchor_samples(self) -> list[float]:
-        """Time the anchor now."""
-        return self._anchor.sample()
+    def reference_kernel_s(self) -> list[float]:
+        """Time the reference kernel now."""
+        return self._reference_kernel.sample()
 
     def monitor(self) -> Monitor:
         """Watch clocks, throttling and other processes."""

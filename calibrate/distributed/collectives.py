@@ -1,15 +1,12 @@
-"""Times the collectives and messages of a library (gloo, NCCL) between processes.
+"""Times the collectives and messages of a library (gloo, NCCL) between processes, and fits their law: seconds by bytes.
 
 All processes of a collective call together, and the slowest one counts. Messages go from the first process to the second; those between
 other processes of a node are assumed to take as long.
 
-Fits the law of a collective to its measured times by size, and stores it in the profile.
-
-A library (NCCL, gloo) changes its algorithm and protocol with the size of what it reduces; each of them has a latency and a time per byte.
-So times follow a few lines, one per range of sizes, with jumps where the library does not switch at the best size. The fit chooses lines
-and borders with the least squared relative error (dynamic programming over the points; Bellman, "On the approximation of curves by line
-segments using dynamic programming", 1961), and the fewest lines that predict held-out points as well as any number, within a standard
-error.
+A library changes its algorithm and protocol with the size of what it reduces; each of them has a latency and a time per byte. So times
+follow a few lines, one per range of sizes, with jumps where the library does not switch at the best size. The fit chooses lines and borders
+with the least squared relative error (dynamic programming over the points; Bellman, "On the approximation of curves by line segments using
+dynamic programming", 1961), and the fewest lines that predict held-out points as well as any number, within a standard error.
 """
 
 import statistics

@@ -1,9 +1,7 @@
-"""The testbed of one process per core group, joined by gloo.
+"""The testbeds of several processes: one process per core group, joined by gloo, or one GPU per process, joined by NCCL.
 
-This process times ops while the others wait; collectives and messages are timed by all. All decisions that depend on measurements are made
-here.
-
-The testbed of one GPU per process, joined by NCCL. Ops are timed on the first process's GPU and represent those of the others.
+This process times ops while the others wait, on its own cores or GPU, which represents those of the others. All processes time collectives
+and messages. This process makes all decisions that depend on measurements.
 """
 
 import logging
@@ -50,7 +48,7 @@ class GpuGroupTestbed(GpuTestbed):
         return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys on this process's GPU, and collectives and messages with all processes."""
+        """Measure missing cost keys on this process's GPU, and collectives and messages with all processes."""
         plans = list(plans)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
@@ -110,7 +108,7 @@ class CpuGroupTestbed(CpuTestbed):
         return cpu_machine(profile, self._devices, library=GLOO)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys, collectives and messages, and co-runs."""
+        """Measure missing cost keys, collectives and messages, and interference."""
         plans = list(plans)
         measured = self._calibrate_keys(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
@@ -130,13 +128,13 @@ class CpuGroupTestbed(CpuTestbed):
         return CpuBackend(replace(machine, devices=machine.devices[:1]), anchor)
 
     def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Co-run keys on two workers of this process. Does nothing if processes share cores."""
+        """Measure interference on two workers of this process. Does nothing if processes share cores."""
         return not _share_cores(machine) and learn_contention(plans, machine, profile)
 
-    def sample_co_runs(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
-        """Co-run keys on two workers of this process. Does nothing if processes share cores."""
+    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
+        """Measure interference on two workers of this process. Does nothing if processes share cores."""
         if not _share_cores(self._machine):
-            super().sample_co_runs(plans, profile, number)
+            super().sample_interference(plans, profile, number)
 
     def open(self, machine: Machine) -> None:
         """Make the backend in every process, and samplers without keys."""
@@ -145,7 +143,7 @@ class CpuGroupTestbed(CpuTestbed):
         self._collectives = CollectiveSampler(backend)
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Sample every key of `plans` in this process, and their collectives in all processes."""
+        """Sample every cost key of `plans` in this process, and their collectives in all processes."""
         anchor_s = super().sample_keys(plans, number)
         self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
         return anchor_s
@@ -154,8 +152,8 @@ class CpuGroupTestbed(CpuTestbed):
         """Watch for work on this node that is not of these processes."""
         return CpuMonitor(lambda: sum(self._collectives.backend.cpu_seconds()[: self._channel.ranks.local_world]) + children_s())
 
-    def anchor_samples(self) -> list[float]:
-        """An empty list: one process's anchor would make the others wait for a time that no process knows."""
+    def reference_kernel_s(self) -> list[float]:
+        """An empty list: one process's reference kernel would make the others wait for a time that no process knows."""
         return []
 
     def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:

@@ -23,7 +23,7 @@ from traces.errors import SchedcastError
 from traces.parents import end_with
 
 REAL = "calibrate.preflight.child:on_gpu"
-#: A request that is no name of a probe: to wait until other processes leave the GPU alone, and to say which one it is.
+#: The request besides the names of probes: wait until other processes leave the GPU alone, and return its name.
 QUIET = "other processes"
 
 

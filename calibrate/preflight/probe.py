@@ -29,7 +29,7 @@ from traces.documents.shipped import FILES
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import write_json
 
-#: The worth of what to mend: see `traces.documents.gpu_report.Mend`.
+#: What a fix is worth: see `traces.documents.gpu_report.Mend`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
 #: A probe that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0
@@ -62,7 +62,7 @@ class Scale:
     image: tuple[int, int, int] = (64, 64, 28)
     sequence: tuple[int, int, int, int] = (4, 8, 128, 64)
     convolution: tuple[int, int, int] = (32, 128, 28)
-    anchor_edge: int = EDGE
+    reference_edge: int = EDGE
     transfer_sizes: tuple[int, ...] = SIZES
 
 
@@ -101,12 +101,12 @@ class Context:
         if self._output is not None:
             write_json(self._output, self.figures)
 
-    def fault(self, worth: int, mend: str) -> None:
-        """Say what to mend, since the GPU does something else than Schedcast assumes."""
-        self.faults.append((worth, mend))
+    def fault(self, worth: int, fix: str) -> None:
+        """Say what to fix, since the GPU does something else than Schedcast assumes."""
+        self.faults.append((worth, fix))
 
     def attempt(self, name: str, case: Callable[[], Any], must: str, worth: int = WRONG) -> Any:
-        """Run one of several cases and return its figures, which are kept; None if it fails, and then `must` and why are a fault."""
+        """Run one of several cases and return its figures, which are kept; None if it fails: then `must` and the reason are a fault."""
         try:
             figures = case()
         except Exception as error:
@@ -187,17 +187,17 @@ class ProbeTestbed(GpuTestbed):
     def __init__(self, context: Context, mode: str, precision: str, partitions: int):
         """See `Context.testbed`."""
         scale = context.scale
-        sizes = scale.effort, scale.anchor_edge, scale.transfer_sizes
+        sizes = scale.effort, scale.reference_edge, scale.transfer_sizes
         more: dict[str, Any] = {"keep_samples": context.keep_samples, "kernels": scale.kernels, "partitions": partitions}
         super().__init__(context.driver, mode, precision, *sizes, **more)
         self._context = context
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing keys. Raises CutShortError if time ran out before the last one."""
+        """Measure missing cost keys. Raises CutShortError if time ran out before the last one."""
         self._deadline_s = max(0.0, self._context.left_s() - self._context.reserve_s)
         measured = super().calibrate(plans, machine, profile, save_to, progress)
         if self.left:
-            raise CutShortError(f"{len(self.left)} of its keys are not measured yet")
+            raise CutShortError(f"{len(self.left)} of its cost keys are not measured yet")
         return measured
 
     def monitor(self) -> "_FlagCollector":
@@ -225,8 +225,8 @@ class Probe:
 
     `run` answers `asks`: it adds figures and faults to the context, and says in words what they mean if there is no fault. It is given up
     after `limit_s`. A quick probe has a process of its own, started with the variables `environment`. A long one writes `file`; `earlier`
-    returns fields of its record if an earlier call wrote it, or None if it must be measured (again). `guess_s` is a guess of its time,
-    which is corrected by the times of other probes of its `kind`; `reserve_s` is the share of it that comes after calibration.
+    returns fields of its record if an earlier call wrote it, or None if it must be measured (again). `estimate_s` is its expected time,
+    corrected by the times of other probes of its `kind`; `reserve_s` is the share of it that comes after calibration.
     """
 
     name: str
@@ -237,7 +237,7 @@ class Probe:
     environment: Mapping[str, str] = field(default_factory=dict)
     file: str | None = None
     kind: str = "quick"
-    guess_s: float = 20.0
+    estimate_s: float = 20.0
     reserve_s: float = 0.0
     earlier: Callable[[Context], dict[str, Any] | None] = lambda context: None
 
@@ -263,9 +263,9 @@ def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve
         traceback.print_exc()
         own = isinstance(error, SchedcastError)
         fields = {"status": "failed", "why": context.scrubbed(error if own else brief(error)), "where": "" if own else _frames(error)}
-    mend = [{"worth": worth, "text": text} for worth, text in context.faults]
+    fixes = [{"worth": worth, "text": text} for worth, text in context.faults]
     flags = list(dict.fromkeys(context.flags))
-    fields |= {"figures": context.figures, "mend": mend, "flags": flags, "same_numbers": context.same_numbers}
+    fields |= {"figures": context.figures, "mend": fixes, "flags": flags, "same_numbers": context.same_numbers}
     return {**fields, "usable": probe.file is None or usable(context.driver)}
 
 

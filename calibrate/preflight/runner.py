@@ -35,14 +35,14 @@ from traces.files import read_json
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
-#: A process that opens the GPU, that is told to stop, or that should have stopped by itself, is given up after so many seconds.
+#: Seconds to wait for a process that opens the GPU, for one that shall stop, and for one that should have stopped by itself.
 _OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
 #: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
 _LONG, _LAST_WORDS = "long", 300
 Tell = Callable[[GpuReport, PartRecord | None], None]
 Show = Callable[[str], None]
-#: Runs a probe: it, its limit, the seconds that are left and those to reserve, and what is shown meanwhile. Returns fields of its record,
-#: and why the GPU is `unusable` if it could not be opened.
+#: Runs a probe. Takes it, its limit, the seconds left, the seconds to reserve, and what to call with progress. Returns fields of its
+#: record, and why the GPU is `unusable` if it could not be opened.
 Ask = Callable[[Probe, float, float, float, Show], dict[str, Any]]
 
 
@@ -209,7 +209,7 @@ class Runner:
         self.tell(self.write(), self.records[first.name])
         unopened = 0
         for position, probe in enumerate(todo):
-            expected_s, left_s = probe.guess_s * self._ratio(probe.kind), self.left_s()
+            expected_s, left_s = probe.estimate_s * self._ratio(probe.kind), self.left_s()
             if left_s <= 0 or expected_s * SURE > left_s:
                 self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
                 continue
@@ -334,10 +334,10 @@ class Runner:
             self.records[probe.name] = _record(probe, status="left", why=why)
 
     def _ratio(self, kind: str) -> float:
-        """Median ratio of the time that probes of a kind took to the time guessed; 1 if none was measured."""
-        guesses = {probe.name: probe.guess_s for probe in self.probes if probe.kind == kind}
-        done = [r for r in self.records.values() if r.measured and r.name in guesses and r.seconds is not None]
-        return min(20.0, max(0.05, statistics.median(r.seconds / guesses[r.name] for r in done))) if done else 1.0
+        """Median ratio of the time that probes of a kind took to the time estimated; 1 if none was measured."""
+        estimates = {probe.name: probe.estimate_s for probe in self.probes if probe.kind == kind}
+        done = [r for r in self.records.values() if r.measured and r.name in estimates and r.seconds is not None]
+        return min(20.0, max(0.05, statistics.median(r.seconds / estimates[r.name] for r in done))) if done else 1.0
 
 
 def _record(probe: Probe, **fields: Any) -> PartRecord:

@@ -24,9 +24,9 @@ from traces.errors import SchedcastError, UnusableFileError
 MODES = ("eager", "graph")
 #: The first `FIRST` models also run with a small batch, and run every strategy early.
 FIRST, SMALL_BATCH = 2, 8
-#: Guesses in seconds, which the times of the first probes correct: the machine's figures, a job's keys, and the rounds per program.
+#: Estimates in seconds, which the times of the first probes correct: the machine's figures, a job's keys, and the rounds per program.
 MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
-#: A long probe is given up after this many seconds, and after so many times its guess.
+#: A long probe is given up after this many seconds, and after so many times its estimate.
 LONG_S, TIMES = 300.0, 10.0
 #: Priorities of groups of validations. The quick probes lie between the second and the third, so that a report that has two minutes begins
 #: with what is worth most.
@@ -172,9 +172,9 @@ def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
             begun.add(case.tf32)
             ordered.append(_machine_probe(case.tf32, priority))
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
-        guess_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
+        estimate_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
         calibrated.add(case.key_group)
-        limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * guess_s, "guess_s": guess_s, "reserve_s": rounds_s}
+        limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * estimate_s, "estimate_s": estimate_s, "reserve_s": rounds_s}
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
         ordered.append(Probe(case.name, case.title, run, priority, file=case.file, kind="validation", earlier=earlier, **limits))
     return ordered
@@ -182,7 +182,7 @@ def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
 
 def _machine_probe(tf32: bool, priority: int) -> Probe:
     name, precision = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
-    limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * MACHINE_S, "guess_s": MACHINE_S}
+    limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * MACHINE_S, "estimate_s": MACHINE_S}
     run, earlier = partial(_machine, tf32), partial(_earlier_machine, tf32)
     asks = f"host costs, rates and transfers, {precision}"
     return Probe(name, asks, run, priority, file=FILES[tf32], kind="machine", earlier=earlier, **limits)

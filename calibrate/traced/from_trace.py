@@ -1,10 +1,4 @@
-"""Turn a trace of a job's training steps into a profile of the GPU that ran them.
-
-How well a profile made from a trace predicts the recorded step: with all of its keys, and without those of every second layer.
-
-The first is no evidence, since the costs are those of the step; it says whether launches, gaps and the host were understood. The second
-says what a cost is worth that the fits supply, as for another batch: half of the layers have no recorded cost then.
-"""
+"""Turns a trace of a job's training steps into a profile of the GPU that ran them, and checks how well it predicts the recorded step."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -37,7 +31,10 @@ from traces.formats.recording import Recording
 
 @dataclass(frozen=True)
 class Check:
-    """Seconds of one step alone, from its first kernel to its last. `held_out_s`: without the keys of every second layer.
+    """Seconds of one step alone, from its first kernel to its last, with all cost keys and without those of every second layer.
+
+    `step_s` is no evidence, since the costs are those of the step; it says whether launches, gaps and the host were understood.
+    `held_out_s` says how good a fitted cost is, as for another batch: half of the layers have no recorded cost then.
 
     `held_out_kernels`: predicted over recorded seconds of the hidden keys' kernels, minus 1.
     """
@@ -193,7 +190,7 @@ def _notes(path: Path, job: Job, steps: Steps, missing: Mapping[str, str]) -> li
     of = f"{count} recorded step{'s' * (count > 1)} of {job.label} in {path.name}"
     notes = [f"costs are from {of}; the host's times are those under a profiler"]
     if missing:
-        notes.append(f"{len(missing)} keys were not recorded")
+        notes.append(f"{len(missing)} cost keys were not recorded")
     updates = [task for task in steps.plan.tasks if task.body.is_update]
     recorded = [ops for task in updates[:1] for ops in steps.update_ops(steps.complete, task)]
     if recorded and updates[0].body.form == "for":

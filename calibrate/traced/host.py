@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibrate.traced.recorded_ops import UPDATE, VIEWS, ZEROING, common_name, phase_within
-from calibrate.traced.steps import Step, Steps
+from calibrate.traced.steps import RecordedStep, Steps
 from simulator.plan.task import BACKWARD, FORWARD
 from traces.documents.profile import LoopCosts
 
@@ -139,6 +139,6 @@ def device_period_s(steps: Steps) -> float | None:
     return statistics.median(periods) if periods else None
 
 
-def _span(steps: Steps, step: Step) -> tuple[float, float]:
+def _span(steps: Steps, step: RecordedStep) -> tuple[float, float]:
     works = [steps.run.recording.works[index] for op in step.matched for index in op.works]
     return min(work.start_s for work in works), max(work.end_s for work in works)

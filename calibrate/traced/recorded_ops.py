@@ -1,6 +1,6 @@
 """The recorded ops of a trace that did device work, in the order in which the host issued them.
 
-One name for an op, whatever it is called: by the plan, by a version of PyTorch, in place or not, or by the library that computes it.
+An op has one name, whatever the plan, a version of PyTorch, or the library that computes it calls it, and in place or not.
 """
 
 import re

@@ -1,6 +1,4 @@
-"""The steps of a recording, aligned with the plan of plain PyTorch.
-
-Aligns the ops of a plan with recorded ops: the common subsequence of the largest weight.
+"""The steps of a recording, aligned with the plan of plain PyTorch: the common subsequence of ops with the largest weight.
 
 Either side may have ops that the other lacks. Two ops can be the same if they have one name and the plan's shapes are among the recorded
 ones; recorded operators may take more tensors, such as results to write into.
@@ -81,7 +79,7 @@ _HEADS = 4
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     """One recorded step. `pairs`: (task's index in the plan, op); `others`: ops without a task; `updates`: ops of the optimizer by shape.
 
     With a form that updates all parameters at once, `updates` has one entry, of the shape ().
@@ -109,7 +107,7 @@ class Steps:
         self._known: dict[tuple[Token, ...], list[tuple[int, int]]] = {}
 
     @cached_property
-    def by_iteration(self) -> tuple[Step, ...]:
+    def by_iteration(self) -> tuple[RecordedStep, ...]:
         """Every iteration of the recording as a step."""
         members: dict[int, list[RecordedOp]] = {}
         for op in self.run.ops:
@@ -118,12 +116,12 @@ class Steps:
         return tuple(self._step(number, members[number]) for number in range(count) if number in members)
 
     @cached_property
-    def complete(self) -> tuple[Step, ...]:
+    def complete(self) -> tuple[RecordedStep, ...]:
         """The steps that count."""
         counts = [len(step.matched) for step in self.by_iteration]
         return tuple(step for step, count in zip(self.by_iteration, counts, strict=True) if count and count >= _COMPLETE * max(counts))
 
-    def matched_s(self, step: Step) -> float:
+    def matched_s(self, step: RecordedStep) -> float:
         """Device time of the ops of a step that have a task."""
         return sum(self.run.seconds(op.works) for op in step.matched)
 
@@ -154,12 +152,12 @@ class Steps:
         return [(name, round(counts[name] / steps), total / steps) for name, total in sorted(seconds.items(), key=lambda item: -item[1])]
 
     @staticmethod
-    def update_ops(steps: Sequence[Step], task: Task) -> list[tuple[RecordedOp, ...]]:
+    def update_ops(steps: Sequence[RecordedStep], task: Task) -> list[tuple[RecordedOp, ...]]:
         """By step, the ops of the optimizer for the parameters of an update, together with those of other parameters of the same shape."""
         shape = task.reads[0].shape if task.body.form == "for" else ()
         return [step.updates[shape] for step in steps if shape in step.updates]
 
-    def _step(self, iteration: int, ops: Sequence[RecordedOp]) -> Step:
+    def _step(self, iteration: int, ops: Sequence[RecordedOp]) -> RecordedStep:
         """Align one iteration. If the optimizer's steps are not annotated, what follows backward updates parameters."""
         last_s = max((op.start_s for op in ops if op.phase == "backward"), default=float("inf"))
         updating = [op for op in ops if op.phase == UPDATE] or [op for op in ops if op.start_s > last_s and op.phase == "forward"]
@@ -170,7 +168,7 @@ class Steps:
         pairs = tuple((self.calls[mine], candidates[theirs]) for mine, theirs in self._known[key])
         updates = self._updates(updating)
         taken = {id(op) for _, op in pairs} | {id(op) for each in updates.values() for op in each}
-        return Step(iteration, pairs, updates, tuple(op for op in ops if id(op) not in taken))
+        return RecordedStep(iteration, pairs, updates, tuple(op for op in ops if id(op) not in taken))
 
     def _updates(self, ops: Sequence[RecordedOp]) -> dict[Shape, tuple[RecordedOp, ...]]:
         tasks = [task for task in self.plan.tasks if task.body.is_update]

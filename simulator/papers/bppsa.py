@@ -9,9 +9,8 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.papers import bppsa_sparse, registry
 from simulator.papers.bppsa_model import GRU, RNN, SCAN, Case, Constants, Epoch, Epochs, Workloads, fit
-from simulator.papers.claims import EQUAL, span
 from simulator.papers.predicting import Steps
-from simulator.papers.registry import Measurement, line
+from simulator.papers.registry import EQUAL, Measurement, line, span
 from traces.documents.base import Data
 from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, RnnEpoch, Row
 
@@ -28,7 +27,7 @@ EpochsByCase = Mapping[Case, Epoch]
 Points = Sequence[tuple[int, float]]
 
 
-class Scope(Data):
+class BppsaScope(Data):
     """The scope of the predictions.
 
     `lengths`: compared at the mini-batch of table 4. `length`: where `batches` are compared, figure 8d to 8f. `sets`: audio features and
@@ -60,7 +59,7 @@ class Scope(Data):
         return {Case(GRU, length, batch): name for name, length in self.sets for batch in self.set_batches}
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(BppsaScope)
 
 
 def predictions() -> int:
@@ -87,9 +86,9 @@ def reproduce(steps: Steps) -> Paper:
     epochs = Epochs(machine, constants, workloads)
     other_epochs, early_epochs = Epochs(other_machine, constants, workloads), Epochs(machine, early, workloads)
     cases = tuple(dict.fromkeys((*SCOPE.by_length, *SCOPE.by_batch)))
-    rnn, other = ({case: predicted.of(case) for case in cases} for predicted in (epochs, other_epochs))
-    gru = {case: epochs.of(case) for case in SCOPE.gru}
-    held_out = {case: early_epochs.of(case) for case in SCOPE.by_length if case.length > FITTED_TO}
+    rnn, other = ({case: predicted.epoch(case) for case in cases} for predicted in (epochs, other_epochs))
+    gru = {case: epochs.epoch(case) for case in SCOPE.gru}
+    held_out = {case: early_epochs.epoch(case) for case in SCOPE.by_length if case.length > FITTED_TO}
     by_length, by_batch = ({case: rnn[case] for case in group} for group in (SCOPE.by_length, SCOPE.by_batch))
     steps.report(bppsa_sparse.MODEL)
     chain = bppsa_sparse.operators()

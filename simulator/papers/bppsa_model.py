@@ -161,7 +161,7 @@ class Plans:
     bppsa: Plan
 
     @staticmethod
-    def of(case: Case, machine: Machine) -> "Plans":
+    def plan(case: Case, machine: Machine) -> "Plans":
         """Return the plans of a case."""
         parsed = (strategies.parse(text) for text in (BASELINE, SCAN))
         baseline, bppsa = (strategy.plan(case.job, machine, None, options) for strategy, options in parsed)
@@ -222,7 +222,7 @@ class Workloads:
         """Return the plans of a case."""
         if case not in self._plans:
             self._progress(case.job.label)
-            self._plans[case] = Plans.of(case, self._machine)
+            self._plans[case] = Plans.plan(case, self._machine)
         return self._plans[case]
 
 
@@ -235,7 +235,7 @@ class Epochs:
         self._costs = FittedCosts(self._machine, constants)
         self._workloads = workloads
 
-    def of(self, case: Case) -> Epoch:
+    def epoch(self, case: Case) -> Epoch:
         """Predict an epoch of a case."""
         plans = self._workloads.plans(case)
         return Epoch(*(case.iterations * self._step_s(getattr(plans, field.name)) for field in fields(plans)))
@@ -252,7 +252,7 @@ def fit(published: Mapping[Case, Epoch], machine: Machine, workloads: Workloads)
     work = Epochs(machine, Constants(*(0.0 for _ in NAMES)), workloads)
     rows, targets = [], []
     for case, epoch in published.items():
-        plans, times = workloads.plans(case), work.of(case)
+        plans, times = workloads.plans(case), work.epoch(case)
         for plan, seconds, work_s in zip((plans.forward, plans.baseline, plans.bppsa), epoch.totals, times.totals, strict=True):
             total = Counter({"iteration_s": 1})
             for task in plan.tasks:

@@ -7,8 +7,20 @@ from itertools import groupby
 from simulator.model.job import Job
 from simulator.papers import deepa_claims as claims
 from simulator.papers import registry
-from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_EXPOSED, DEEPA_LATE, FRAMEWORKS, IMAGE, IMAGE_EXPOSED, OWT, Batches, Networks
-from simulator.papers.deepa_networks import Divided, Found
+from simulator.papers.deepa_claims import (
+    ALL,
+    DEEPA,
+    DEEPA_EXPOSED,
+    DEEPA_LATE,
+    FRAMEWORKS,
+    IMAGE,
+    IMAGE_EXPOSED,
+    OWT,
+    Batches,
+    Divided,
+    Found,
+    Networks,
+)
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
 from simulator.predict.preset import preset_costs
@@ -42,7 +54,7 @@ class Network:
     most: int = 1024
 
 
-class Scope(Data):
+class DeepaScope(Data):
     """What is predicted. `batches`: the range of figure 13. `clusters`: also P100. `large`: also 21,841 classes."""
 
     networks: tuple[Network, ...]
@@ -51,7 +63,7 @@ class Scope(Data):
     large: bool
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(DeepaScope)
 
 
 def predictions() -> int:
@@ -67,9 +79,9 @@ def _sweep() -> list[tuple[Network, int]]:
 def reproduce(steps: Steps) -> Paper:
     """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
     divided = {network.name: _divided(network.model, steps) for network in SCOPE.networks}
-    predicted = {network.name: steps.of(Job(network.model, BATCH), ALL) for network in SCOPE.networks}
+    predicted = {network.name: steps.predict(Job(network.model, BATCH), ALL) for network in SCOPE.networks}
     batches = {
-        (network.name, batch): predicted[network.name] if batch == BATCH else steps.of(Job(network.model, batch), [FRAMEWORKS, DEEPA])
+        (network.name, batch): predicted[network.name] if batch == BATCH else steps.predict(Job(network.model, batch), [FRAMEWORKS, DEEPA])
         for network, batch in _sweep()
     }
     fc6 = _fc6()
@@ -89,14 +101,14 @@ def reproduce(steps: Steps) -> Paper:
         checks += claims.of_clusters(node, nodes)
     if SCOPE.large:
         large = {network.name: _divided(network.large, steps) for network in SCOPE.networks}
-        wide = {network.name: steps.of(Job(network.large, BATCH), [FRAMEWORKS, DEEPA]) for network in SCOPE.networks}
+        wide = {network.name: steps.predict(Job(network.large, BATCH), [FRAMEWORKS, DEEPA]) for network in SCOPE.networks}
         tables.append(PAPER.table("imagenet-22k", _large(divided, large, predicted, wide)))
         checks += claims.of_large_networks(divided, large, predicted, wide)
     return PAPER.paper(steps, tables, checks, [_chart(batches)], networks=tuple(_pictures(divided)))
 
 
 def _divided(model: str, steps: Steps) -> Divided | Refusal:
-    return steps.attempt(f"configurations of {model}", lambda: Divided.of(Job(model, BATCH), steps.machine_name, SERVER))
+    return steps.attempt(f"configurations of {model}", lambda: Divided.search(Job(model, BATCH), steps.machine_name, SERVER))
 
 
 def _fc6() -> list[LayerCost]:
@@ -110,7 +122,7 @@ def _fc6() -> list[LayerCost]:
 def _cluster(steps: Steps, machine: str, devices: int, texts: Sequence[str]) -> Networks:
     """Return by network the steps on another machine, with 32 images a GPU."""
     own = steps.on(machine)
-    return {network.name: own.of(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
+    return {network.name: own.predict(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
 
 
 def _fc6_rows(costs: Sequence[LayerCost]) -> Iterator[tuple]:

@@ -11,9 +11,8 @@ from types import MappingProxyType
 
 from simulator.model.job import Job
 from simulator.papers import registry
-from simulator.papers.claims import EQUAL
-from simulator.papers.predicting import BASELINE, Step, Steps, StepsByStrategy, figure, first_refusal, speedup, status_of
-from simulator.papers.registry import Measurement, line
+from simulator.papers.predicting import BASELINE, PredictedStep, Steps, StepsByStrategy, figure, first_refusal, speedup, status_of
+from simulator.papers.registry import EQUAL, Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import Chart, Check, Panel, Paper
 from traces.errors import Refusal, SchedcastError
@@ -36,7 +35,7 @@ ByBatch = Mapping[int, StepsByStrategy]
 Points = Mapping[int, tuple[float, float, float]]
 
 
-class Scope(Data):
+class FusionScope(Data):
     """The scope of the predictions. The paper prints sweeps and optimizers as curves without numbers; sweeps end at its largest batches.
 
     `phases`: model and batch of figure 3 and table 2, and of the optimizers in figure 7. `transformer`: model, batch and lengths of
@@ -50,7 +49,7 @@ class Scope(Data):
     optimizers: tuple[str, ...]
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(FusionScope)
 
 
 def predictions() -> int:
@@ -66,11 +65,11 @@ def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam"
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, keeps its row with that status."""
     model, batch, lengths = SCOPE.transformer
-    one = steps.of(job(*SCOPE.phases), SHORT)
-    free = steps.without_launches().of(job(*SCOPE.phases), SHORT)
-    by_length = {length: steps.of(job(model, batch, length), SHORT) for length in lengths}
-    sweeps = {name: {each: steps.of(job(name, each), SHORT) for each in batches} for name, batches in SCOPE.sweeps}
-    optimizers = {name: steps.of(job(*SCOPE.phases, optimizer=name), SHORT) for name in SCOPE.optimizers}
+    one = steps.predict(job(*SCOPE.phases), SHORT)
+    free = steps.without_launches().predict(job(*SCOPE.phases), SHORT)
+    by_length = {length: steps.predict(job(model, batch, length), SHORT) for length in lengths}
+    sweeps = {name: {each: steps.predict(job(name, each), SHORT) for each in batches} for name, batches in SCOPE.sweeps}
+    optimizers = {name: steps.predict(job(*SCOPE.phases, optimizer=name), SHORT) for name in SCOPE.optimizers}
     transformer = (row for length, own in by_length.items() for row in step_rows(own, "transformer", tokens=length))
     words = dict(zip(("model", "batch"), SCOPE.phases, strict=True))
     tables = (
@@ -98,7 +97,7 @@ def parameters_per_layer(job: Job) -> float:
     return sum(graph.values[name].operand().elements for name in graph.parameters) / len(layers)
 
 
-def _share(step: Step) -> float:
+def _share(step: PredictedStep) -> float:
     """Return the share of a step's time after its last backward task."""
     return step.stretches["update"] / sum(step.stretches.values())
 
@@ -118,7 +117,7 @@ def phase_rows(steps: StepsByStrategy) -> Iterator[tuple]:
             yield {"schedule": CALLED[text], "phase": phase}, [_phase_s(step, phase)], [ms / 1e3], status_of(step), intervals
 
 
-def _phase_s(step: Step | Refusal, phase: str) -> float | None:
+def _phase_s(step: PredictedStep | Refusal, phase: str) -> float | None:
     if isinstance(step, Refusal):
         return None
     forward, backward, update = (step.stretches[name] for name in ("forward", "backward", "update"))

@@ -10,10 +10,9 @@ from functools import partial
 from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
-from simulator.papers.claims import span
 from simulator.papers.pipeline_model import NumberedLayer
 from simulator.papers.predicting import BASELINE, Steps, first_refusal, status_of
-from simulator.papers.registry import line
+from simulator.papers.registry import line, span
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
@@ -53,7 +52,7 @@ class Network:
         return f"{self.name} {self.placed}"
 
 
-class Scope(Data):
+class PipelineScope(Data):
     """The scope of what is computed.
 
     `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
@@ -68,7 +67,7 @@ class Scope(Data):
     batches: tuple[int, ...]
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(PipelineScope)
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         return layers
     job = _job(network.model)
     text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
-    predicted = steps.of(job, [text])
+    predicted = steps.predict(job, [text])
     one, several = predicted[BASELINE], predicted[text]
     refusal = first_refusal(one, several)
     return refusal or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
@@ -44,7 +44,7 @@ class Step:
 
 
 #: Predicted steps by strategy text.
-StepsByStrategy = Mapping[str, Step | Refusal]
+StepsByStrategy = Mapping[str, PredictedStep | Refusal]
 
 
 def status_of(result: Any) -> str:
@@ -52,7 +52,7 @@ def status_of(result: Any) -> str:
     return f"not available: {result.words}" if isinstance(result, Refusal) else result.status
 
 
-def figure(step: Step | Refusal, name: str = "step_s") -> Any:
+def figure(step: PredictedStep | Refusal, name: str = "step_s") -> Any:
     """Return a figure of a step; None if it could not be predicted."""
     return None if isinstance(step, Refusal) else getattr(step, name)
 
@@ -88,7 +88,7 @@ class Steps:
 
     def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
         self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
-        self._steps: dict[tuple[str, str], Step | Refusal] = {}
+        self._steps: dict[tuple[str, str], PredictedStep | Refusal] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
     @property
@@ -117,7 +117,7 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True)
 
-    def of(self, job: Job, strategies: Sequence[str]) -> dict[str, Step | Refusal]:
+    def predict(self, job: Job, strategies: Sequence[str]) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
         texts = list(dict.fromkeys([BASELINE, *strategies]))
         new = [text for text in texts if (job.digest, text) not in self._steps]
@@ -139,12 +139,12 @@ class Steps:
             refusal = _shortened(Refusal.by(error))
             self._steps |= {(job.digest, text): refusal for text in (BASELINE, *texts)}
 
-    def _step(self, forecast: Forecast, machine: Machine) -> Step:
+    def _step(self, forecast: Forecast, machine: Machine) -> PredictedStep:
         timeline, device = forecast.timeline, forecast.plan.devices[0]
         start, end = timeline.window_s
         for name, share in forecast.shares.model_dump().items():
             self._shares[name] += share * timeline.step_s
-        return Step(
+        return PredictedStep(
             timeline.step_s,
             forecast.interval_s,
             forecast.peak_bytes[device],

@@ -27,7 +27,7 @@ Case = tuple[str, int]
 Cases = Mapping[Case, StepsByStrategy]
 
 
-class Scope(Data):
+class TurbodlScope(Data):
     """The scope of the predictions.
 
     `networks`: figure 7; AlexNet and CaffeNet are those with grouped convolutions. `by_batch`: model and batches of figure 8. `depths`:
@@ -40,7 +40,7 @@ class Scope(Data):
     other_machine: str
 
 
-SCOPE = PAPER.scope(Scope)
+SCOPE = PAPER.scope(TurbodlScope)
 
 
 def predictions() -> int:
@@ -56,11 +56,11 @@ def job(model: str, batch: int) -> Job:
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
     other = steps.on(SCOPE.other_machine)
-    networks = {case: steps.of(job(*case), TEXTS) for case in SCOPE.networks}
+    networks = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.networks}
     model, batches = SCOPE.by_batch
-    by_batch = {(model, batch): steps.of(job(model, batch), TEXTS) for batch in batches}
-    depths = {case: steps.of(job(*case), TEXTS) for case in SCOPE.depths}
-    others = {case: other.of(job(*case), TEXTS) for case in SCOPE.networks}
+    by_batch = {(model, batch): steps.predict(job(model, batch), TEXTS) for batch in batches}
+    depths = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.depths}
+    others = {case: other.predict(job(*case), TEXTS) for case in SCOPE.networks}
     machines = {steps.machine_name: networks, other.machine_name: others}
     tables = (
         PAPER.table("networks", _configurations(networks, _speed)),

@@ -16,14 +16,23 @@ from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
-from simulator.predict.intervals import Interval, Sensitivity, faster_probability, speedup_interval, step_interval
-from simulator.predict.parts import StepParts, step_parts, task_seconds
-from simulator.predict.published import speedup_accuracy, step_accuracy
-from simulator.predict.rounds import mean_and_error, steps_in_rounds
-from simulator.predict.segments import WeightedSensitivity, highest, most, weighted_parts, weighted_shares
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
+from simulator.predict.intervals import (
+    Interval,
+    Sensitivity,
+    WeightedSensitivity,
+    faster_probability,
+    highest,
+    mean_and_error,
+    most,
+    speedup_interval,
+    step_interval,
+    steps_in_rounds,
+    weighted_parts,
+    weighted_shares,
+)
 from simulator.predict.sensitivity import sensitivity
-from simulator.predict.waterfall import waterfall
+from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
 from traces.documents.memory_use import AtPeak
@@ -135,9 +144,9 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
     depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
-    kept = workspace_bytes(plan, machine)
-    peak = at_peak(plan, timeline, memory, kept)
-    timeline = _with_kinds(timeline, plan, machine, kept)
+    workspaces = workspace_bytes(plan, machine)
+    peak = at_peak(plan, timeline, memory, workspaces)
+    timeline = _with_kinds(timeline, plan, machine, workspaces)
     held = bytes_by_memory(memory, machine)
     return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error)
 
@@ -169,10 +178,10 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
     )
 
 
-def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine, kept: Mapping[str, int]) -> Timeline:
-    """The timeline with its memory by kind, and the sizes of the devices' memories. `kept`: the `workspace_bytes`."""
+def _with_kinds(timeline: Timeline, plan: Plan, machine: Machine, workspaces: Mapping[str, int]) -> Timeline:
+    """The timeline with its memory by kind, and the sizes of the devices' memories. `workspaces`: the `workspace_bytes`."""
     limits = {device: machine.memory(device).size_bytes for device in plan.devices}
-    return with_memory(timeline, plan, timeline.memory, limits, kept)
+    return with_memory(timeline, plan, timeline.memory, limits, workspaces)
 
 
 def paired_interval(baseline: Forecast, other: Forecast) -> Interval:

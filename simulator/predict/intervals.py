@@ -14,18 +14,36 @@ interval: what both steps share cancels. To first order, d log(speed-up) = Σ_k 
 A discrepancy is the error that remains when all costs are right (see `discrepancy`). That of a step cancels in a speed-up, which has that
 of its strategy instead. An accuracy is the error that predictions of that kind are known to have (see `published`). No interval is
 narrower.
+
+A plan of several segments has the sensitivity of each, weighted: what belongs to a step of segment i counts `engine.segments.weights`[i]
+times, so that parts and sources add up to the plan's step time. A drain is counted like as many steady periods as it is long.
+
+Where lanes wait for each other, the slower one decides, and which one that is differs from step to step. Costs at their medians do not
+show that: a step is the longest of several sums, and the longest at typical costs is shorter than the typical longest. The interleaved
+rounds of a validation sample all keys of a plan within a moment, again and again. The plan is simulated with each of these samplings, and
+the mean of the steps is the prediction. How far they differ says how well that mean is known. A plan whose lanes do not wait for each
+other is the sum of its costs, for which medians do better (`costs.model`).
 """
 
 import math
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 
 from simulator.engine.costs.cost import Z_90, Cost
+from simulator.engine.costs.model import CostModel
+from simulator.engine.simulation import simulated_step_s
+from simulator.machine.machine import Machine
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.plan import Plan
+from simulator.predict.waterfall import OnPath, StepParts
+from traces.documents.comparison import Shares
+from traces.documents.memory_use import AtPeak
 from traces.documents.timeline import CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.
@@ -135,3 +153,95 @@ def relative_deviation(cost: Cost) -> float:
 def clipped_seconds(span: CriticalSpan, window_s: tuple[float, float]) -> float:
     """Return the length of the part of a span that lies in the window, in seconds."""
     return max(0.0, min(span.end_s, window_s[1]) - max(span.start_s, window_s[0]))
+
+
+@dataclass(frozen=True)
+class WeightedSensitivity:
+    """What the step time of a plan of several segments depends on. `parts`: (weight, that of the segment's own step)."""
+
+    parts: Sequence[tuple[float, Sensitivity]]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step."""
+        return sum(weight * part.step_s for weight, part in self.parts)
+
+    def draws(self) -> np.ndarray:
+        """Draws of the step time, shape (DRAWS,). A source errs alike in all segments."""
+        return sum(weight * part.draws() for weight, part in self.parts)
+
+
+def weighted_parts(parts: Sequence[tuple[float, StepParts]]) -> StepParts:
+    """The parts of the plan's step. `parts`: (weight, those of the segment's own step)."""
+    on_path: dict[str, float] = defaultdict(float)
+    work: dict[str, float] = defaultdict(float)
+    for weight, part in parts:
+        for total, own in ((on_path, part.on_path), (work, part.work)):
+            for name, seconds in own.items():
+                total[name] += weight * seconds
+    tasks = [OnPath(task.task, task.part, weight * task.runs, weight * task.seconds) for weight, part in parts for task in part.tasks]
+    return StepParts(sum(weight * part.step_s for weight, part in parts), dict(on_path), dict(work), tuple(tasks))
+
+
+def weighted_shares(shares: Sequence[tuple[float, Shares]]) -> Shares:
+    """The origin of the run's task seconds. `shares`: (task seconds of the segment in the run, shares of these)."""
+    total_s = sum(seconds for seconds, _ in shares) or 1.0
+    return Shares(**{name: sum(s * getattr(own, name) for s, own in shares) / total_s for name in Shares.model_fields})
+
+
+def highest(peaks: Sequence[Sequence[AtPeak]]) -> tuple[AtPeak, ...]:
+    """By device, the contents of its memory at the highest of the segments' peaks."""
+    by_device: dict[str, AtPeak] = {}
+    for peak in (peak for of_segment in peaks for peak in of_segment):
+        if peak.device not in by_device or peak.bytes > by_device[peak.device].bytes:
+            by_device[peak.device] = peak
+    return tuple(by_device.values())
+
+
+def most(held: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """By name, the most bytes of any segment."""
+    return {name: max(each.get(name, 0) for each in held) for name in dict.fromkeys(name for each in held for name in each)}
+
+
+#: Samplings that are simulated, at most. They are spread evenly over those that there are.
+MOST_SAMPLINGS = 10
+
+
+def steps_in_rounds(plan: Plan, machine: Machine, model: CostModel, costs: Sequence[Cost], dependencies: Dependencies) -> list[float]:
+    """Return the simulated step times in seconds, one for each sampling that `model` knows of.
+
+    `costs`: those of the plan's tasks. Returns an empty list if no lane waits for another one, or if fewer than two samplings have all keys
+    of the plan.
+    """
+    if not any(dependencies.waits(dependencies.steady)):
+        return []
+    samplings = _samplings(costs, model.sampled)
+    if len(samplings) < 2:
+        return []
+    chosen = (
+        samplings if len(samplings) <= MOST_SAMPLINGS else [samplings[i * len(samplings) // MOST_SAMPLINGS] for i in range(MOST_SAMPLINGS)]
+    )
+    return [simulated_step_s(plan, machine, sampled, model.pair_multipliers) for sampled in chosen]
+
+
+def _samplings(costs: Sequence[Cost], sampled: Mapping[str, Mapping[int, float]]) -> list[list[Cost]]:
+    """The costs of a plan's tasks as each sampling has them that has all sampled keys of the plan."""
+    own = [sampled[key] for key in {cost.key for cost in costs} if key in sampled]
+    drawn = []
+    for number in sorted(set.intersection(*map(set, own))) if own else []:
+        factors = {key: factor[number] for key, factor in sampled.items() if number in factor}
+        scaled = {id(cost): _scaled(cost, factors.get(cost.key, 1.0)) for cost in costs}  # tasks that share one cost still do
+        drawn.append([scaled[id(cost)] for cost in costs])
+    return drawn
+
+
+def _scaled(cost: Cost, factor: float) -> Cost:
+    return replace(cost, warm_s=cost.warm_s * factor, cold_s=cost.cold_s * factor)
+
+
+def mean_and_error(steps_s: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of some step times in seconds, and the standard error of its logarithm. Raises ValueError for fewer than two."""
+    if len(steps_s) < 2:
+        raise ValueError(f"got {len(steps_s)} step times; expected at least 2")
+    mean_s = fmean(steps_s)
+    return mean_s, stdev(steps_s) / mean_s / math.sqrt(len(steps_s))

@@ -1,12 +1,19 @@
-"""Make the machine and the cost model of a preset. Its costs come from the shipped profile of its GPU, if there is one."""
+"""The machine and the costs of a preset, from its shipped profile if it has one, and forecasts on a machine other than this one."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import Forecast, forecast
+from simulator.strategies import registry as strategies
 from traces.documents.profile import Profile
 from traces.documents.shipped import shipped_profile
+from traces.errors import SchedcastError
 
 
 def dense_precision(job: Job, profile: Profile | None) -> str | None:
@@ -29,3 +36,27 @@ def preset_costs(
     profile = shipped_profile(product_of(name), job.precision == "tf32")
     machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)
     return machine, CostModel(machine, profile, dense_precision(job, profile))
+
+
+def forecast_elsewhere(
+    text: str, shared: Mapping[str, str], trained: Plan | None, job: Job, machine: Machine, model: CostModel
+) -> Forecast:
+    """Return the forecast on `machine` of the strategy `text`, whose plan `trained` is what trains on this machine.
+
+    The model is cut where the trained plan cuts it, whatever cuts would balance the other machine, since the cuts decide what is learnt.
+    A pipeline that is simulated on one device has its devices there. Raises SchedcastError if the machine cannot run it.
+    """
+    strategy, options = strategies.parse(text, shared)
+    known = {field.name: field.default for field in fields(options)}
+    changes = {}
+    if "placement" in known and trained is not None and trained.semantics.get("placement"):
+        changes["placement"] = trained.semantics["placement"]
+    if getattr(options, "on", None) == "simulated":
+        changes["on"] = known["on"]
+    try:
+        predicted = forecast(strategy.plan(job, machine, model, replace(options, **changes)), machine, model)
+    except SchedcastError as error:
+        raise SchedcastError(f"--predict-on {machine.name}: {error}", error.code) from error
+    if not predicted.fits:
+        raise SchedcastError(f"--predict-on {machine.name}: {text} does not fit its memory; choose a smaller batch or another machine")
+    return predicted

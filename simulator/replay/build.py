@@ -2,22 +2,25 @@
 
 Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
 kernel follows from the launches, streams and waits that `traces.formats.synchronisation` recovers.
+
+The collectives of several ranks of one job are joined. For each name, the ranks' sequences of collectives are aligned so that the ends of
+most pairs agree, because a recording may have missed the first collectives of a rank. Pairs whose ends are then far apart are not joined.
+Traces do not record communicators, so collectives of one name are identified by their order.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
-from simulator.replay.host import add_threads
-from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, rank_prefix, short_name
-from simulator.replay.ranks import joined, transfer_s
-from simulator.replay.replay import Replay, Step, lane_name, span_phase
+from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
+from simulator.replay.replay import RecordedStep, Replay, lane_name, span_phase
 from traces import units
 from traces.documents.timeline import Span, Timeline
 from traces.errors import SchedcastError
@@ -25,7 +28,7 @@ from traces.formats import iterations as iterations_of
 from traces.formats.iterations import Iterations
 from traces.formats.kineto import load_trace
 from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
-from traces.formats.recording import MEMCPY, Recording
+from traces.formats.recording import MEMCPY, Recording, Work
 from traces.formats.synchronisation import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
@@ -187,16 +190,16 @@ class _Builder:
             memories.append(Memory(f"memory of {name}", 0, 1.0, 0))
         return Machine("recorded", tuple(devices), tuple(memories))
 
-    def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[Step, ...]:
+    def _steps(self, plan: Plan, recorded: Timeline, order: list[int]) -> tuple[RecordedStep, ...]:
         nodes, names = self.graph.nodes, self.iterations[0].names
         members: dict[int, list[str]] = {}
         for task, position in zip(plan.tasks, order, strict=True):
             if nodes[position].recorded_s is not None and task.device != HOST:
                 members.setdefault(nodes[position].key[0], []).append(task.name)
-        steps = tuple(Step(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
+        steps = tuple(RecordedStep(name, members[i][0], members[i][-1], 0.0) for i, name in enumerate(names) if i in members)
         borders = boundaries(plan, steps, times_of(recorded))
         return tuple(
-            Step(step.name, step.first_task, step.last_task, end - begin)
+            RecordedStep(step.name, step.first_task, step.last_task, end - begin)
             for step, begin, end in zip(steps, borders, borders[1:], strict=False)
         )
 
@@ -249,3 +252,56 @@ def _annotated(rank: Recording, index: int, updates: list[tuple[float, float, st
         if at >= 0 and start < updates[at][1]:
             return UPDATE, updates[at][2]
     return FORWARD, ""
+
+
+#: The ends of one collective on two ranks agree within this time, or within half the duration of its transfer.
+AGREE_S = 100e-6
+MOST_SHIFT = 8
+
+
+def joined(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> tuple[list[dict[int, int]], int]:
+    """Return the joined collectives, each as {rank: index of its work}, and the number of collectives without a partner.
+
+    `shifts_s`: what to add to each rank's clock to get the common clock.
+    """
+    sequences = [_by_name(works) for works in ranks]
+    groups: list[dict[int, int]] = []
+    for name, reference in sequences[0].items():
+        candidates = [{0: index} for index in reference]
+        ends = [ranks[0][index].end_s + shifts_s[0] for index in reference]
+        for rank in range(1, len(ranks)):
+            other = sequences[rank].get(name, [])
+            other_ends = [ranks[rank][index].end_s + shifts_s[rank] for index in other]
+            offset = _offset(ends, other_ends)
+            for position, group in enumerate(candidates):
+                partner = position + offset
+                if 0 <= partner < len(other):
+                    shortest = min(ranks[0][reference[position]].duration_s, ranks[rank][other[partner]].duration_s)
+                    if abs(ends[position] - other_ends[partner]) <= max(AGREE_S, 0.5 * shortest):
+                        group[rank] = other[partner]
+        groups += [group for group in candidates if len(group) > 1]
+    total = sum(len(indices) for names in sequences for indices in names.values())
+    return groups, total - sum(len(group) for group in groups)
+
+
+def transfer_s(group: dict[int, int], ranks: Sequence[Sequence[Work]]) -> float:
+    """Return the time that a collective takes after all ranks have arrived: the shortest of the ranks' durations."""
+    return min(ranks[rank][index].duration_s for rank, index in group.items())
+
+
+def _by_name(works: Sequence[Work]) -> dict[str, list[int]]:
+    indices: dict[str, list[int]] = {}
+    for index, work in enumerate(works):
+        if work.category == COLLECTIVE_WORK:
+            indices.setdefault(work.name, []).append(index)
+    return indices
+
+
+def _offset(ends: list[float], others: list[float]) -> int:
+    """Return by how many positions the second sequence is ahead of the first: the offset with the least median distance of the ends."""
+    best, best_s = 0, float("inf")
+    for offset in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs):
+        distances = [abs(end - others[i + offset]) for i, end in enumerate(ends) if 0 <= i + offset < len(others)]
+        if distances and median(distances) < best_s:
+            best, best_s = offset, median(distances)
+    return best

@@ -17,8 +17,7 @@ from statistics import fmean
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
 from simulator.replay.nodes import ARRIVAL
-from simulator.replay.replay import Replay, Step
-from simulator.replay.waits import predecessors
+from simulator.replay.replay import RecordedStep, Replay, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
 from traces.formats.synchronisation import UNEXPLAINED_S
@@ -113,10 +112,10 @@ def times_of(timeline: Timeline) -> dict[str, tuple[float, float]]:
     return {span.task: (span.start_s, span.end_s) for span in timeline.spans}
 
 
-def boundaries(plan: Plan, steps: Sequence[Step], times: Mapping[str, tuple[float, float]]) -> list[float]:
-    """Return the begin of the first iteration, followed by the end of each iteration's device work.
+def boundaries(plan: Plan, steps: Sequence[RecordedStep], times: Mapping[str, tuple[float, float]]) -> list[float]:
+    """Return the start of the first iteration, followed by the end of each iteration's device work.
 
-    The begin is the end of the work before the first iteration, or the start of its first work if there is none before it. `times`: start
+    The start is the end of the work before the first iteration, or the start of its first work if there is none before it. `times`: start
     and end by task.
     """
     position = {task.name: index for index, task in enumerate(plan.tasks)}
@@ -134,7 +133,7 @@ def boundaries(plan: Plan, steps: Sequence[Step], times: Mapping[str, tuple[floa
 
 
 def counted_steps(borders: Sequence[float]) -> tuple[float, float, int]:
-    """Return begin, end and number of the iterations that count: all but the first, unless it is the only one. For `boundaries`."""
+    """Return start, end and number of the iterations that count: all but the first, unless it is the only one. For `boundaries`."""
     counted = borders[1:] if len(borders) > 2 else borders
     return counted[0], counted[-1], len(counted) - 1
 

@@ -26,8 +26,7 @@ from typing import NamedTuple
 from simulator.plan.task import Task
 from simulator.replay.compare import arrivals, boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH
-from simulator.replay.replay import Replay
-from simulator.replay.waits import predecessors
+from simulator.replay.replay import Replay, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
 from traces.formats.synchronisation import UNEXPLAINED_S

@@ -28,7 +28,7 @@ import numpy as np
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
 from simulator.engine.hosts import issue_seconds
-from simulator.predict.published import DATA
+from simulator.predict.discrepancy import DATA
 from tests.benchmarks import fit_efficiencies
 from tests.benchmarks.measured_steps import TABLE, Row, predicted, read
 from tests.benchmarks.public_ops import Op

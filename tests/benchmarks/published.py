@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simulator.model.job import Job
+from simulator.predict.discrepancy import DATA, PublishedSpeedup, PublishedStep, published, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
-from simulator.predict.published import DATA, Speedup, Step, published, speedup_accuracy, step_accuracy
 from simulator.strategies.registry import family
 from tests.benchmarks.measured_steps import TABLE, read
 from tests.benchmarks.measured_steps import predicted as row_forecast
@@ -25,20 +25,20 @@ from tests.support.jobs import planned
 from tests.support.shared_data import shared_folder
 
 
-def predicted(entry: Step) -> Forecast:
+def predicted(entry: PublishedStep) -> Forecast:
     """The forecast of a published step."""
     job = Job(entry.model, entry.batch, optimizer=entry.optimizer, form=entry.form, precision=entry.precision)
     machine, model = preset_costs(job, entry.machine, entry.devices)
     return forecast(planned(entry.strategy, job, machine, model), machine, model)
 
 
-def pair(entry: Speedup) -> tuple[Forecast, Forecast]:
+def pair(entry: PublishedSpeedup) -> tuple[Forecast, Forecast]:
     """The forecasts of a published speed-up: of what it is over, and of the strategy."""
     figures = {"source": "", "machine": entry.machine, "model": entry.model, "published": 1.0, "predicted": 1.0, **entry.job}
     one = {"devices": 1, "batch": entry.batch // entry.devices} if entry.devices else {"batch": entry.batch}
     return (
-        predicted(Step(**figures, strategy=entry.over, **one)),
-        predicted(Step(**figures, strategy=entry.strategy, batch=entry.batch, devices=entry.devices)),
+        predicted(PublishedStep(**figures, strategy=entry.over, **one)),
+        predicted(PublishedStep(**figures, strategy=entry.strategy, batch=entry.batch, devices=entry.devices)),
     )
 
 
@@ -94,7 +94,7 @@ def print_measured_steps() -> None:
     print("\n".join(left_out_lines(left_out)), end="\n\n")
 
 
-def _print(entry: Step | Speedup, value: float, interval: tuple[float, float], unit: str) -> None:
+def _print(entry: PublishedStep | PublishedSpeedup, value: float, interval: tuple[float, float], unit: str) -> None:
     error = entry.model_copy(update={"predicted": value}).error
     shown = f"{entry.published:.4g} {unit} | {value:.4g} {unit} ({interval[0]:.4g} to {interval[1]:.4g}) | {error:+.2f}"
     print(f"| {entry.machine} | {entry.model}, {entry.batch} | {entry.strategy} | {shown} |", flush=True)

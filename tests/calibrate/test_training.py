@@ -212,20 +212,20 @@ def test_measuring_accuracy_changes_no_loss(strategy):
 
 
 def test_every_seed_has_parameters_and_batches_of_its_own():
-    job, testbed, told = Job("lenet5", 4, 16), CpuTestbed(), []
+    job, testbed, reported = Job("lenet5", 4, 16), CpuTestbed(), []
     machine = testbed.machine(None)
     testbed.open(machine)
     repeated = Repeated(job, testbed, {"baseline": planned("baseline", job, machine)}, True, ["baseline"], seeds=2)
     repeated.begin()
-    repeated.train(8, progress=lambda done, total, text: told.append((done, total, text)))
+    repeated.train(8, progress=lambda done, total, text: reported.append((done, total, text)))
     curves = repeated.curves()
     assert [(curve.name, curve.seed) for curve in curves] == [("baseline", 0), (AUTOGRAD, 0), ("baseline", 1), (AUTOGRAD, 1)]
     assert curves[0].losses != curves[2].losses
     assert curves[2].losses == pytest.approx(curves[3].losses, abs=1e-5)
     assert curves[2].losses == trained(job.with_seed(1), "baseline", steps=8).curves()[0].losses
     assert (repeated.differences, len(repeated.done.losses)) == ([], 8)
-    assert [at for at, *_ in told] == sorted(at for at, *_ in told)
-    assert {(total, text) for _, total, text in told} == {(32, f"{n}, seed {s}") for n in ("baseline", AUTOGRAD) for s in (0, 1)}
+    assert [at for at, *_ in reported] == sorted(at for at, *_ in reported)
+    assert {(total, text) for _, total, text in reported} == {(32, f"{n}, seed {s}") for n in ("baseline", AUTOGRAD) for s in (0, 1)}
 
 
 def test_only_models_with_a_data_set_have_an_accuracy():

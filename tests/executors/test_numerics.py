@@ -46,8 +46,20 @@ def backends(two_cores, backend):
     return of
 
 
-@pytest.mark.parametrize("spec", specs())
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def unless(usual: bool) -> tuple:
+    """The marks of a case: none for a usual one, which `make test` runs."""
+    return () if usual else (pytest.mark.thorough,)
+
+
+#: Every model with every strategy. The usual third has every strategy with two or three of the models.
+CASES = [
+    pytest.param(path, spec, marks=unless((i + j) % 3 == 0), id=f"{path.stem}-{spec}")
+    for i, path in enumerate(MODELS)
+    for j, spec in enumerate(specs())
+]
+
+
+@pytest.mark.parametrize(("path", "spec"), CASES)
 def test_five_steps_equal_plain_pytorch(path, spec, backends):
     machine, executor = backends(strategies.parse(spec)[0].least_devices)
     plan = plan_unless_refused(spec, job_of(path), machine)
@@ -59,8 +71,15 @@ def test_five_steps_equal_plain_pytorch(path, spec, backends):
     assert numerics.max_param_error <= LIMIT
 
 
-@pytest.mark.parametrize("optimizer", STATE)
-@pytest.mark.parametrize("model", ["tied_cnn", "language_model", "frozen_regression"])
+#: Three models with every optimizer. The usual third has every optimizer once.
+TRAINED = [
+    pytest.param(model, optimizer, marks=unless((i + j) % 3 == 0), id=f"{model}-{optimizer}")
+    for i, model in enumerate(("tied_cnn", "language_model", "frozen_regression"))
+    for j, optimizer in enumerate(STATE)
+]
+
+
+@pytest.mark.parametrize(("model", "optimizer"), TRAINED)
 def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
     path = next(p for p in MODELS if p.stem == model)
     for form in forms(optimizer):

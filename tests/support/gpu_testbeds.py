@@ -49,7 +49,7 @@ def hard_gpu(times: Times = TIMES) -> FakeGpu:
 
 def open_testbed(gpu: FakeGpu, mode: str = "eager", **fields) -> GpuTestbed:
     """A testbed on `gpu` that measures in milliseconds."""
-    return GpuTestbed(gpu, mode, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
+    return GpuTestbed(gpu, mode, effort=QUICK, reference_edge=32, transfer_sizes=(4096, 65536, 1 << 20), kernels=KERNELS, **fields)
 
 
 def measured_profile() -> Profile:

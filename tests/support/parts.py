@@ -7,7 +7,7 @@ from simulator.engine.simulation import timed_simulation
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.predict.parts import StepParts, step_parts, task_seconds
+from simulator.predict.waterfall import StepParts, step_parts, task_seconds
 
 
 def parts_of(

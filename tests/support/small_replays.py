@@ -10,7 +10,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
-from simulator.replay.replay import Replay, Step, simulate_replay
+from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 
 
 def host(name: str, seconds: float, *, thread: int = 0, after: str = "", label: str = "cudaLaunchKernel") -> Task:
@@ -41,7 +41,7 @@ def launched(name: str, seconds: float, *, launch_s: float = 1.0, after: str = "
     return [host(f"l.{name}", launch_s, thread=thread), kernel(name, seconds, after=f"l.{name} {after}", **settings)]
 
 
-def recording(*tasks: Task | list[Task], steps: tuple[Step, ...] = ()) -> Replay:
+def recording(*tasks: Task | list[Task], steps: tuple[RecordedStep, ...] = ()) -> Replay:
     """A replay of the tasks, in issue order."""
     flat = [task for item in tasks for task in (item if isinstance(item, list) else [item])]
     lanes = dict.fromkeys(task.lane for task in flat)
@@ -68,7 +68,7 @@ def random_recording(seed: int) -> Replay:
     draw = random.Random(seed)
     tasks: list[Task] = []
     kernels: list[str] = []
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     for number in range(draw.randint(1, 3)):
         first = len(kernels)
         for _ in range(draw.randint(1, 14)):
@@ -95,5 +95,5 @@ def random_recording(seed: int) -> Replay:
             kernels.append(name)
             if draw.random() < 0.15:
                 tasks.append(host(f"sync behind {name}", 0.1, thread=draw.randint(0, 1), after=draw.choice(kernels[-5:])))
-        steps.append(Step(f"step {number}", kernels[first], kernels[-1], 1.0))
+        steps.append(RecordedStep(f"step {number}", kernels[first], kernels[-1], 1.0))
     return recording(*tasks, steps=tuple(steps))

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 
 from simulator.replay.diff.stragglers import stragglers
-from simulator.replay.diff.traces import compare_timelines, compare_traces
-from simulator.replay.diff.validated import compare_validated
+from simulator.replay.diff.traces import compare_timelines, compare_traces, compare_validated
 from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.documents.comparison import ValidationResult
 from traces.documents.diff_result import Diff

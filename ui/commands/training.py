@@ -18,8 +18,8 @@ from calibrate.training import Repeated, check_evaluable, finite
 from executors.run import WARM_UP
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
-from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.preset import forecast_elsewhere
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
 from traces.documents.curves import AUTOGRAD, largest_difference

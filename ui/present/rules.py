@@ -2,9 +2,9 @@
 
 from types import MappingProxyType
 
-from simulator.replay.whatif.marked import LONGER, NEW, REMOVED, SHORTER, Changes
+from simulator.replay.whatif.matching import KernelMatches
 from simulator.replay.whatif.registry import rules
-from simulator.replay.whatif.search import KernelMatches
+from simulator.replay.whatif.replayed import LONGER, NEW, REMOVED, SHORTER, Changes
 from traces import units
 
 #: By the text of a rule, the change in words. Those of kernels come first. `{regex}` and `{speed}` are filled in.

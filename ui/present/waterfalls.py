@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from simulator.predict.parts import COMMUNICATION, CONTENTION, IDLE, LAUNCHES
-from simulator.predict.waterfall import UNEXPLAINED, WAITING, overlap_of
+from simulator.predict.waterfall import COMMUNICATION, CONTENTION, IDLE, LAUNCHES, UNEXPLAINED, WAITING, overlap_of
 from traces import units
 from traces.documents.comparison import Change, Prediction, Validation, ValidationResult
 from ui.present.labels import row_labels, strategy_name

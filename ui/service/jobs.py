@@ -26,9 +26,8 @@ from simulator.plan.editor.editor import Fault, ScheduleEditor
 from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
-from simulator.predict.search.cache import Cache
 from simulator.predict.search.ranking import Ranking, rank
-from simulator.predict.search.search import Progress, candidates
+from simulator.predict.search.search import Cache, Progress, candidates
 from simulator.predict.search.search import search as searched
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import usual_processes, workers

@@ -46,7 +46,7 @@ def _keys(context: Context) -> str:
             context.fault(WRONG, f"calibration must measure {key.partition('|')[0]} ({name}): {why}")
         for note in sampler.notes:
             context.fault(WRONG, f"ops must be captured in graphs ({name}): {note}")
-    return f"calibration measures all {sum(measured.values())} keys of a small model in {', '.join(_VARIANTS)}"
+    return f"calibration measures all {sum(measured.values())} cost keys of a small model in {', '.join(_VARIANTS)}"
 
 
 def _batch_norm(context: Context) -> str:
@@ -64,7 +64,7 @@ def _batch_norm(context: Context) -> str:
     bench.run(alone)
     alone_s = min(bench.between([alone])[0])
     facts = driver.facts
-    cold = Cold.of(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
+    cold = Cold.for_operands(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
     context.figure("sets", cold.sets)
     seconds: dict[str, float] = {}
     for name, lazy, run_first in (("backward_s", False, True), ("lazy_run_first_s", True, True), ("lazy_not_run_first_s", True, False)):

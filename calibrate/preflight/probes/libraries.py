@@ -32,7 +32,7 @@ def _versions(context: Context) -> str:
     if str(software.get("max_connections", "")).startswith("default"):
         context.fault(UNCERTAIN, "set CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA starts: more than 8 streams share hardware queues now")
     answers = {}
-    for name, (ask, worth, mend) in _LIBRARIES.items():
+    for name, (ask, worth, fix) in _LIBRARIES.items():
         try:
             why = ask(driver)
         except Exception as error:
@@ -40,7 +40,7 @@ def _versions(context: Context) -> str:
         answers[name] = why or "ok"
         context.figure("libraries", answers)
         if why:
-            context.fault(worth, f"{mend}: {why}")
+            context.fault(worth, f"{fix}: {why}")
     return "every library that Schedcast uses answers"
 
 
@@ -77,13 +77,13 @@ def _cupti(driver: Driver) -> str | None:
     return "the profiler is refused" if kernels is None else None if kernels[0] else "the profiler lists no kernel of an addition"
 
 
-#: By name: what asks the library, and returns or raises why it does not answer; the worth of mending that; and what to mend.
+#: By name: what asks the library, and returns or raises why it does not answer; what fixing that is worth; and what to fix.
 _LIBRARIES: dict[str, tuple[Callable[[Driver], str | None], int, str]] = {
     "cudnn": (_cudnn, UNCERTAIN, "install a PyTorch with cuDNN, which convolutions and batch-norm are measured with"),
     "nvrtc": (_nvrtc, SUBSTITUTE, "let NVRTC compile kernels: scans run as batched products, and partitions stay unchecked"),
     "green_contexts": (_green_contexts, SUBSTITUTE, "make green contexts work, without which one GPU cannot be several devices"),
     "host_calls": (_host_call, SUBSTITUTE, "let streams call the host, which TurboDL's callbacks need"),
-    "cupti": (_cupti, UNCERTAIN, "let the profiler see kernels: their grids are guessed from times on partitions now"),
+    "cupti": (_cupti, UNCERTAIN, "let the profiler see kernels: their grids are estimated from times on partitions now"),
 }
 
 #: The first of all, which also says which GPU it is, and runs in every call.

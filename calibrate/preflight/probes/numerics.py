@@ -1,4 +1,4 @@
-"""Whether optimizers, plans and attention compute what plain PyTorch does, and how far plain PyTorch is from itself."""
+"""Whether optimizers, plans and attention compute what plain PyTorch does, and how much two runs of plain PyTorch differ."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ _SHAPES, _STEPS = [(7, 5), (3,), (), (2, 3, 3, 3), (8, 4, 1, 1)], 5
 _ROUNDING = 1e-6
 #: The plans: in order on one stream, on several streams, and, for recurrent models, by a scan.
 _STRATEGIES = ("baseline", "turbodl", "bppsa")
-#: A plan may differ from plain PyTorch by so many times what plain PyTorch differs from itself.
+#: A plan may differ from plain PyTorch by this many times the difference between two runs of plain PyTorch.
 _TIMES = 10.0
 #: The largest relative difference of an attention.
 _ATTENTION = {"float32": 1e-3, "bfloat16": 5e-2}
@@ -78,7 +78,7 @@ def _update_difference(driver: Driver, optimizer: str, form: str) -> float:
 
 
 def _plans(precision: str, layout: str, context: Context) -> str:
-    """How far plain PyTorch is from itself, plans are from themselves, and plans are from plain PyTorch: eagerly and in graphs."""
+    """How much two runs of plain PyTorch, two runs of a plan, and a plan and plain PyTorch differ: eagerly and in graphs."""
     worst = 0.0
     for asked in context.scale.image_jobs if layout == "nhwc" else context.scale.jobs:
         job = replace(asked, precision=precision, layout=layout)
@@ -96,7 +96,7 @@ def _plans(precision: str, layout: str, context: Context) -> str:
                         differ = f"{pair} differ by {difference:.2g}, bound {bound:.2g}"
                         context.fault(WRONG, f"the numbers of {name}, {precision} must agree: {differ}")
             if own > TOLERANCE[precision]:
-                context.fault(UNCERTAIN, f"judge {name}, {precision} by repeated runs: plain PyTorch differs from itself by {own:.2g}")
+                context.fault(UNCERTAIN, f"judge {name}, {precision} by repeated runs: two of plain PyTorch differ by {own:.2g}")
     return f"plans compute what plain PyTorch does: the largest relative difference is {worst:.2g}"
 
 

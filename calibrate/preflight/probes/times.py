@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
-from calibrate.cuda.contention import co_runs, named_kernels
+from calibrate.cuda.contention import measure_pairs, named_kernels
 from calibrate.cuda.host import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
@@ -70,7 +70,7 @@ def _profiler(context: Context) -> str:
         context.figure("after_session", after)
     context.figure("product", {"graph_s": gemm_s, "profiler_s": profiled_s, "inflation": profiled_s and profiled_s / gemm_s})
     if counts[0] is None:
-        context.fault(UNCERTAIN, "let the profiler see kernels: it is refused, so grids are guessed from times on partitions")
+        context.fault(UNCERTAIN, "let the profiler see kernels: it is refused, so grids are estimated from times on partitions")
     elif any(count != [1, 0, 2] for count in counts):
         context.fault(WRONG, f"every profiler session must list the kernels (1, 0 and 2): by session they are {counts}")
     for name, words in (("launch_s", "launching a kernel"), ("graph_node_s", "a graph's node")):
@@ -88,12 +88,12 @@ def _kernels(context: Context) -> str:
 
     def on_halves() -> list[dict[str, object]]:
         first, second = driver.partitions(2)
-        pairs = co_runs(driver, scale.kernels, (first, second), scale.effort)
+        pairs = measure_pairs(driver, scale.kernels, (first, second), scale.effort)
         return [asdict(pair) | {"slow_downs": pair.slow_downs} for pair in pairs]
 
     cases: dict[str, tuple[Callable[[], object], int]] = {
         "seconds_by_sms": (lambda: _by_sms(context, bench), SUBSTITUTE),
-        "co_runs_on_halves": (on_halves, SUBSTITUTE),  # calibration co-runs the same kernels on the whole GPU
+        "co_runs_on_halves": (on_halves, SUBSTITUTE),  # calibration measures the same kernels on the whole GPU
         "convolution_backward": (lambda: _split_backward(context, bench), WRONG),
     }
     with objects_kept():

@@ -8,13 +8,11 @@ import numpy as np
 from simulator.engine.memory.words import holders_words, shortfall_words
 from simulator.engine.steady import EQUAL
 from simulator.plan.dependencies import dependencies_of
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
-from simulator.predict.intervals import Interval, Sensitivity, factors, step_interval
-from simulator.predict.published import speedup_accuracy, step_accuracy
+from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
-from simulator.predict.segments import WeightedSensitivity
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.base import Data
@@ -76,17 +74,17 @@ class Evaluation(Data):
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds for comparisons: with the error that is its strategy's own, which all its plans share."""
-        told = self.simulated
-        own = shipped_speedup_discrepancy(self.strategy, told.kind, told.mode) if self.strategy != "baseline" else 0.0
-        accuracy = told.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
-        return told.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
+        simulated = self.simulated
+        own = shipped_speedup_discrepancy(self.strategy, simulated.kind, simulated.mode) if self.strategy != "baseline" else 0.0
+        accuracy = simulated.guessed * speedup_accuracy(self.strategy) if self.strategy != "baseline" else 0.0
+        return simulated.draws() * factors(f"steps of {strategies.family(self.strategy)}", hypot(own, accuracy))
 
     @property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time, as `Forecast.interval_s`."""
-        told = self.simulated
-        discrepancy = shipped_discrepancy(self.strategy, told.kind, told.mode)
-        return step_interval(told, discrepancy, told.guessed * step_accuracy())
+        simulated = self.simulated
+        discrepancy = shipped_discrepancy(self.strategy, simulated.kind, simulated.mode)
+        return step_interval(simulated, discrepancy, simulated.guessed * step_accuracy())
 
     def pruned_at(self, most_s: float) -> "Evaluation | None":
         """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""

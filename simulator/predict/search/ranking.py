@@ -110,26 +110,26 @@ def _row(
     behind: Interval | None,
     best: Evaluation | None,
 ) -> RankedPlan:
-    told = each.simulated
+    simulated = each.simulated
     return RankedPlan(
         plan=each.text,
         strategy=each.strategy,
         options=dict(each.options),
-        step_s=told.step_s,
+        step_s=simulated.step_s,
         interval_s=each.interval_s,
-        peak_bytes=max(told.peak_bytes.values()),
-        peak_bytes_by_device=told.peak_bytes,
+        peak_bytes=max(simulated.peak_bytes.values()),
+        peak_bytes_by_device=simulated.peak_bytes,
         fits=each.fits,
-        speedup=_over(baseline, told.step_s),
-        against_pytorch=_over(plain, told.step_s),
-        behind=told.step_s / best.simulated.step_s if best is not None else None,
+        speedup=_over(baseline, simulated.step_s),
+        against_pytorch=_over(plain, simulated.step_s),
+        behind=simulated.step_s / best.simulated.step_s if best is not None else None,
         behind_interval=behind,
         probability=min(1.0, probability),
         bound_s=each.bound_s,
         bound_by=each.bound_by,
-        why_not=told.why_not,
+        why_not=simulated.why_not,
         measured=setup.measured(each.strategy, each.options),
-        semantics=told.semantics,
+        semantics=simulated.semantics,
     )
 
 

@@ -2,21 +2,63 @@
 
 A round is a fixed number of candidates in a fixed order, and the best plans of the rounds before decide what a round leaves out. So the
 answer does not depend on who evaluates, nor on how fast.
+
+Evaluations are cached on disk, keyed by a hash of everything that decides them. A damaged entry counts as missing.
 """
 
+import hashlib
+import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import inf
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+from pydantic import ValidationError
 
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.predict.search.cache import Cache
 from simulator.predict.search.evaluation import Evaluation, evaluate_packed
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
 from traces.errors import SchedcastError
+from traces.files import read_json, write_json
+
+
+class Cache:
+    """The evaluations of one setup, a file each, so that what was evaluated before Ctrl-C is kept."""
+
+    def __init__(self, setup_digest: str):
+        """`setup_digest`: `Setup.digest`."""
+        self._digest = setup_digest
+        self._warned = False
+
+    def _path(self, text: str) -> Path:
+        folder = Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "searches"
+        return folder / f"{hashlib.blake2b(f'{self._digest} {text}'.encode(), digest_size=16).hexdigest()}.json.gz"
+
+    def load(self, text: str) -> Evaluation | None:
+        """The evaluation of a candidate, or None."""
+        path = self._path(text)
+        if not path.exists():
+            return None
+        try:
+            return Evaluation.model_validate(read_json(path, "evaluation"))
+        except (SchedcastError, ValidationError):
+            return None
+
+    def store(self, evaluation: Evaluation) -> None:
+        """Store an evaluation. If the cache cannot be written, log one warning: it is evaluated again next time."""
+        try:
+            write_json(self._path(evaluation.text), evaluation.model_dump(mode="json"))
+        except SchedcastError as error:
+            if not self._warned:
+                logging.getLogger("schedcast").warning("the search is not cached: %s", error)
+            self._warned = True
+
 
 #: Candidates of a round. More of them keep more processes busy, fewer of them prune earlier.
 ROUND = 16
@@ -71,9 +113,9 @@ def search(
         limits = {text: _most_s(text, known.values()) if prune else inf for text in waiting}
         for text in list(waiting):
             stored = cache.load(text) if cache is not None else None
-            kept = stored.pruned_at(limits[text]) if stored is not None else None
-            if kept is not None:
-                known[text] = kept
+            cached = stored.pruned_at(limits[text]) if stored is not None else None
+            if cached is not None:
+                known[text] = cached
                 waiting.remove(text)
                 progress(len(known), len(texts), text)
         while waiting:

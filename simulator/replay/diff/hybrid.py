@@ -139,7 +139,7 @@ class Hybrid:
         return self._after[key]
 
     def _borders(self, walk: Walk, seconds: list[float]) -> tuple[tuple[int, float], tuple[int, float]]:
-        """Return the begin and the end of the steps that count, each as the node that ends then (-1: none) and the time."""
+        """Return the start and the end of the steps that count, each as the node that ends then (-1: none) and the time."""
         if self._whole:
             last = max((index for index, own_s in enumerate(seconds) if own_s >= 0), key=walk.freed_s.__getitem__, default=-1)
             return (-1, 0.0), (last, walk.freed_s[last] if last >= 0 else 0.0)

@@ -68,7 +68,7 @@ def _aligned(a: np.ndarray, b: np.ndarray, at_a: int, at_b: int) -> Pairs:
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> int:
-    """Return how many items at the begin are equal."""
+    """Return how many items at the start are equal."""
     length = min(len(a), len(b))
     different = np.flatnonzero(a[:length] != b[:length])
     return int(different[0]) if len(different) else length

@@ -1,10 +1,21 @@
-"""A run to compare: its work as nodes in lanes, in an order in which a walk gives the times back."""
+"""A run to compare, such as a replayed recording: its work as nodes in lanes, in an order in which a walk gives the times back."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
+from simulator.plan.task import BACKWARD, UPDATE, Task
+from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
+from simulator.replay.compare import boundaries, counted_steps, times_of
+from simulator.replay.nodes import GAP, short_name
+from simulator.replay.replay import Replay
+from simulator.replay.whatif.edit import is_host, launches, waits_for_device
+from simulator.replay.whatif.matching import class_of
+from simulator.replay.whatif.replayed import Replayed
 from traces.documents.timeline import Timeline
+from traces.errors import SchedcastError
+from traces.formats.iterations import WHOLE
 
-#: Terms of a difference besides those of `simulator.predict.parts`; a node's own time belongs to one of them.
+#: Terms of a difference besides those of `simulator.predict.waterfall`; a node's own time belongs to one of them.
 KERNELS, COPIES, PYTHON = "kernels", "copies", "Python between launches"
 #: What belongs to no node's own time: host calls that wait for a device, the order of streams and threads, pauses after device work.
 SYNCHRONIZATION, ORDER, PAUSES = "synchronization", "order of work", "pauses between kernels"
@@ -50,3 +61,86 @@ class Run:
     timeline: Timeline
     whole: bool = False
     notes: tuple[str, ...] = ()
+
+
+#: Tasks of a run at most: later steps of a long recording are left out, so that a comparison takes seconds.
+MOST_TASKS = 60_000
+_TERMS = {"kernel": KERNELS, "memcpy": COPIES, "memset": COPIES, "collective": COMMUNICATION}
+
+
+def check_steps(replay: Replay, name: str) -> None:
+    """Raise SchedcastError if the recording has no steps that could be compared."""
+    if [step.name for step in replay.steps] == [WHOLE]:
+        raise SchedcastError(
+            f"trace {name} has no steps: nothing in it repeats, and no step is annotated; record three steps or more, and call"
+            " profiler.step() after each"
+        )
+
+
+def comparable_steps(replay: Replay) -> int:
+    """Return how many of the first steps can be compared in time."""
+    position = {task.name: index for index, task in enumerate(replay.plan.tasks)}
+    ends = [position[step.last_task] for step in replay.steps]
+    return max(1, sum(end < MOST_TASKS for end in ends))
+
+
+def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
+    """Return the first `steps` steps of a recording, and what ran before them."""
+    replay = recorded.replay
+    tasks = replay.plan.tasks
+    position = {task.name: index for index, task in enumerate(tasks)}
+    shown = replay.steps[:steps]
+    lasts = [position[step.last_task] for step in shown]
+    tasks = tasks[: max(lasts) + 1]
+    first = position[shown[0].first_task]
+    launch_of, waiting = launches(tasks), waits_for_device(tasks)
+    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    followed = _followed_by(tasks, launch_of)
+    earlier = max((index for index in range(first) if not is_host(tasks[index])), default=-1)
+    nodes = []
+    for index, task in enumerate(tasks):
+        after = tuple(position[other] for other in task.after)
+        if is_host(task):
+            names = (task.body.label,)
+            label = (task.body.op or f"before {followed[task.name]}") if task.body.label == GAP else task.body.label
+            term = SYNCHRONIZATION if task.name in waiting else PYTHON if task.body.label == GAP else LAUNCHES
+            term = EARLIER if index <= earlier else term
+            nodes.append(Node(names, label, term, task.lane, task.body.duration_s, after, on_device=False))
+            continue
+        short = short_name(task.body.name)
+        nodes.append(
+            Node(
+                names=(task.body.name, short, class_of(task.body)),
+                label=f"{short}, {task.phase}" if task.phase in (BACKWARD, UPDATE) else short,
+                term=EARLIER if index <= earlier else _TERMS[task.body.category],
+                lane=task.lane,
+                seconds=task.body.duration_s,
+                after=after,
+                launch=position.get(launch_of.get(task.name), -1),
+                pause_s=gaps[task.device],
+                step=-1 if index < first else bisect_left(lasts, index),
+            )
+        )
+    measured = boundaries(replay.plan, shown, times_of(replay.recorded))
+    begin_s, end_s, number = counted_steps(measured)
+    return Run(name, tuple(nodes), steps, (end_s - begin_s) / number, _window(replay.recorded, begin_s, end_s, number))
+
+
+def _followed_by(tasks: tuple[Task, ...], launch_of: dict[str, str]) -> dict[str, str]:
+    """Return by host task the label of what its thread does next: the kernel that it launches, or the call."""
+    launched: dict[str, str] = {}
+    for task in tasks:
+        if task.name in launch_of:
+            launched.setdefault(launch_of[task.name], short_name(task.body.name))
+    following: dict[tuple[str, int], str] = {}
+    result = {}
+    for task in reversed(tasks):
+        if is_host(task):
+            result[task.name] = following.get(task.lane, "the end")
+            following[task.lane] = launched.get(task.name, task.body.label)
+    return result
+
+
+def _window(timeline: Timeline, begin_s: float, end_s: float, steps: int) -> Timeline:
+    """Return the recorded timeline with the compared steps as its window."""
+    return Timeline(timeline.kind, timeline.spans, (end_s - begin_s) / steps, (begin_s, end_s))

@@ -11,10 +11,18 @@ from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
+from simulator.replay.whatif.edit import (
+    backward_names,
+    is_host,
+    launches,
+    recorded_form,
+    update_runs,
+    waits_for_device,
+    with_tasks,
+    without,
+)
+from simulator.replay.whatif.matching import MalformedError
 from simulator.replay.whatif.optimizer import least_kernel_s
-from simulator.replay.whatif.parsing import MalformedError
-from simulator.replay.whatif.phases import backward_names, recorded_form, update_runs
 from traces.errors import SchedcastError
 
 NAME = "backward-fusion"

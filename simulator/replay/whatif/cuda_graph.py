@@ -8,7 +8,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
-from simulator.replay.whatif.parsing import nothing
+from simulator.replay.whatif.matching import nothing
 from traces.errors import SchedcastError
 
 NAME = "cuda-graph"

@@ -2,7 +2,7 @@
 
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, with_durations
-from simulator.replay.whatif.parsing import factor, speed, speed_words
+from simulator.replay.whatif.matching import factor, speed, speed_words
 from traces import units
 
 NAME = "host"

@@ -2,8 +2,7 @@
 
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import with_durations
-from simulator.replay.whatif.matching import matching, total_words
-from simulator.replay.whatif.parsing import factor, is_speed, pattern_and, pattern_and_speed, speed_words
+from simulator.replay.whatif.matching import factor, is_speed, matching, pattern_and, pattern_and_speed, speed_words, total_words
 
 NAME = "kernel"
 FORM = "kernel:/REGEX/ 2x faster"

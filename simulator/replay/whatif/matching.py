@@ -1,23 +1,178 @@
-"""Find the kernels whose names match a user's regular expression, or that are of a class of kernels.
+"""Parse what the texts of rules have in common, and find the kernels that they name: by a regular expression, or by a class of kernels.
 
 A regular expression can take exponential time, and Python's `re` cannot be interrupted. The search therefore runs in a process of its own,
 which is killed if it takes too long or too much memory.
+
+A speed in the text of a rule is written so that larger is faster: `2x faster`, `1.5x slower`, or `free` for something that takes no time.
+The older form with a factor for the duration, `*=0.5`, still reads. In all that parses, `rest` is the text after the rule's name.
 """
 
 import json
+import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
+from simulator.plan.bodies.recorded import Recorded
 from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL, short_name
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work
-from simulator.replay.whatif.kernel_classes import NAMES, class_of
-from simulator.replay.whatif.parsing import MalformedError
 from traces import units
 from traces.errors import SchedcastError
 from traces.formats.recording import KERNEL
+
+#: Name, regular expression for ops, and one for kernels. A kernel is of the first class that matches its op; its own name decides only if
+#: none does, or if no op was recorded. Ops are PyTorch's, with the names of autograd's nodes; kernels are those of cuDNN, cuBLAS,
+#: CUTLASS and PyTorch. cuDNN's kernels of batch norm, pooling and softmax stand before its convolutions. A compiled kernel whose name lists
+#: a convolution among what was fused computes what follows the convolution.
+_NOT_FUSED = "^(?!triton_(poi|red|per)_).*"
+_CLASSES = (
+    ("attention", "flash|fmha|attention", "flash|fmha|attention|attn_fwd|attn_bwd"),
+    ("normalization", "(batch|layer|group|rms|instance)_?norm", "batch_?norm|layer_?norm|group_?norm|rms_?norm|bn_(fw|bw)"),
+    ("pooling", "pool", "pool"),
+    ("softmax", "softmax", "softmax"),
+    ("convolutions", f"{_NOT_FUSED}conv(olution|_transpose|_depthwise|[123]d)",
+     f"{_NOT_FUSED}(conv|fprop|dgrad|wgrad|cudnn|implicit_gemm|winograd)"),
+    ("optimizer kernels", "^(aten::)?_foreach_|_fused_(adam|sgd|adagrad)|^Optimizer\\.step#",
+     "multi_tensor_apply|FusedAdam|FusedSgd"),
+    ("matrix products", "::(b?mm|addb?mm|addmv|baddbmm|linear|matmul|mv|_scaled_mm)$",
+     "[a-z0-9]gemm_|xmma_gemm|gemmSN|gemv|cutlass|nvjet|^Cijk_"),
+    ("embeddings", "embedding", "embedding"),
+    ("element-wise operations", None, "elementwise_kernel"),
+    ("reductions", None, "reduce_kernel"),
+)  # fmt: skip
+#: A change of layout is a class of its own whichever op needs it.
+LAYOUT = "layout changes"
+_LAYOUT = re.compile("nchwToNhwc|nhwcToNchw|transpose")
+_OPS = tuple((name, re.compile(regex, re.IGNORECASE)) for name, regex, _ in _CLASSES if regex)
+_KERNELS = tuple((name, re.compile(regex)) for name, _, regex in _CLASSES)
+#: The names of all classes. A rule takes one in place of a regular expression.
+NAMES = frozenset((LAYOUT, *(name for name, *_ in _CLASSES)))
+
+
+class KernelClass(NamedTuple):
+    """Kernels of one kind: what they compute, what a rule calls them (a name of `NAMES`, or a regular expression), and their seconds."""
+
+    name: str
+    pattern: str
+    seconds: float
+
+
+def kernel_classes(work: Iterable[Task]) -> list[KernelClass]:
+    """Return the classes of the kernels in `work`, the largest first. A kernel of no known class is a class of its own short name."""
+    seconds: dict[str, float] = {}
+    for task in work:
+        if task.body.category == "kernel":
+            name = class_of(task.body)
+            seconds[name] = seconds.get(name, 0.0) + task.body.duration_s
+    classes = [KernelClass(name, name if name in NAMES else re.escape(name), total) for name, total in seconds.items()]
+    return sorted(classes, key=lambda each: -each.seconds)
+
+
+def class_of(work: Recorded) -> str:
+    """Return the class of a kernel: a name of `NAMES`, or the kernel's short name."""
+    return _class(work.name, work.op)
+
+
+@lru_cache(maxsize=4096)
+def _class(kernel: str, op: str) -> str:
+    if _LAYOUT.search(kernel):
+        return LAYOUT
+    by_op = (name for name, regex in _OPS if op and regex.search(op))
+    by_name = (name for name, regex in _KERNELS if regex.search(kernel))
+    return next(by_op, None) or next(by_name, None) or short_name(kernel)
+
+
+#: A larger factor is taken for a typing error.
+LARGEST_FACTOR = 1e6
+#: What a speed looks like, for messages.
+SPEED = "2x faster, 1.5x slower or free"
+
+
+class MalformedError(Exception):
+    """The text of a rule cannot be parsed; the message says why."""
+
+
+def nothing(rest: str) -> None:
+    """Raise MalformedError if anything follows the name, for rules without an argument."""
+    if rest:
+        raise MalformedError(f"{rest[:40]!r} follows the name")
+
+
+def factor(text: str, least: float = 0.0) -> float:
+    """Return the number in `text`, which must be larger than `least`; 0 is allowed if `least` is 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise MalformedError(f"{text[:40]!r} is not a number") from None
+    if not (least < number <= LARGEST_FACTOR or number == least == 0.0):
+        raise MalformedError(f"the factor {text[:40]} is out of range")
+    return number
+
+
+def is_speed(text: str) -> bool:
+    """Whether the text ends as a speed does."""
+    return text.rstrip().lower().endswith(("faster", "slower", "free"))
+
+
+def speed(text: str) -> float:
+    """Return what a speed multiplies durations by: 0.5 for `2x faster`, 1.5 for `1.5x slower`, 0 for `free`."""
+    words = text.lower().split()
+    if words == ["free"]:
+        return 0.0
+    if len(words) != 2 or words[1] not in ("faster", "slower"):
+        raise MalformedError(f"{text.strip()[:40]!r} is not a speed such as {SPEED}" if words else f"it has no speed such as {SPEED}")
+    number = factor(words[0].rstrip("x×"), least=1e-6)
+    if number < 1:
+        opposite = "slower" if words[1] == "faster" else "faster"
+        raise MalformedError(f"the factor {words[0][:40]} is below 1; write {1 / number:g}x {opposite} if that is meant")
+    return 1 / number if words[1] == "faster" else number
+
+
+def speed_words(scale: float) -> str:
+    """Return the speed of something whose duration is multiplied by `scale`, as `speed` reads it."""
+    if not scale:
+        return "free"
+    return f"{1 / scale:.4g}x faster" if scale <= 1 else f"{scale:.4g}x slower"
+
+
+def pattern(rest: str) -> str:
+    """Return the regular expression of `:/REGEX/`; the slashes may be missing."""
+    regex = rest[1:].strip() if rest.startswith(":") else ""
+    if len(regex) > 1 and regex[0] == regex[-1] == "/":
+        regex = regex[1:-1]
+    if not regex or regex == "/":
+        raise MalformedError("it has no regular expression")
+    return regex
+
+
+def pattern_and(rest: str, sign: str) -> tuple[str, str]:
+    """Return the regular expression and the text of the number in `:/REGEX/<sign>NUMBER`."""
+    regex, separator, number = rest.rpartition(sign)
+    if not separator or not regex.removeprefix(":"):
+        raise MalformedError(f"it lacks a regular expression or {sign!r} with a number")
+    return pattern(regex), number
+
+
+def pattern_and_speed(rest: str) -> tuple[str, float]:
+    """Return the regular expression and the scale of durations in `:/REGEX/ SPEED`. The slashes may be missing if the regular expression
+    does not begin with one."""
+    if rest.startswith(":/"):
+        regex, slash, text = rest[2:].rpartition("/")
+        if not slash:
+            raise MalformedError("its regular expression has no slash at the end")
+        return pattern(f":/{regex}/"), speed(text)
+    if not is_speed(rest):
+        raise MalformedError(f"it has no speed such as {SPEED}")
+    words = 1 if rest.lower().rstrip().endswith("free") else 2
+    regex, *text = rest.rsplit(None, words)
+    return pattern(regex if len(text) == words else ""), speed(" ".join(text))
+
 
 #: Largest number of characters of a regular expression.
 LONGEST = 300
@@ -86,3 +241,37 @@ def total_words(tasks: list[Task]) -> str:
     seconds = sum(task.body.duration_s for task in tasks)
     number = sum(ARRIVAL not in task.name for task in tasks)
     return f"{number} {'kernel' if number == 1 else 'kernels'} ({units.duration(seconds)})"
+
+
+@dataclass(frozen=True)
+class KernelMatches:
+    """Kernels (also copies and collectives) of a recording whose names match.
+
+    `kernels` and `seconds`: in the whole recording. `steps`: recorded steps, at least 1. `share`: of the seconds of all kernels.
+    `names`: (short name, kernels, seconds), the longest first.
+    """
+
+    kernels: int
+    seconds: float
+    steps: int
+    share: float
+    names: tuple[tuple[str, int, float], ...]
+
+
+def kernel_matches(replay: Replay, regex: str) -> KernelMatches:
+    """Return what a regular expression matches. Raises SchedcastError if that is nothing, or if it cannot be used."""
+    try:
+        tasks = matching(replay, regex)
+    except MalformedError as error:
+        raise SchedcastError(str(error)) from error
+    counts: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for task in tasks:
+        own = counts[short_name(task.body.name)]
+        own[0] += ARRIVAL not in task.name
+        own[1] += task.body.duration_s
+    total_s = sum(task.body.duration_s for task in device_work(replay))
+    names = sorted(((name, int(count), seconds) for name, (count, seconds) in counts.items()), key=lambda row: (-row[2], row[0]))
+    seconds, share = sum(row[2] for row in names), 0.0
+    if total_s:
+        share = seconds / total_s
+    return KernelMatches(sum(row[1] for row in names), seconds, max(1, len(replay.steps)), share, tuple(names))

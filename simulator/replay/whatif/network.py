@@ -2,8 +2,7 @@
 
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work, with_durations
-from simulator.replay.whatif.matching import total_words
-from simulator.replay.whatif.parsing import factor, speed, speed_words
+from simulator.replay.whatif.matching import factor, speed, speed_words, total_words
 from traces.errors import SchedcastError
 
 NAME = "network"

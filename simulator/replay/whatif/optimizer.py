@@ -8,9 +8,18 @@ from simulator.engine.costs.efficiencies import update_tensors
 from simulator.plan.bodies.update import FORMS, STATE, Update, forms
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_duration, with_tasks, without
-from simulator.replay.whatif.parsing import MalformedError
-from simulator.replay.whatif.phases import optimizer_of, recorded_form, update_runs
+from simulator.replay.whatif.edit import (
+    is_host,
+    launches,
+    optimizer_of,
+    recorded_form,
+    update_runs,
+    waits_for_device,
+    with_duration,
+    with_tasks,
+    without,
+)
+from simulator.replay.whatif.matching import MalformedError
 from traces.errors import SchedcastError
 
 NAME = "optimizer"

@@ -12,8 +12,7 @@ from itertools import groupby, pairwise
 from simulator.plan.task import Task
 from simulator.replay.replay import Replay, simulate_replay
 from simulator.replay.whatif.edit import Lane, device_work, with_duration, with_tasks
-from simulator.replay.whatif.matching import matching
-from simulator.replay.whatif.parsing import MalformedError, pattern_and
+from simulator.replay.whatif.matching import MalformedError, matching, pattern_and
 from traces import units
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError

@@ -6,7 +6,7 @@ only when it is applied); `apply` raises SchedcastError if the rule changes noth
 what they mean in words:
 
 - `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
-- `TRIED`, `BOUNDS` (default: none): what the ladder tries, and what shows at most how much a change of that kind gains.
+- `TRIED`, `BOUNDS` (default: none): what the ranking tries, and what shows at most how much a change of that kind gains.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from typing import Any
 
 from simulator.plan.discovery import modules
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.parsing import MalformedError
+from simulator.replay.whatif.matching import MalformedError
 from traces.errors import SchedcastError
 
 

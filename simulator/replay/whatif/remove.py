@@ -2,8 +2,7 @@
 
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import device_work, is_host, launches, without
-from simulator.replay.whatif.matching import matching, total_words
-from simulator.replay.whatif.parsing import pattern
+from simulator.replay.whatif.matching import matching, pattern, total_words
 from traces.errors import SchedcastError
 
 NAME = "remove"

@@ -1,7 +1,7 @@
-"""Replay traces, compare the replay with its recording, and apply what-if rules to it."""
+"""Replay traces, compare the replay with its recording, apply what-if rules to it, and mark what they changed."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum
@@ -13,9 +13,8 @@ from simulator.replay.compare import boundaries, compare, times_of
 from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of
 from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.replay.whatif.edit import with_tasks
-from simulator.replay.whatif.ladder import LADDER_S, answer_rule, changed_step_s, ladder
-from simulator.replay.whatif.phases import backward_names
+from simulator.replay.whatif.edit import backward_names, with_tasks
+from simulator.replay.whatif.ranking import RANKING_S, answer_rule, changed_step_s, rank_changes
 from simulator.replay.whatif.registry import apply_rules, parse
 from traces.documents.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
 from traces.documents.timeline import Timeline
@@ -48,17 +47,17 @@ class Answer:
     what_if: WhatIf
 
 
-def replayed(traces: Sequence[Path | str], told: Callable[[str], None] = lambda stage: None) -> Replayed:
+def replayed(traces: Sequence[Path | str], progress: Callable[[str], None] = lambda stage: None) -> Replayed:
     """Replay one trace per rank of a job. Raises SchedcastError for files that cannot be replayed.
 
-    `told` hears of every stage before it begins: of each trace that is read, and of the replay.
+    `progress` is called before every stage: each trace that is read, and of the replay.
     """
     recordings = []
     with gc_paused():
         for trace in traces:
-            told(f"reading {Path(trace).name}")
+            progress(f"reading {Path(trace).name}")
             recordings.append(load_trace(trace))
-        told("replaying")
+        progress("replaying")
         return _replayed(recordings)
 
 
@@ -127,15 +126,15 @@ def with_backward(replay: Replay) -> Replay:
     return replace(changed, recorded=replace(replay.recorded, spans=spans))
 
 
-def ranked(recorded: Replayed, seconds: float = LADDER_S) -> ReplayResult:
-    """Return the result with the ladder of default changes, which takes about `seconds` at most.
+def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
+    """Return the result with the ranking of the default changes, which takes about `seconds` at most.
 
-    There is none for a recording of a single step: what the host did before and after the step, and what the step waited for at its begin,
+    There is none for a recording of a single step: what the host did before and after the step, and what the step waited for at its start,
     would decide the gains.
     """
     if len(recorded.result.steps) < 2:
         return recorded.result
-    steps = ladder(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
+    steps = rank_changes(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
     return recorded.result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
 
@@ -228,14 +227,60 @@ def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Time
     return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
 
 
-def window_of(timeline: Timeline, begin: float, end: float, kind: str) -> Timeline:
-    """Return `timeline` with its window from `begin` to `end`, in seconds, and its host threads as in `one_step`."""
+def window_of(timeline: Timeline, start: float, end: float, kind: str) -> Timeline:
+    """Return `timeline` with its window from `start` to `end`, in seconds, and its host threads as in `one_step`."""
     calls = Counter(
         span.lane
         for span in timeline.spans
-        if span.device == HOST and LOST_LAUNCH not in span.task and begin < span.end_s and span.start_s < end
+        if span.device == HOST and LOST_LAUNCH not in span.task and start < span.end_s and span.start_s < end
     )
     threads = {thread for thread, _ in calls.most_common(SHOWN_THREADS)}
     spans = tuple(span for span in timeline.spans if span.device != HOST or span.lane in threads)
-    path = tuple(link for link in timeline.critical_path if begin < link.end_s and link.start_s < end)
-    return replace(timeline, kind=kind, spans=spans, step_s=end - begin, window_s=(begin, end), critical_path=path)
+    path = tuple(link for link in timeline.critical_path if start < link.end_s and link.start_s < end)
+    return replace(timeline, kind=kind, spans=spans, step_s=end - start, window_s=(start, end), critical_path=path)
+
+
+#: The phases under which changed tasks are drawn.
+SHORTER, LONGER, REMOVED, NEW = "shorter", "longer", "removed", "new"
+#: Tasks whose durations differ by less than this share, and this many seconds, are as they were.
+SAME_SHARE, SAME_S = 0.01, 5e-7
+
+
+@dataclass(frozen=True)
+class Changes:
+    """By kind of change, the tasks and by how many seconds they are longer in all."""
+
+    kind: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of tasks by kind of change, in a fixed order."""
+        numbers = Counter(self.kind.values())
+        return {kind: numbers[kind] for kind in (SHORTER, LONGER, REMOVED, NEW) if numbers[kind]}
+
+
+def changes(before: Timeline, after: Timeline) -> Changes:
+    """Return what differs between two simulations of one recording, whose tasks have the same names."""
+    lengths = [{span.task: span.end_s - span.start_s for span in timeline.spans} for timeline in (before, after)]
+    kinds: dict[str, str] = {}
+    seconds: Counter[str] = Counter()
+    for task in lengths[0].keys() | lengths[1].keys():
+        old, new = (own.get(task) for own in lengths)
+        kind = REMOVED if new is None else NEW if old is None else _kind(old, new)
+        if kind:
+            kinds[task] = kind
+            seconds[kind] += (new or 0.0) - (old or 0.0)
+    return Changes(kinds, seconds)
+
+
+def _kind(old_s: float, new_s: float) -> str:
+    if abs(new_s - old_s) <= max(SAME_SHARE * old_s, SAME_S):
+        return ""
+    return SHORTER if new_s < old_s else LONGER
+
+
+def marked(timeline: Timeline, changed: Changes) -> Timeline:
+    """Return a timeline whose changed tasks have their kind of change as their phase, so that they are drawn in its color."""
+    spans = tuple(replace(span, phase=changed.kind[span.task]) if span.task in changed.kind else span for span in timeline.spans)
+    return replace(timeline, spans=spans)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.cpu import sampler
+from calibrate.cpu.contention import InterferenceRounds
 from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
 from calibrate.identity import cpu_identity
@@ -29,6 +30,18 @@ from tests.support.small_plans import mm, plan_of, value
 from traces.documents.profile import Identity, Profile, Stats
 from traces.documents.profile_files import default_path
 from traces.errors import Code, SchedcastError, UnusableFileError
+
+
+def test_the_workers_of_a_co_run_have_no_tensors_in_common(two_cores):
+    """Otherwise one would find in the shared cache what the other has read, as lanes of a plan do not."""
+    job, profile = Job(MLP, 4), Profile(identity=cpu_identity())
+    plan = planned("turbodl", job, two_cores, CostModel(two_cores, profile))
+    interference = InterferenceRounds.for_plans([plan], two_cores, profile)
+    timed, other = ({t.data_ptr() for t in sampler._pool._tensors.values()} for sampler in (interference._sampler, interference._beside))
+    assert len(timed) == len(other) > 0
+    assert not timed & other
+    assert interference._sampler.samples.keys() == interference._beside.samples.keys()
+
 
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
 

@@ -9,7 +9,7 @@ import torch
 
 from calibrate.cuda import sampler
 from calibrate.cuda.bench import Bench, Cold, Effort
-from calibrate.cuda.contention import Sizes, co_runs
+from calibrate.cuda.contention import Sizes, measure_pairs
 from calibrate.cuda.host import measure_host, queue_depth
 from calibrate.cuda.rates import measure_rates
 from calibrate.cuda.sampler import CudaSampler
@@ -111,11 +111,11 @@ def test_medians_hold_against_noise():
 
 def test_sets_of_operands_for_cold_copies():
     cache, budget = 50 << 20, 17 << 30
-    assert Cold.of(4096, cache, budget, 175, 64) == Cold(64, 32, False)  # every copy has its own set
-    assert Cold.of(10 << 20, cache, budget, 20, 64) == Cold(11, 20, False)  # the copies cycle through 110 MB
-    assert Cold.of(10 << 20, cache, budget, 4, 64) == Cold(8, 4, False)
-    assert Cold.of(200 << 20, cache, budget, 4, 64) == Cold(2, 4, True)
-    assert Cold.of(10 << 30, cache, budget, 4, 64) == Cold(1, 1, True)
+    assert Cold.for_operands(4096, cache, budget, 175, 64) == Cold(64, 32, False)  # every copy has its own set
+    assert Cold.for_operands(10 << 20, cache, budget, 20, 64) == Cold(11, 20, False)  # the copies cycle through 110 MB
+    assert Cold.for_operands(10 << 20, cache, budget, 4, 64) == Cold(8, 4, False)
+    assert Cold.for_operands(200 << 20, cache, budget, 4, 64) == Cold(2, 4, True)
+    assert Cold.for_operands(10 << 30, cache, budget, 4, 64) == Cold(1, 1, True)
 
 
 def test_issue_seconds_are_the_hosts():
@@ -360,10 +360,10 @@ def test_a_line_is_fitted_on_relative_errors():
         fit_transfer([(1000, 2.0), (2000, 1.0)])
 
 
-def test_co_runs():
+def test_kernels_beside_each_other():
     with FakeGpu(Times(kernel_s=lambda op, size: 40 * US, gap_s=0.0, cross_gap_s=0.0)) as gpu:
-        shared = co_runs(gpu, Sizes(8, 4, 4096), effort=QUICK)
-        halves = co_runs(gpu, Sizes(8, 4, 4096), gpu.partitions(2), effort=QUICK)
+        shared = measure_pairs(gpu, Sizes(8, 4, 4096), effort=QUICK)
+        halves = measure_pairs(gpu, Sizes(8, 4, 4096), gpu.partitions(2), effort=QUICK)
     assert [pair.name for pair in shared] == ["gemm / gemm", "small gemm / small gemm", "gemm / small gemm", "gemm / copy", "copy / copy"]
     for pair in (*shared, *halves):  # kernels of the simulated GPU do not slow one another down
         assert pair.slow_downs == pytest.approx((1.0, 1.0), rel=1e-3)

@@ -39,7 +39,7 @@ def test_predicted_is_measured(mode, measured):
 
 @pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])
 def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
-    """Task times are merged from twins with events on some tasks. Kernels take 2 us; in a graph the gap before a node counts with it.
+    """Task times are merged from instrumented runs with events on some tasks. Kernels take 2 us; in a graph with the gap before.
 
     An event of a graph is a node too, and its gap shows in the next task.
     """

@@ -36,7 +36,7 @@ from ui.present import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
 QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
-LITTLE = Scale(QUICK, Sizes(16, 8, 4096), anchor_edge=32, transfer_sizes=(4096, 65536))
+LITTLE = Scale(QUICK, Sizes(16, 8, 4096), reference_edge=32, transfer_sizes=(4096, 65536))
 MODELS = [Target(MLP, 4), Target("lenet5", 2)]
 #: The probes that the tests run; the others are the same with other models and precisions.
 MEASURED = (
@@ -360,7 +360,7 @@ class SimulatedParts:
         self.now_s = 0.0
         self.ran: list[str] = []
 
-    def part(self, name: str, guess_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Probe:
+    def part(self, name: str, estimate_s: float = 10.0, takes_s: float = 10.0, error: BaseException | None = None) -> Probe:
         def run(context: Context) -> str:
             self.ran.append(name)
             self.now_s += takes_s
@@ -372,7 +372,7 @@ class SimulatedParts:
         def earlier(context: Context) -> dict | None:
             return {} if (context.folder / name).exists() else None
 
-        return Probe(name, f"the part {name}", run, 1, file=name, kind="simulated", guess_s=guess_s, earlier=earlier)
+        return Probe(name, f"the part {name}", run, 1, file=name, kind="simulated", estimate_s=estimate_s, earlier=earlier)
 
     def measure(self, folder: Path, todo: list[Probe], minutes: float) -> GpuReport:
         with FakeGpu(facts=SMALL) as gpu:
@@ -393,7 +393,7 @@ def test_parts_that_do_not_fit_are_listed_and_measured_next_time(tmp_path):
     assert time.ran == ["long", "d", "e"]
 
 
-def test_guesses_follow_the_times_of_earlier_parts(tmp_path):
+def test_estimates_follow_the_times_of_earlier_parts(tmp_path):
     time = SimulatedParts()
     report = time.measure(tmp_path, [time.part("a", 10.0, 40.0), time.part("b", 10.0), time.part("c", 1.0, 4.0)], 55 / 60)
     assert statuses(report) == {"a": "done", "b": "left", "c": "done"}

@@ -51,7 +51,7 @@ def constants(v100, workloads):
 def unseen(v100, workloads, constants):
     """Predicted epochs by length, for the lengths that the fit does not use."""
     epochs = Epochs(v100, constants, workloads)
-    return {length: epochs.of(Case(RNN, length, BATCH)) for length in TABLE_4 if length > SEEN}
+    return {length: epochs.epoch(Case(RNN, length, BATCH)) for length in TABLE_4 if length > SEEN}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_fit_meets_what_it_has_seen(v100, workloads, constants):
     epochs = Epochs(v100, constants, workloads)
     for length, published in TABLE_4.items():
         if length <= SEEN:
-            assert epochs.of(Case(RNN, length, BATCH)).totals == pytest.approx(published.totals, rel=0.03)
+            assert epochs.epoch(Case(RNN, length, BATCH)).totals == pytest.approx(published.totals, rel=0.03)
 
 
 @pytest.mark.parametrize("length", [1000, 3000, 10000, 30000])
@@ -86,7 +86,7 @@ def test_the_fit_recovers_the_constants_that_made_the_epochs(v100, workloads):
     true = Constants(5e-4, 1e-5, 1.2e-5, 1.1e-5, 8e-5, 9e-6)
     epochs = Epochs(v100, true, workloads)
     cases = [Case(RNN, length, BATCH) for length in (10, 30, 100, 300)]
-    constants = fit({case: epochs.of(case) for case in cases}, v100, workloads)
+    constants = fit({case: epochs.epoch(case) for case in cases}, v100, workloads)
     assert astuple(constants) == pytest.approx(astuple(true), rel=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_an_epoch_is_what_its_tasks_add_up_to(v100, workloads, constants):
     costs = FittedCosts(alone, constants).resolve(plan)
     cold = simulate(plan, alone, costs, use_cache=False).step_s
     assert cold == pytest.approx(sum(cost.cold_s for cost in costs))
-    per_iteration = Epochs(v100, constants, workloads).of(case).bppsa_s / case.iterations
+    per_iteration = Epochs(v100, constants, workloads).epoch(case).bppsa_s / case.iterations
     assert sum(cost.warm_s for cost in costs) <= per_iteration - constants.iteration_s <= cold * (1 + 1e-9)
 
 
@@ -123,7 +123,7 @@ def test_steps_are_counted_by_direction(workloads):
 
 def test_only_a_gru_has_an_overhead_in_its_forward(v100, workloads, constants):
     epochs = Epochs(v100, constants, workloads)
-    rnn, gru = epochs.of(Case(RNN, 10, BATCH)), epochs.of(Case(GRU, 12, 4))
+    rnn, gru = epochs.epoch(Case(RNN, 10, BATCH)), epochs.epoch(Case(GRU, 12, 4))
     assert rnn.forward_overhead_s == rnn.forward_s
     assert gru.forward_s < gru.forward_overhead_s < gru.bppsa_s
     added = [task for task in workloads.plans(Case(GRU, 12, 4)).forward_overhead.tasks if task.phase == FORWARD][3:5]
@@ -140,14 +140,14 @@ def test_a_longer_sequence_and_a_smaller_mini_batch_take_longer(unseen, v100, wo
     for earlier, later in pairwise(unseen.values()):
         assert all(a < b for a, b in zip(earlier, later, strict=True))
     epochs = Epochs(v100, constants, workloads)
-    halves = [epochs.of(Case(RNN, 30, batch)) for batch in (64, 32, 16)]
+    halves = [epochs.epoch(Case(RNN, 30, batch)) for batch in (64, 32, 16)]
     for fewer, more in pairwise(halves):
         assert all(a < b <= 2 * a for a, b in zip(fewer, more, strict=True))
 
 
 def test_a_smaller_gpu_is_no_faster(v100, workloads, constants):
     case = Case(RNN, 300, BATCH)
-    here, there = (Epochs(machine, constants, workloads).of(case) for machine in (v100, load_machine("p100")))
+    here, there = (Epochs(machine, constants, workloads).epoch(case) for machine in (v100, load_machine("p100")))
     assert all(a < b for a, b in zip(here, there, strict=True))
 
 

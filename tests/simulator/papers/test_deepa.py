@@ -4,23 +4,22 @@ import pytest
 
 from simulator.model.job import Job
 from simulator.papers import deepa, deepa_claims
-from simulator.papers.deepa import BATCH, PAPER, Network, Scope
-from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE
-from simulator.papers.deepa_networks import Divided
+from simulator.papers.deepa import BATCH, PAPER, DeepaScope, Network
+from simulator.papers.deepa_claims import ALL, DEEPA, DEEPA_LATE, IMAGE, Divided
 from simulator.papers.predicting import Steps, speedup
 from simulator.strategies.sharding.configuration import Configuration
 from traces.documents.reproduction import OK
 from traces.errors import Code, Refusal
 from ui.present.reproductions import about_words
 
-SMALL = Scope(
+SMALL = DeepaScope(
     networks=(deepa.SCOPE.networks[0], Network("nothing", "no_such_net", "no_such_net")), batches=(BATCH,), clusters=False, large=False
 )
 
 
 @pytest.fixture(scope="module")
 def alexnet():
-    return Divided.of(Job("alexnet", BATCH), PAPER.machine, deepa.SERVER)
+    return Divided.search(Job("alexnet", BATCH), PAPER.machine, deepa.SERVER)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_owt_moves_8_times_less_than_image_parallelism(alexnet):
 
 
 def test_inception_v3_gains_little_by_owt():
-    own = Divided.of(Job("inception_v3_no_aux", 16, 75), "p100x4", deepa.SERVER)
+    own = Divided.search(Job("inception_v3_no_aux", 16, 75), "p100x4", deepa.SERVER)
     image, owt = own.paper_bytes(own.image), own.paper_bytes(own.owt)
     linear = 2 * 4 * 4 * 2048 * 1000
     assert image - owt == pytest.approx(linear - 2 * 4 * (4 * 16 * 2048) - 2 * 4 * 16 * 1000)
@@ -77,7 +76,7 @@ def test_configurations_bytes_and_steps_of_alexnet(paper):
 
 
 def test_synchronous_training_is_as_fast_as_asynchronous_training_if_backward_hides_the_sums():
-    node = {"AlexNet": Steps(deepa.NODE).of(Job("alexnet", 128), [DEEPA, DEEPA_LATE])}
+    node = {"AlexNet": Steps(deepa.NODE).predict(Job("alexnet", 128), [DEEPA, DEEPA_LATE])}
     check = deepa_claims.as_fast_as_asynchronous(node)
     assert check.holds
     assert 1 <= check.figures["AlexNet"] < 1.01

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.model.job import Job
 from simulator.papers import pipeline, pipeline_model
-from simulator.papers.pipeline import MIB, PAPER, Network, Pipelined, Scope
+from simulator.papers.pipeline import MIB, PAPER, Network, Pipelined, PipelineScope
 from simulator.papers.pipeline_model import (
     NumberedLayer,
     cuts,
@@ -26,7 +26,7 @@ from ui.commands import reproducing
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.
 CHAIN = (NumberedLayer(10, 40, 100.0), NumberedLayer(10, 40, 100.0), NumberedLayer(80, 320, 10.0))
 ALEXNET, _, VGG_LATER, RESNET20 = pipeline.SCOPE.memory
-SMALL = Scope(
+SMALL = PipelineScope(
     pairs=(1, 2),
     resnets=(Network("ResNet-20", "resnet20", (7,)),),
     memory=(ALEXNET, Network("nothing", "no_such_net", (1,))),

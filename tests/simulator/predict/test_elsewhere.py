@@ -5,8 +5,8 @@ import pytest
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.predict.elsewhere import forecast_elsewhere
 from simulator.predict.forecast import forecast
+from simulator.predict.preset import forecast_elsewhere
 from simulator.strategies import registry as strategies
 from traces.documents.curves import Curve
 from traces.errors import SchedcastError

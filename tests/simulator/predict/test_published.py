@@ -8,9 +8,9 @@ import pytest
 from simulator.engine.costs.cost import Z_90
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.predict.discrepancy import published, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import forecast_many, prediction
 from simulator.predict.preset import preset_costs
-from simulator.predict.published import published, speedup_accuracy, step_accuracy
 from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
 from traces.documents.verdict import verdict

@@ -4,8 +4,8 @@ import pytest
 
 from simulator.engine.costs.model import CostModel
 from simulator.plan.dependencies import Dependencies
-from simulator.predict import rounds
-from simulator.predict.rounds import mean_and_error, steps_in_rounds
+from simulator.predict import intervals
+from simulator.predict.intervals import mean_and_error, steps_in_rounds
 from tests.support.tiny import build, chain, cpu, task
 
 #: a and b run side by side, c waits for both, and the next step for c.
@@ -44,7 +44,7 @@ def test_lanes_that_do_not_wait_for_each_other_need_no_rounds():
 
 
 def test_many_samplings_are_thinned_out_evenly(monkeypatch):
-    monkeypatch.setattr(rounds, "MOST", 2)
+    monkeypatch.setattr(intervals, "MOST_SAMPLINGS", 2)
     assert simulated(*build(*JOINED), {"c": {number: 1.0 + number for number in range(4)}}) == [2.0, 4.0]
 
 

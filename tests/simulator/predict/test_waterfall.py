@@ -12,9 +12,8 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.forecast import Forecast, forecast_many, prediction
-from simulator.predict.parts import OnPath, StepParts
 from simulator.predict.preset import preset_costs
-from simulator.predict.waterfall import measured_waterfall, waterfall
+from simulator.predict.waterfall import OnPath, StepParts, measured_waterfall, waterfall
 from simulator.strategies import registry
 from tests.support.parts import parts_of
 from tests.support.random_plans import MACHINES, plans

@@ -7,7 +7,7 @@ import pytest
 from simulator.replay.build import load_replay
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.diagnosis import Part, diagnose
-from simulator.replay.replay import Replay, Step, simulate_replay
+from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import host, launched, random_recording, recording
@@ -23,7 +23,7 @@ def parts(replay: Replay, timeline=None) -> dict[str, float]:
 
 def one_step(*tasks) -> Replay:
     names = [task.name for item in tasks for task in (item if isinstance(item, list) else [item]) if task.device != "host"]
-    return recording(*tasks, steps=(Step("step", names[0], names[-1], 1.0),))
+    return recording(*tasks, steps=(RecordedStep("step", names[0], names[-1], 1.0),))
 
 
 def test_a_device_that_waits_for_launches_waits_for_the_host():
@@ -91,14 +91,14 @@ def test_work_outside_the_steps_does_not_count():
         host("python", 9.0, label="gap"),
         launched("c", 5.0),
         launched("d", 5.0),
-        steps=(Step("step", "a", "b", 3.0),),
+        steps=(RecordedStep("step", "a", "b", 3.0),),
     )
     assert parts(replay) == {"compute": 2.0, "copies": 1.0}
 
 
 def test_steps_that_were_issued_out_of_order_have_no_negative_length():
     """In a damaged recording, a kernel of the second step may come before the last of the first."""
-    steps = (Step("first", "a", "c", 3.0), Step("second", "b", "b", 1.0))
+    steps = (RecordedStep("first", "a", "c", 3.0), RecordedStep("second", "b", "b", 1.0))
     replay = recording(*(launched(name, 1.0) for name in "abc"), steps=steps)
     times = times_of(simulate_replay(replay))
     assert boundaries(replay.plan, steps, times) == [1.0, 4.0, 4.0]

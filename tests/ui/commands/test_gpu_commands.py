@@ -30,7 +30,7 @@ def gpu(monkeypatch, tmp_path, measured):
     """A simulated GPU behind `--device cuda`, with a data folder whose profile has the machine's figures but no costs."""
     monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "data"))
     measured.model_copy(update={"costs": {}}).save(default_path(measured.identity.name))
-    quick = partial(GpuTestbed, effort=QUICK, anchor_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
+    quick = partial(GpuTestbed, effort=QUICK, reference_edge=32, transfer_sizes=(4096, 65536, 1 << 20))
     monkeypatch.setattr("calibrate.cuda.testbed.GpuTestbed", quick)
     with hard_gpu() as simulated:
         monkeypatch.setattr("executors.cuda.torch_driver.gpu", lambda index: simulated)

@@ -11,9 +11,9 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import Outcome
 from simulator.machine.presets import machine_names
 from simulator.model.job import Job
-from simulator.papers import claims, fusion, turbodl
+from simulator.papers import fusion, turbodl
 from simulator.papers import registry as reproduce
-from simulator.papers.predicting import BASELINE, Step, Steps
+from simulator.papers.predicting import BASELINE, PredictedStep, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
@@ -26,14 +26,14 @@ from ui.present import reproductions as reproduction_tables
 from ui.present import reproductions_page as reproduction_report
 from ui.service import jobs
 
-SMALL = fusion.Scope(
+SMALL = fusion.FusionScope(
     phases=("lenet5", 8),
     transformer=("lenet5", 8, (32,)),
     sweeps=(("lenet5", (1, 8, 64)), ("no_such_net", (1,))),
     same_batch=8,
     optimizers=("sgd", "adam"),
 )
-TURBO = turbodl.Scope(
+TURBO = turbodl.TurbodlScope(
     networks=(("lenet5", 64), ("no_such_net", 32)),
     by_batch=("lenet5", (8, 16)),
     depths=(("lenet5", 4), ("resnet18", 1)),
@@ -89,7 +89,7 @@ def test_a_damaged_file_is_refused_with_one_line(monkeypatch, tmp_path, old, new
     (tmp_path / "broken.json").write_text(text.replace(old, new, 1))
     monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     with pytest.raises(UnusableFileError) as raised:
-        reproduce.get.__wrapped__("broken").scope(fusion.Scope)
+        reproduce.get.__wrapped__("broken").scope(fusion.FusionScope)
     assert fault in str(raised.value)
     assert str(raised.value).endswith("; install schedcast again")
     assert "\n" not in str(raised.value)
@@ -163,12 +163,12 @@ RISING, FALLING = [(1, 1.1), (2, 1.2), (3, 1.3)], [(1, 1.3), (2, 1.2), (3, 1.1)]
     ],
 )
 def test_rank_correlation(x, y, expected):
-    correlation = claims.rank_correlation(x, y)
+    correlation = reproduce.rank_correlation(x, y)
     assert correlation == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_trend_within_what_counts_as_equal_is_none():
-    rises, falls = (claims.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
+    rises, falls = (reproduce.Claim(name="n", claim="c", reason="r", said="w", sign=sign) for sign in (1, -1))
     assert rises.trend([(1, 1.0), (2, 1.004), (3, 1.008)]).holds is False
     assert rises.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is True
     assert falls.trend([(1, 1.0), (2, 1.04), (3, 1.08)]).holds is False
@@ -176,7 +176,7 @@ def test_a_trend_within_what_counts_as_equal_is_none():
 
 
 def test_a_claim_about_each_case():
-    claim = claims.Claim(
+    claim = reproduce.Claim(
         name="n", claim="c", reason="r", undecided="none", said="{case} {0:.1f} and {1:.1f}", summary="{right} of {count}: {cases}",
         figures=("small", "large"), order=("small", "large"), margin=0.1, within=((1.0, None), (None, 2.0)), tolerance=0.1, rounding=0.05,
     )  # fmt: skip
@@ -267,11 +267,11 @@ def test_predicted_phases_add_up(paper):
 def test_what_the_gains_owe_to_launches(paper):
     usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
     job = fusion.job("lenet5", 8)
-    steps = [each.of(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
+    steps = [each.predict(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
     assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
     rows = paper.table("origins").rows
     assert [row.labels["schedule"] for row in rows] == list(fusion.CALLED.values())[1:]
-    expected = free.of(job, [])[BASELINE].step_s / steps[1]
+    expected = free.predict(job, [])[BASELINE].step_s / steps[1]
     assert rows[0].predicted("speed-up, free launches") == pytest.approx(expected)
 
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
 
 
 def test_a_step_beyond_the_cards_memory_is_reported():
-    large = Step(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
+    large = PredictedStep(1.0, (0.9, 1.1), 20_000_000_000, 12_884_901_888, {}, 1, 0.0)
     assert large.status == "does not fit: needs 18.6 GiB of 12 GiB"
     assert replace(large, peak_bytes=12_884_901_888).status == OK
 
@@ -295,12 +295,12 @@ def test_a_step_is_predicted_once():
     told = []
     steps = Steps("titan-xp", told.append)
     job = Job("lenet5", 8, optimizer="adam", form="for")
-    first = steps.of(job, ["forward-fusion"])
+    first = steps.predict(job, ["forward-fusion"])
     assert list(first) == [BASELINE, "forward-fusion"]
-    assert steps.of(replace(job), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
+    assert steps.predict(replace(job), ["forward-fusion"])["forward-fusion"] is first["forward-fusion"]
     assert told == ["lenet5-b8"] * 2
     assert steps.shares.guessed == pytest.approx(1.0)
-    assert steps.of(job, ["no-such-strategy"])["no-such-strategy"].code is Code.NAME
+    assert steps.predict(job, ["no-such-strategy"])["no-such-strategy"].code is Code.NAME
 
 
 def test_progress_counts_every_prediction(small):
@@ -327,14 +327,14 @@ class FakeSteps(Steps):
     def without_launches(self):
         return self
 
-    def of(self, job, strategies):
+    def predict(self, job, strategies):
         self._progress(job.label)
         if job.model == "no_such_net":
             return {text: Refusal(Code.NAME, "unknown model") for text in (BASELINE, *strategies)}
         slow = 0.4 if self.machine_name == "k20" else 0.0
         stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
         return {
-            text: Step(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25)
+            text: PredictedStep(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25)
             for text in dict.fromkeys((BASELINE, *strategies))
         }
 

@@ -15,10 +15,8 @@ from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.replay import Replay
 from simulator.replay.whatif import registry as whatif
 from simulator.replay.whatif.edit import device_work
-from simulator.replay.whatif.kernel_classes import kernel_classes
-from simulator.replay.whatif.marked import changes, marked
-from simulator.replay.whatif.replayed import Answer, Replayed, ask, one_step, ranked, replayed
-from simulator.replay.whatif.search import kernel_matches
+from simulator.replay.whatif.matching import kernel_classes, kernel_matches
+from simulator.replay.whatif.replayed import Answer, Replayed, ask, changes, marked, one_step, ranked, replayed
 from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces

@@ -11,10 +11,9 @@ import pytest
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.predict.search.cache import Cache
 from simulator.predict.search.evaluation import evaluate, evaluate_packed
 from simulator.predict.search.ranking import rank
-from simulator.predict.search.search import candidates, search
+from simulator.predict.search.search import Cache, candidates, search
 from simulator.predict.search.setup import CapturedJob, GraphMissingError, Setup, measured_job
 from simulator.predict.search.workers import workers
 from simulator.strategies import registry as strategies

@@ -11,11 +11,11 @@ import pytest
 from simulator.replay.diff import pairs
 from simulator.replay.diff.diff import fair_shares
 from simulator.replay.diff.hybrid import Hybrid
-from simulator.replay.diff.of_replay import run_of_replay
 from simulator.replay.diff.pairs import aligned, pair, refined
+from simulator.replay.diff.run import run_of_replay
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import device_work, with_duration, with_tasks, without
-from simulator.replay.whatif.ladder import changed_step_s
+from simulator.replay.whatif.ranking import changed_step_s
 from simulator.replay.whatif.replayed import Replayed
 from tests.support.small_replays import random_recording
 

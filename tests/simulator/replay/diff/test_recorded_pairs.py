@@ -5,10 +5,9 @@ from math import fsum
 
 import pytest
 
-from simulator.predict.parts import COMMUNICATION
+from simulator.predict.waterfall import COMMUNICATION
 from simulator.replay.diff.diff import NOT_REPLAYED, difference
-from simulator.replay.diff.of_replay import run_of_replay
-from simulator.replay.diff.run import KERNELS, PYTHON
+from simulator.replay.diff.run import KERNELS, PYTHON, run_of_replay
 from simulator.replay.diff.traces import compare_traces
 from simulator.replay.nodes import GAP, short_name
 from simulator.replay.replay import simulate_replay

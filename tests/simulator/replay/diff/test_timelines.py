@@ -6,10 +6,8 @@ import pytest
 
 from simulator.predict.waterfall import UNEXPLAINED, WAITING
 from simulator.replay.diff.diff import difference
-from simulator.replay.diff.of_timeline import run_of_timeline
 from simulator.replay.diff.run import ORDER
-from simulator.replay.diff.traces import compare_timelines
-from simulator.replay.diff.validated import compare_validated
+from simulator.replay.diff.traces import compare_timelines, compare_validated, run_of_timeline
 from tests.support.page_samples import result, skipped
 from traces.documents.comparison import Change, Comparison
 from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline

@@ -5,7 +5,7 @@ from math import fsum
 
 import pytest
 
-from simulator.predict.parts import LAUNCHES
+from simulator.predict.waterfall import LAUNCHES
 from simulator.replay.diff.diff import NOT_REPLAYED
 from simulator.replay.diff.run import KERNELS, ORDER, PYTHON, SYNCHRONIZATION
 from simulator.replay.diff.traces import compare_traces

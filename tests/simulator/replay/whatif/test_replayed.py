@@ -6,10 +6,9 @@ import pytest
 
 from simulator.plan.bodies.recorded import Recorded
 from simulator.replay.diagnosis import Part, PartTime, diagnose
-from simulator.replay.whatif.kernel_classes import class_of, kernel_classes
-from simulator.replay.whatif.ladder import changed_step_s, ladder, no_gain_reason
-from simulator.replay.whatif.matching import matching
-from simulator.replay.whatif.phases import optimizer_of
+from simulator.replay.whatif.edit import optimizer_of
+from simulator.replay.whatif.matching import class_of, kernel_classes, matching
+from simulator.replay.whatif.ranking import changed_step_s, no_gain_reason, rank_changes
 from simulator.replay.whatif.replayed import MOST_RULES, ask, one_step, ranked, replayed
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel, recording
@@ -124,7 +123,9 @@ def test_the_ladder_ranks_every_change_by_its_gain(replayed_trace):
 
 def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     ticks = count()
-    short = ladder(replayed_trace.replay, 1e-3, diagnose(replayed_trace.replay, replayed_trace.simulated), 3.0, lambda: float(next(ticks)))
+    short = rank_changes(
+        replayed_trace.replay, 1e-3, diagnose(replayed_trace.replay, replayed_trace.simulated), 3.0, lambda: float(next(ticks))
+    )
     assert len(short.rows) == 3
     assert short.bounds == ()
     assert short.left_out[-3:] == ("host free", "network free", "optimizer=free")

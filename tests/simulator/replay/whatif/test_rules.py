@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.replay.replay import Step, simulated_times
+from simulator.replay.replay import RecordedStep, simulated_times
 from simulator.replay.whatif import optimizer
 from simulator.replay.whatif.registry import apply_rules, parse, rules
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
@@ -27,7 +27,9 @@ def whole_seconds(monkeypatch):
     monkeypatch.setattr(optimizer, "LEAST_KERNEL_S", 0.5)
 
 
-PLAIN = recording(launched("gemm", 4.0), launched("relu", 2.0), launched("gemm2", 4.0), steps=(Step("step 0", "gemm", "gemm2", 11.0),))
+PLAIN = recording(
+    launched("gemm", 4.0), launched("relu", 2.0), launched("gemm2", 4.0), steps=(RecordedStep("step 0", "gemm", "gemm2", 11.0),)
+)
 
 
 def test_without_rules_nothing_changes():
@@ -120,10 +122,10 @@ def test_a_launch_of_several_kernels_stays_while_one_of_them_does():
 
 
 def test_steps_end_with_what_is_left_of_them():
-    steps = (Step("s0", "a", "b", 2.0), Step("s1", "c", "d", 2.0), Step("s2", "e", "e", 1.0))
+    steps = (RecordedStep("s0", "a", "b", 2.0), RecordedStep("s1", "c", "d", 2.0), RecordedStep("s2", "e", "e", 1.0))
     replay = recording(*(launched(name, 1.0) for name in "abcde"), steps=steps)
     edited = apply_rules(replay, ["remove:a|d|e"])[0]
-    assert edited.steps == (Step("s0", "b", "b", 2.0), Step("s1", "c", "c", 2.0))
+    assert edited.steps == (RecordedStep("s0", "b", "b", 2.0), RecordedStep("s1", "c", "c", 2.0))
 
 
 def test_a_faster_network_shortens_collectives_alone():
@@ -143,7 +145,7 @@ def for_loop(layer="Optimizer.step#Adam.step"):
     for number, called in enumerate(("mul", "add", "div") * 2):
         more = {"called": f"elementwise_kernel<{called}>", "phase": "update", "layer": layer}
         update += [host(f"gap{number}", 0.5, label="gap"), *launched(f"u{number}", 1.0, **more)]
-    return recording(*work, update, host("end", 0.25, after="u5"), steps=(Step("s0", "f", "u5", 18.0),))
+    return recording(*work, update, host("end", 0.25, after="u5"), steps=(RecordedStep("s0", "f", "u5", 18.0),))
 
 
 def test_merged_updates_move_the_same_bytes_in_fewer_kernels(whole_seconds, monkeypatch):
@@ -251,7 +253,7 @@ def test_backward_fusion_updates_behind_each_gradient():
         ("u2 fused", 18.0, 19.0),
         ("end", 19.0, 19.25),
     ]
-    assert edited.steps == (Step("s0", "f", "u2 fused", 18.0),)
+    assert edited.steps == (RecordedStep("s0", "f", "u2 fused", 18.0),)
     assert "in 2 pieces" in assumed[0]
 
 
@@ -300,7 +302,7 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
         launched("a1", 1.0),
         launched("b1", 1.0, thread=1, after="a1"),
         launched("c1", 1.0, stream=8, after="b1"),
-        steps=(Step("s0", "a0", "b0", 6.0), Step("s1", "a1", "c1", 3.0)),
+        steps=(RecordedStep("s0", "a0", "b0", 6.0), RecordedStep("s1", "a1", "c1", 3.0)),
     )
     edited, assumed = apply_rules(replay, ["cuda-graph"])
     assert rows(edited) == [

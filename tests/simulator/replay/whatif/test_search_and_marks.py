@@ -3,9 +3,9 @@
 import pytest
 
 from simulator.replay.replay import simulate_replay
-from simulator.replay.whatif.marked import LONGER, NEW, REMOVED, SHORTER, changes, marked
+from simulator.replay.whatif.matching import kernel_matches
 from simulator.replay.whatif.registry import apply_rules
-from simulator.replay.whatif.search import kernel_matches
+from simulator.replay.whatif.replayed import LONGER, NEW, REMOVED, SHORTER, changes, marked
 from tests.support.small_replays import kernel, launched, recording
 from traces.errors import SchedcastError
 

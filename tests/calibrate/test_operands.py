@@ -1,15 +1,30 @@
-"""Ops that index by tensors run in plans, and alone with made-up operands, whose indices are in range."""
+"""Ops that index by tensors run in plans, and alone with made-up operands, whose indices are in range; and samples of a cost key."""
 
 import pytest
 import torch
 
 from calibrate.cpu.sampler import Sampler
 from calibrate.numerics import Expected, compare
+from calibrate.samples import MOST_RELATIVE, Samples
 from simulator.model.job import Job
 from tests.support import indexing_models
 from tests.support.applicable import default_plans
 from tests.support.jobs import planned
+from tests.support.tiny import task
 from traces.errors import SchedcastError
+
+
+def test_a_sample_is_relative_to_the_median_of_those_that_count():
+    """A pair counts with both its times; number 0 belongs to the warm-up."""
+    samples = Samples(task("a").task, cold_s=[9.0, 2.0, 3.0, 4.0], warm_s=[9.0, 2.0, 1.0, 2.0], numbers=[0, 1, 2, 5])
+    assert samples.relative(frozenset({1, 2, 5})) == {1: 1.0, 2: 1.0, 5: 1.5}
+    assert samples.relative(frozenset({7})) == {}
+
+
+def test_a_sample_during_which_another_thread_took_the_core_is_limited():
+    samples = Samples(task("a").task, cold_s=[1.0, 1.0, 50.0], warm_s=[1.0, 1.0, 1.0], numbers=[1, 2, 3])
+    assert samples.relative(frozenset({1, 2, 3}))[3] == pytest.approx(MOST_RELATIVE)
+
 
 MODELS = [name for name, make in vars(indexing_models).items() if callable(make) and name not in ("Net", "_made")]
 

@@ -10,7 +10,7 @@ from simulator.replay.compare import boundaries, counted_steps
 from simulator.replay.diagnosis import Part, PartTime
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.whatif.edit import device_work
-from simulator.replay.whatif.kernel_classes import kernel_classes
+from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, rules
 from traces import units
 from traces.documents.replay_result import RuleAnswer
@@ -18,8 +18,8 @@ from traces.errors import SchedcastError
 from traces.garbage import gc_paused
 
 
-class LadderRule(NamedTuple):
-    """A rule that the ladder tries, what it means, and a short name if the rule is a long one."""
+class TriedRule(NamedTuple):
+    """A rule that the ranking tries, what it means, and a short name if the rule is a long one."""
 
     rule: str
     about: str
@@ -28,8 +28,8 @@ class LadderRule(NamedTuple):
 
 #: Classes of kernels that are tried at most, if they take at least this share of the kernels' time.
 CLASSES, LEAST_CLASS_SHARE = 4, 0.03
-#: Seconds that a ladder may take; changes that are left then are named without an answer.
-LADDER_S = 20.0
+#: Seconds that a ranking may take; changes that are left then are named without an answer.
+RANKING_S = 20.0
 #: A change of the step time below this share is none.
 NO_GAIN = 1e-3
 #: The device waits for the host if it does so for at least this share of the step.
@@ -37,7 +37,7 @@ HOST_BOUND = 0.05
 
 
 @dataclass(frozen=True)
-class Ladder:
+class RankedChanges:
     """`rows`: the changes, the largest gain first, then those that do not apply with the reason. `bounds`: likewise.
 
     `left_out`: the rules that there was no time for.
@@ -48,29 +48,29 @@ class Ladder:
     left_out: tuple[str, ...]
 
 
-def ladder(
-    replay: Replay, step_s: float, diagnosis: Sequence[PartTime], seconds: float = LADDER_S, clock: Callable[[], float] = time.monotonic
-) -> Ladder:
+def rank_changes(
+    replay: Replay, step_s: float, diagnosis: Sequence[PartTime], seconds: float = RANKING_S, clock: Callable[[], float] = time.monotonic
+) -> RankedChanges:
     """Answer every change that may apply to `replay`, whose step takes `step_s`, in `seconds` by `clock`."""
-    begin = clock()
+    start = clock()
     left_out: list[str] = []
 
-    def answers(changes: Iterable[LadderRule]) -> tuple[RuleAnswer, ...]:
+    def answers(changes: Iterable[TriedRule]) -> tuple[RuleAnswer, ...]:
         rows = []
         for change in changes:
-            if clock() - begin > seconds:
+            if clock() - start > seconds:
                 left_out.append(change.rule)
             else:
                 rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, row.step_s)))
 
     with gc_paused():
-        tried = [LadderRule(*each) for rule in rules() for each in rule.tried.items()]
-        bounds = [LadderRule(*each) for rule in rules() for each in rule.bounds.items()]
-        return Ladder(answers((*_kernel_changes(replay), *tried)), answers(bounds), tuple(left_out))
+        tried = [TriedRule(*each) for rule in rules() for each in rule.tried.items()]
+        bounds = [TriedRule(*each) for rule in rules() for each in rule.bounds.items()]
+        return RankedChanges(answers((*_kernel_changes(replay), *tried)), answers(bounds), tuple(left_out))
 
 
-def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:
+def _kernel_changes(replay: Replay) -> Iterator[TriedRule]:
     """Yield the changes of the largest classes of kernels, and of the priority of communication."""
     work = device_work(replay)
     classes = kernel_classes(work)
@@ -78,9 +78,9 @@ def _kernel_changes(replay: Replay) -> Iterator[LadderRule]:
     for each in classes[:CLASSES]:
         if each.seconds >= LEAST_CLASS_SHARE * total_s > 0:
             share = units.percent(each.seconds / total_s, signed=False)
-            yield LadderRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
+            yield TriedRule(f"kernel:/{each.pattern}/ 2x faster", f"{share} of the kernels' time", f"{each.name} 2x faster")
     if any(task.phase == COLLECTIVE and "nccl" in task.body.name.lower() for task in work):
-        yield LadderRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
+        yield TriedRule("priority:/(?i:nccl)/=-1", "streams of collectives before others", "collectives first")
 
 
 def answer_rule(replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "", label: str = "") -> RuleAnswer:
