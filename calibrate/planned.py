@@ -13,9 +13,8 @@ from calibrate.testbed import Progress, Testbed
 from executors.run import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable
-from simulator.engine.memory.needs import excess_bytes, memory_needs
-from simulator.engine.memory.over_time import carried_bytes
-from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.contents import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.over_time import carried_bytes, excess_bytes, memory_needs
 from simulator.engine.simulation import GRAPH
 from simulator.machine.machine import Machine, Memory
 from simulator.model.job import Job

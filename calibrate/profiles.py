@@ -9,9 +9,8 @@ from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine
-from simulator.machine.presets import THIS_CPU
+from simulator.machine.presets import THIS_CPU, THIS_GPU, gpu_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.machine.this_gpu import THIS_GPU, gpu_machine
 from simulator.model.job import DEFAULT, Job
 from simulator.predict.preset import dense_precision, preset_costs
 from traces.documents.profile import Identity, Profile, slug

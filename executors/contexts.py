@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
 from executors.kernels.lowering.dropout import draw_seed, drop, mask, run_seeded
-from simulator.plan.bodies.random_draws import is_random
+from simulator.plan.bodies.opcall import is_random
 from traces.errors import SchedcastError
 
 #: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from simulator.engine.memory.kinds import with_memory
+from simulator.engine.memory.contents import with_memory
 from simulator.engine.memory.over_time import memory_over_time
 from simulator.engine.segments import one_after_another
 from simulator.plan.plan import Plan

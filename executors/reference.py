@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from executors.binding import Forms
 from executors.contexts import BatchNormParts, DeterministicDraws, MathAttentionForDropout
 from executors.kernels.update import torch_optimizer
-from simulator.model.batch import mapped
+from simulator.model.built import mapped
 from simulator.plan.bodies.update import rate_at
 from simulator.strategies.pipeline.staleness import Staleness
 from traces.errors import SchedcastError
@@ -21,7 +21,7 @@ from traces.errors import SchedcastError
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
     """Split a batch into `count` equal micro-batches along dimension 0.
 
-    `batch`: as in `simulator.model.batch`. Anything but a tensor is repeated in every micro-batch, and so are the tensors of `whole`,
+    `batch`: as in `simulator.model.built`. Anything but a tensor is repeated in every micro-batch, and so are the tensors of `whole`,
     which have no batch dimension. Raises SchedcastError if the batch does not divide.
     """
 

@@ -9,7 +9,7 @@ from executors.kernels.update import initial_state
 from simulator.model.built import Built
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
-from simulator.model.ops.content import tensor_of
+from simulator.model.ops.aten_json import tensor_of
 from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER

@@ -6,8 +6,7 @@ from executors.binding import same_strides, with_strides
 from executors.kernels.update import initial_state, state_dict
 from executors.run import Backend
 from executors.tensors import job_tensors, module_tensors
-from simulator.model.batch import arguments
-from simulator.model.built import Built
+from simulator.model.built import Built, arguments
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 

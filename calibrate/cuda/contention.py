@@ -18,7 +18,7 @@ from simulator.engine.co_runs import modelled_slow_downs
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from traces.documents.profile import Contention, CoRun, Profile
 
 

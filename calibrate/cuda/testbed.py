@@ -26,7 +26,7 @@ from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from simulator.model.built import Built
 from simulator.model.job import DEFAULT, Job
 from simulator.model.user_code import brief, training_step

@@ -20,7 +20,7 @@ from calibrate.cpu.sampler import ROUNDS
 from executors.distributed.backend import DistributedBackend
 from executors.measured import Measured
 from executors.run import Executable
-from simulator.engine.collectives.laws import SEND
+from simulator.engine.collectives.rounds import SEND
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan

@@ -14,8 +14,7 @@ from executors.cuda.driver import GpuFacts
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
-from simulator.machine.presets import one_gpu
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine, one_gpu
 from simulator.model.job import Job
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan

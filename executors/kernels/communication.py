@@ -23,10 +23,9 @@ from executors.errors import PeerLostError, first_sentence
 from simulator.engine.collectives.local import ProcessGroup
 from simulator.engine.collectives.rounds import SERVER
 from simulator.engine.collectives.tasks import chunks
-from simulator.plan.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
-from simulator.plan.bodies.message import Message
+from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective, Message
 from simulator.plan.task import Operand, Task
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 from traces.errors import SchedcastError
 
 #: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.

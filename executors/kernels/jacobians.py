@@ -15,10 +15,10 @@ from executors.binding import Binding, Instance
 from executors.kernels import scan_kernels
 from executors.kernels.sparse import compile_product, on_device, to_full
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
-from simulator.model.ops.recurrent.scan_order import order
-from simulator.model.ops.recurrent.steps import gru_factors
+from simulator.model.ops.recurrent_steps import gru_factors
+from simulator.model.ops.scan_order import order
 from simulator.plan.bodies.csr.rules import AveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
-from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
+from simulator.plan.bodies.scan import GruSteps, RnnSteps
 from simulator.plan.task import Task
 
 

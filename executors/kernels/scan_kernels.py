@@ -1,7 +1,7 @@
 """Launches the hand-written CUDA kernels of scans, each compiled for one width and dtype when a task that uses it is compiled.
 
 `scan_level.cu` runs a whole level in one launch, `jacobian_values.cu` computes the Jacobians of all steps of a recurrent layer in one.
-They are used on CUDA for float32 and float64 up to `simulator.plan.bodies.scan_level.FUSED_WIDTH` units. Otherwise PyTorch's batched
+They are used on CUDA for float32 and float64 up to `simulator.plan.bodies.scan.FUSED_WIDTH` units. Otherwise PyTorch's batched
 products compute the same results; tests compare the two.
 """
 
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from executors.binding import Binding
 from executors.kernels import nvrtc
-from simulator.plan.bodies.jacobian_rules import RnnSteps, Rule
-from simulator.plan.bodies.scan_level import FUSED_WIDTH
+from simulator.plan.bodies.scan import FUSED_WIDTH, RnnSteps, Rule
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
 

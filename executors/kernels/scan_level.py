@@ -11,8 +11,8 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels import scan_kernels
-from simulator.model.ops.recurrent.scan_order import order, prefix_order
-from simulator.plan.bodies.scan_level import ScanLevel
+from simulator.model.ops.scan_order import order, prefix_order
+from simulator.plan.bodies.scan import ScanLevel
 from simulator.plan.task import Task
 
 

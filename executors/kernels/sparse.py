@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simulator.plan.bodies.csr.pattern import Pattern, pointers
+from simulator.plan.bodies.csr.patterns import Pattern, pointers
 from simulator.plan.bodies.csr.product import ProductPattern, Recipe
-from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct
+from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct
 
 _cache: WeakValueDictionary[tuple[int, torch.device], Tensor] = WeakValueDictionary()
 

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simpy import Event
 
 from simulator.engine.clock import Allocator, Clock, Signal, Timer
-from simulator.engine.collectives.laws import measured_times, message_times
-from simulator.engine.collectives.rounds import rounds
+from simulator.engine.collectives.rounds import measured_times, message_times, rounds
 from simulator.machine.machine import HOST, Link, Machine
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from traces.errors import SchedcastError
 
 if TYPE_CHECKING:

@@ -8,25 +8,20 @@ import time
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from simulator.engine.capacity import Capacity
+from simulator.engine.capacity import Capacity, sharing_lanes
 from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import Cost
-from simulator.engine.critical_path import critical_path
 from simulator.engine.hosts import EagerHost, GraphHost, IssueTimes, Streams, recorded_tasks
 from simulator.engine.kernels import Pool
 from simulator.engine.lanes import Lane
 from simulator.engine.links import Links
-from simulator.engine.long_run import LongRun, long_run
-from simulator.engine.memory.over_time import memory_over_time, peaks
-from simulator.engine.memory.workspaces import workspace_bytes
+from simulator.engine.memory.over_time import memory_over_time, peaks, workspace_bytes
 from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
-from simulator.engine.sharing import sharing_lanes
 from simulator.engine.sms import Sms
-from simulator.engine.steady import FixedIterations, SteadyState
-from simulator.engine.summary import summarise
-from simulator.engine.unroll import Unrolled
-from simulator.engine.world import World
+from simulator.engine.steady import FixedIterations, LongRun, SteadyState, long_run
+from simulator.engine.summary import critical_path, summarise
+from simulator.engine.world import Unrolled, World
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan

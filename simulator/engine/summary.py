@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulator.engine.world import World
+from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, TRANSFER
-from traces.documents.timeline import DeviceUse, Span, busy_seconds
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, busy_seconds
 
 _MOVING = (TRANSFER, COLLECTIVE)
 
@@ -43,3 +45,45 @@ def summarise(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], 
     uses = tuple(DeviceUse(d, busy[d] / length if length else 0.0, peak_bytes.get(d, 0)) for d in plan.devices)
     bubble = 1.0 - sum(busy.values()) / (len(busy) * length) if length else 0.0
     return Summary(uses, bubble, max(exposed, default=0.0) / steps)
+
+
+# The critical path of a window: from its last end back through what each task waited for, with the reason it did not start earlier.
+# The host has a span of its own, from the moment it last had to wait to the launch that a task waited for.
+
+
+#: By the codes of `engine.world`.
+CAUSES = tuple(Cause)
+
+
+def critical_path(
+    world: World, dependencies: Dependencies, last: int, begin_s: float, hosts: Sequence[str] | None = None
+) -> tuple[CriticalSpan, ...]:
+    """The path to execution `last`, in order of time, back to what was running at `begin_s`.
+
+    `hosts`: by task index, the name of the host lane that issues the task; None if launches are not modeled.
+    """
+    path: list[CriticalSpan] = []
+    tasks, size = world.program.tasks, world.program.size
+    number, until = last, world.end_s[last]
+    while number >= 0 and until > begin_s:
+        task = tasks[number % size]
+        start, waited_for = world.start_s[number], world.waited_for[number]
+        cause = CAUSES[world.cause[number]]
+        if cause is Cause.LANE and _kinds(world, dependencies, number, waited_for):
+            cause = Cause.DEPENDENCY  # it would not have started earlier on another lane
+        if cause is Cause.DEPENDENCY and "message" in _kinds(world, dependencies, number, waited_for):
+            cause = Cause.LINK  # it waited for its turn, not for data
+        path.append(CriticalSpan(task.name, start, min(until, world.end_s[number]), cause, task.phase, task.layer))
+        if cause is Cause.LAUNCH and hosts is not None and start > begin_s:
+            host_start, host_cause = (world.end_s[waited_for], Cause.LANE) if waited_for >= 0 else (0.0, Cause.START)
+            path.append(CriticalSpan(hosts[number % size], host_start, start, host_cause, "host"))
+        number, until = waited_for, start
+    return tuple(reversed(path))
+
+
+def _kinds(world: World, dependencies: Dependencies, number: int, on: int) -> list[str]:
+    """The kinds of the dependencies of execution `number` on execution `on`; empty if it has none."""
+    size = world.program.size
+    period, index = divmod(number, size)
+    edges = dependencies.edges(period, world.program.iterations)[index]
+    return [edge.kind for edge in edges if (period - edge.delta) * size + edge.index == on]

@@ -24,9 +24,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory
+from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, split
 from simulator.machine.measured_gpu import with_measured
-from simulator.machine.partitions import split
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
 from traces.errors import SchedcastError, UnknownNameError
@@ -257,3 +256,47 @@ def _sources(entry: MachineEntry) -> dict[str, str]:
             numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}
             sources |= {f"{prefix}{name}": data().sources[item[1]] for name, item in numbers.items() if isinstance(item, tuple) and item[1]}
     return sources
+
+
+# A calibrated GPU as a machine, whole or split into partitions that work as separate devices.
+
+
+THIS_GPU = "this-gpu"
+DEVICE = "cuda:0"
+
+
+def gpu_machine(profile: "Profile", partitions: int = 1, name: str = THIS_GPU) -> Machine:
+    """The profile's GPU as the device `cuda:0`, or split into `cuda:0/0`, `cuda:0/1`, ..., which share its memory and one host lane.
+
+    Figures that the profile lacks are taken from the preset of the same product. Raises SchedcastError with the missing figures if there is
+    no such preset, and if the GPU has too few SMs for the partitions.
+    """
+    whole = replace(with_measured(one_gpu(profile.identity.gpu, profile.identity.sms) or _without_preset(profile), profile), name=name)
+    return whole if partitions == 1 else split(whole, partitions, profile)
+
+
+def _without_preset(profile: "Profile") -> Machine:
+    """A GPU without a preset: the profile must have its figures; those of the host are general assumptions."""
+    identity = profile.identity
+    needed = {
+        "the number of SMs": identity.sms,
+        "the peak FLOP/s in fp32": profile.peak_flops.get("fp32"),
+        "the size of its memory": profile.memory_bytes,
+        "the memory's bandwidth": profile.bandwidth_bytes_per_s,
+        "the size of its cache": profile.cache_bytes,
+        "the number of priority levels": profile.priority_levels,
+    }
+    missing = [what for what, figure in needed.items() if not figure]
+    if missing:
+        raise SchedcastError(
+            f"the profile of {identity.gpu or identity.name} lacks {', '.join(missing)}, and this GPU has no preset; calibrate it again"
+        )
+    figures, sources = host_figures()
+    memory = f"memory of {DEVICE}"
+    return Machine(
+        identity.gpu,
+        (Device(DEVICE, "gpu", identity.sms, {}, memory),),
+        (Memory(memory, profile.memory_bytes, profile.bandwidth_bytes_per_s, profile.cache_bytes),),
+        (HostLane(f"host of {DEVICE}", (DEVICE,), **figures),),
+        sources={**sources, "saturation_share": "assumed: 30 % of the SMs saturate the memory"},
+    )

@@ -1,16 +1,76 @@
 """The result of a model factory, in one form for all factories."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
-from simulator.model.batch import mapped, tensors_of
 from simulator.model.default_loss import unfit_loss
 from simulator.model.ops.autocast import autocast
 from traces.errors import SchedcastError
+
+# Batches as users write them: a tensor, or a tuple, list, mapping or dataclass of batches; anything else in them is not a tensor.
+
+
+def arguments(module: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the keyword arguments with which a module is called on the inputs of a factory.
+
+    A mapping holds keyword arguments if the module's forward has these names, a tuple or list positional ones if it takes as many.
+    Otherwise, as with any other object, the inputs are the one argument.
+    """
+    if isinstance(inputs, Mapping) and _accepts(module, **inputs):
+        return (), dict(inputs)
+    if isinstance(inputs, tuple | list) and (_accepts(module, *inputs) or not _accepts(module, inputs)):
+        return tuple(inputs), {}
+    return (inputs,), {}
+
+
+def _accepts(module: torch.nn.Module, *positional: Any, **keywords: Any) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*positional, **keywords)
+    except (TypeError, ValueError):  # ValueError: it has no signature
+        return False
+    return True
+
+
+def tensors_of(batch: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of a batch with its place, such as `NAME.mask.0`."""
+    if isinstance(batch, torch.Tensor):
+        yield name, batch
+    for key, item in _items(batch):
+        yield from tensors_of(item, f"{name}.{key}")
+
+
+def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch of the same form with every tensor converted."""
+    if isinstance(batch, torch.Tensor):
+        return convert(batch)
+    items = {key: mapped(item, convert) for key, item in _items(batch)}
+    if not items:
+        return batch
+    if _is_record(batch):
+        return replace(batch, **items)
+    if isinstance(batch, Mapping):
+        return type(batch)(items)
+    return type(batch)(*items.values()) if hasattr(batch, "_fields") else type(batch)(items.values())
+
+
+def _items(batch: Any) -> list[tuple[Any, Any]]:
+    """The parts of a batch by key; none if it is no collection."""
+    if _is_record(batch):
+        return [(field.name, getattr(batch, field.name)) for field in fields(batch) if field.init]
+    if isinstance(batch, Mapping):
+        return list(batch.items())
+    return list(enumerate(batch)) if isinstance(batch, tuple | list) else []
+
+
+def _is_record(batch: Any) -> bool:
+    return is_dataclass(batch) and not isinstance(batch, type)
 
 
 class FactoryFailedError(SchedcastError):
@@ -21,7 +81,7 @@ class FactoryFailedError(SchedcastError):
 class Built:
     """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar.
 
-    `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.layers.loss_scaling`); empty without one.
+    `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.gradients`); empty without one.
     `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows.
     """
 
@@ -100,3 +160,102 @@ class Built:
                 if isinstance(output, torch.Tensor):
                     raise
                 raise unfit_loss(output, error) from error
+
+
+# What a factory must return to be trained by a plan. Each check refuses, in one line, what a plan cannot compute as PyTorch does.
+
+
+def check_module(name: str, module: torch.nn.Module) -> None:
+    """Raise SchedcastError for compiled modules, lazy, complex or hooked parameters, and sparse gradients."""
+    for layer, child in module.named_modules():
+        place = f"layer {layer!r} of {name}" if layer else f"the model of {name}"
+        if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
+            raise SchedcastError(f"{place} is compiled by torch.compile, which is not modelled; expected a plain module; leave compile out")
+        if getattr(child, "sparse", False) is True:
+            raise SchedcastError(f"{place} has sparse gradients, which are not modelled; make it with sparse=False")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise SchedcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory")
+    for label, parameter in module.named_parameters():
+        if parameter.is_complex():
+            raise SchedcastError(
+                f"parameter {label!r} of {name} is complex, which is not modelled; expected real parameters; use torch.view_as_complex in"
+                " forward"
+            )
+    check_hooks(name, module)
+
+
+def check_hooks(name: str, module: torch.nn.Module) -> None:
+    """Raise SchedcastError for hooks on parameters and buffers: they are Python code that a plan would leave out.
+
+    Hooks on modules and on activations are fine: what they compute is captured.
+    """
+    for label, tensor in (*module.named_parameters(), *module.named_buffers()):
+        for registered, attribute in (
+            ("register_hook", "_backward_hooks"),
+            ("register_post_accumulate_grad_hook", "_post_accumulate_grad_hooks"),
+        ):
+            if getattr(tensor, attribute, None):
+                raise SchedcastError(
+                    f"tensor {label!r} of {name} has a hook ({registered}), which a plan cannot run; expected none; put what it does into"
+                    " the model's forward or the loss"
+                )
+
+
+def check_tensors(name: str, built: Built) -> None:
+    """Raise SchedcastError for a parameter, buffer, input or target that is not a dense tensor on the CPU."""
+    for label, tensor in _all_tensors(built):
+        if tensor.is_nested:
+            problem = "a nested tensor; expected a dense one; pad it"
+        elif tensor.layout != torch.strided:
+            problem = f"a sparse tensor ({tensor.layout}); expected a dense one; use to_dense()"
+        elif tensor.is_quantized:
+            problem = f"a quantized tensor ({tensor.dtype}); expected one of floats; use dequantize()"
+        elif tensor.device.type != "cpu":
+            problem = f"on the device {tensor.device}; expected the CPU; --device chooses where to run"
+        else:
+            continue
+        raise SchedcastError(f"{label} of {name} is {problem}")
+
+
+def _all_tensors(built: Built) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from built.named_inputs().items()
+    for label, tensor in (*built.module.named_parameters(), *built.module.named_buffers()):
+        yield f"tensor {label!r}", tensor
+
+
+def check_batch(name: str, batch: int, inputs: Mapping[str, torch.Tensor], inputs_for: Callable[[int], Mapping[str, torch.Tensor]]) -> None:
+    """Raise SchedcastError if no input or target grows with the batch.
+
+    Most have the batch in dimension 0. If none has, it may be in dimension 1, or flattened together with another dimension: then
+    `inputs_for(2 * batch)` shows whether any shape depends on it.
+    """
+    shapes = {label: tuple(tensor.shape) for label, tensor in inputs.items()}
+    if not shapes or any(shape[:1] == (batch,) for shape in shapes.values()):
+        return
+    if any(extent and extent % batch == 0 for shape in shapes.values() for extent in shape[:2]) and _grow(shapes, 2 * batch, inputs_for):
+        return
+    shown = ", ".join(f"{label} {shape}" for label, shape in list(shapes.items())[:4])
+    raise SchedcastError(
+        f"the factory {name} made {shown} for batch size {batch}; expected that many samples in dimension 0; use its argument"
+    )
+
+
+def _grow(shapes: Mapping[str, tuple[int, ...]], batch: int, inputs_for: Callable[[int], Mapping[str, torch.Tensor]]) -> bool:
+    """Whether any shape is another for `batch` samples. If the factory fails for that many, it heeds them."""
+    try:
+        with torch.random.fork_rng(devices=()):
+            others = inputs_for(batch)
+    except SchedcastError:
+        return True
+    return {label: tuple(tensor.shape) for label, tensor in others.items()} != shapes
+
+
+class CountedCalls(TorchFunctionMode):
+    """A context that counts the calls of PyTorch's functions in `count`."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        """Count a call and make it."""
+        self.count += 1
+        return func(*args, **(kwargs or {}))

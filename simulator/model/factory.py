@@ -1,7 +1,4 @@
-"""Run a model factory. It is the user's code: every failure in it becomes a SchedcastError of one line that says what failed and where.
-
-How far a factory is: the number of PyTorch's functions that it has called.
-"""
+"""Run a model factory. It is the user's code: every failure in it becomes a SchedcastError of one line that says what failed and where."""
 
 import sys
 import threading
@@ -9,23 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch.overrides import TorchFunctionMode
-
-from simulator.model.time_limit import time_limit
-from simulator.model.user_code import blamed
+from simulator.model.user_code import blamed, time_limit
 from traces.errors import SchedcastError
-
-
-class CountedCalls(TorchFunctionMode):
-    """A context that counts the calls of PyTorch's functions in `count`."""
-
-    count = 0
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Count a call and make it."""
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
 
 if TYPE_CHECKING:
     from simulator.model.built import Built
@@ -57,9 +39,9 @@ def call_factory(factory: Factory, batch: int) -> "Built":
     """Run the factory and return its result, with the module in training mode.
 
     Raises SchedcastError if the factory raises an exception, does not return in time, or returns something that cannot be trained (see
-    `simulator.model.checks`).
+    `simulator.model.built`).
     """
-    from simulator.model.checks import check_batch, check_module, check_tensors
+    from simulator.model.built import check_batch, check_module, check_tensors
 
     built = _built(factory, batch)
     check_module(factory.name, built.module)
@@ -75,8 +57,7 @@ def call_factory(factory: Factory, batch: int) -> "Built":
 
 
 def _built(factory: Factory, batch: int) -> "Built":
-    from simulator.model.batch import arguments
-    from simulator.model.built import Built, FactoryFailedError
+    from simulator.model.built import Built, CountedCalls, FactoryFailedError, arguments
 
     try:
         calls = CountedCalls()

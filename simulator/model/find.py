@@ -14,8 +14,7 @@ from pathlib import Path
 
 from simulator.model.factory import Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
-from simulator.model.time_limit import time_limit
-from simulator.model.user_code import blamed
+from simulator.model.user_code import blamed, time_limit
 from traces.errors import SchedcastError
 from traces.interrupts import interrupts_delayed
 

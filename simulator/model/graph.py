@@ -51,7 +51,7 @@ class TrainingGraph:
     `values` holds every tensor; their `device` is empty, because a plan places them. `parameters` are the trainable ones that receive a
     gradient, in module order. `layers` maps each parameter to the module that owns it. `gradients` maps a parameter to the operand with its
     gradient, which has the parameter's strides and a storage of its own. `constants` holds tensors that the model keeps outside its
-    parameters and buffers, as texts (`simulator.model.ops.content`). `assumptions`: what is assumed of values that shapes depend on; a
+    parameters and buffers, as texts (`simulator.model.ops.aten_json`). `assumptions`: what is assumed of values that shapes depend on; a
     graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
     needs as well.
     """

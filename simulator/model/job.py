@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
-from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError, UnknownNameError
@@ -108,7 +108,7 @@ class Job:
 
     @property
     def scales_loss(self) -> bool:
-        """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.model.layers.loss_scaling`)."""
+        """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.model.gradients`)."""
         return self.autocast_dtype == "float16"
 
     @property

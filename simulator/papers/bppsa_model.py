@@ -22,14 +22,12 @@ from simulator.engine.simulation import simulated_step_s
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.jacobian_values import JacobianValues
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList, Step
-from simulator.plan.bodies.scan_level import ScanLevel
+from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.scan import JacobianValues, ScanLevel
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import FORWARD, Operand, Segment, Task, Work
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 from simulator.strategies import registry as strategies
 
 RNN, GRU = "rnn_bitstream", "gru_features"

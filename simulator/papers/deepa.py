@@ -25,8 +25,8 @@ from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_re
 from simulator.papers.registry import line
 from simulator.predict.preset import preset_costs
 from simulator.strategies.sharding.configuration import Configuration
-from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
-from simulator.strategies.sharding.naming import layer_called
+from simulator.strategies.sharding.configurations import layer_called
+from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs
 from simulator.strategies.sharding.network import Network as LayerNetwork
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper

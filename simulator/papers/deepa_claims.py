@@ -15,9 +15,8 @@ from simulator.strategies import owt
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import nearest
-from simulator.strategies.sharding.costs import paper
-from simulator.strategies.sharding.costs.one_layer import LayerCost
-from simulator.strategies.sharding.costs.tables import CostTables
+from simulator.strategies.sharding.costs import exact
+from simulator.strategies.sharding.costs.exact import CostTables, LayerCost
 from simulator.strategies.sharding.network import Network
 from traces.documents.reproduction import Check
 from traces.errors import Refusal
@@ -72,8 +71,8 @@ class Divided:
     def paper_bytes(self, chosen: Sequence[Configuration]) -> float:
         """Bytes of a step by the paper's model."""
         network = self.network
-        moved = sum(paper.update_bytes(network, layer, own) for layer, own in enumerate(chosen))
-        return moved + sum(paper.transfer_bytes(network, edge, chosen[edge.source], chosen[edge.target]) for edge in network.edges)
+        moved = sum(exact.update_bytes(network, layer, own) for layer, own in enumerate(chosen))
+        return moved + sum(exact.transfer_bytes(network, edge, chosen[edge.source], chosen[edge.target]) for edge in network.edges)
 
     def exact_bytes(self, chosen: Sequence[Configuration]) -> float:
         """Bytes of a step that really move."""

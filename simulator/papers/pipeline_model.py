@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.task import ACTIVATION, FORWARD
-from simulator.strategies.pipeline.partition import balanced_unfolded, in_flight_1f1b, stages_of
-from simulator.strategies.pipeline.units import units
+from simulator.strategies.pipeline.partition import balanced_unfolded, in_flight_1f1b, stages_of, units
 
 #: The layer path of the ops that compute the loss.
 _LOSS = "loss"

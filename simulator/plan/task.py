@@ -3,16 +3,44 @@
 Finds every kind of task body. Bodies build on plans, so this module knows their package by name alone.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
+from pydantic import AfterValidator
+
 from simulator.plan.discovery import modules
-from simulator.plan.ops import OpName
+
+# The ops that a plan or a captured graph may name: pure tensor ops, listed by name in `ops.json`.
+# A plan is data and may come from anyone. So what it can make an executor call is an explicit list: ops that compute tensors from tensors
+# and numbers. Ops that open files, or that change anything but their results, are not on it.
+
+
+LIST = Path(__file__).with_name("ops.json")
+NAMESPACES = ("aten", "schedcast")
+
+
+@cache
+def allowed() -> frozenset[str]:
+    """The full names of all ops on the list, such as `aten.mm.default`."""
+    return frozenset(f"{name}.{overload}" for name, overloads in json.loads(LIST.read_text()).items() for overload in overloads.split())
+
+
+def check_op(target: str) -> str:
+    """Return `target`. Raises ValueError if it is not on the list."""
+    if target not in allowed():
+        raise ValueError(f"{target[:80]!r} is not a tensor op that a plan may call")
+    return target
+
+
+#: The name of an op. Documents with any other name are refused when they are read.
+OpName = Annotated[str, AfterValidator(check_op)]
 
 
 def body_types() -> dict[str, type]:

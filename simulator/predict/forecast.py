@@ -7,10 +7,8 @@ from functools import cached_property
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.at_peak import at_peak
-from simulator.engine.memory.kinds import with_memory
-from simulator.engine.memory.needs import bytes_by_memory, excess_bytes, memory_needs
-from simulator.engine.memory.workspaces import workspace_bytes
+from simulator.engine.memory.contents import at_peak, with_memory
+from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.machine.machine import Machine

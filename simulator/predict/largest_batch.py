@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.needs import TooLargeError, excess_bytes
-from simulator.engine.memory.words import batch_words
+from simulator.engine.memory.contents import batch_words
+from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from traces.documents.comparison import Prediction

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from simulator.machine.machine import Device, Machine, Memory
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of

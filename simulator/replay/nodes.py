@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import FORWARD, Task
 from traces.formats.iterations import Iterations
 from traces.formats.recording import CallKind, Recording

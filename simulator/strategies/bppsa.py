@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.engine.costs.cost import PlanCosts
-from simulator.engine.memory.needs import TooLargeError
+from simulator.engine.memory.over_time import TooLargeError
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan

@@ -9,14 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simulator.engine.collectives.sending import fetches
+from simulator.engine.collectives.tasks import fetches
 from simulator.machine.machine import Machine
+from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.model.layers.clipping import clip_steps
-from simulator.model.layers.loss_scaling import GROWTH, SCALE, unscale_steps
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList
+from simulator.plan.bodies.opcall import OpCall, OpList
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan

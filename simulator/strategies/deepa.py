@@ -12,10 +12,9 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.sharding import search
-from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configuration, StepOptions, check_job
 from simulator.strategies.sharding.configurations import place, read_configurations
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import STEP_CANDIDATES, StepOptions, check_job
 from simulator.strategies.sharding.plan import ShardedStep
 from traces.errors import SchedcastError
 from traces.garbage import gc_paused

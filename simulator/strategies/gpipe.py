@@ -6,7 +6,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline.orders import gpipe
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "gpipe"
@@ -28,4 +28,4 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. The bubble is (S - 1) / (M + S - 1) of the step if stages take equal time."""
-    return synchronous(NAME, job, machine, costs, options, gpipe.order)
+    return synchronous(NAME, job, machine, costs, options, orders.gpipe_order)

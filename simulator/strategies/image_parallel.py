@@ -12,8 +12,7 @@ from itertools import chain
 from typing import Literal
 
 from simulator.engine.collectives.rounds import ALGORITHM_OF
-from simulator.engine.collectives.tasks import Group
-from simulator.engine.collectives.urgency import URGENCIES, priority_of, urgencies
+from simulator.engine.collectives.tasks import URGENCIES, Group, priority_of, urgencies
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import HOST, Machine
 from simulator.model.job import Job

@@ -6,7 +6,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline.orders import gpipe
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import FUSED, DrainingOptions, synchronous
 from traces.errors import SchedcastError
 
@@ -30,4 +30,4 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """One stage per device. With --accumulate, the micro-batches follow each other as gpipe's do."""
     if options.microbatches != 1:
         raise SchedcastError(f"{NAME} has one micro-batch, microbatches is {options.microbatches}; use gpipe for several")
-    return synchronous(NAME, job, machine, costs, options, gpipe.order, micro_batches=job.accumulate)
+    return synchronous(NAME, job, machine, costs, options, orders.gpipe_order, micro_batches=job.accumulate)

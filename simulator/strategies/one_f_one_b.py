@@ -6,7 +6,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline.orders import one_f_one_b
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
 
 NAME = "1f1b"
@@ -28,4 +28,4 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. Stage s of S keeps the activations of at most S - s micro-batches; the bubble is that of GPipe."""
-    return synchronous(NAME, job, machine, costs, options, one_f_one_b.order)
+    return synchronous(NAME, job, machine, costs, options, orders.one_f_one_b_order)

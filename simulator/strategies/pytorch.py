@@ -10,8 +10,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.plan.bodies.masked_backward import KERNELS
-from simulator.plan.bodies.op_class import op_class
+from simulator.plan.bodies.op_class import KERNELS, op_class
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task

@@ -17,14 +17,14 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.model.layers.graph import DX, LayerGraph
+from simulator.model.layers import DX, LayerGraph
 from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.fusion import insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Task, Value, ViewStep
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 from simulator.strategies.builder import PlanBuilder
 
 

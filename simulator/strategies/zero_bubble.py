@@ -10,7 +10,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline.orders import zero_bubble
+from simulator.strategies.pipeline import zero_bubble
 from simulator.strategies.pipeline.planning import (
     FUSED,
     ScheduledOptions,

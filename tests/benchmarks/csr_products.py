@@ -18,7 +18,7 @@ from executors.kernels.sparse import compile_product
 from simulator.model.job import Job
 from simulator.plan.bodies.csr.product import Recipe
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
-from simulator.plan.bodies.jacobian_product import Gradient, JacobianProduct
+from simulator.plan.bodies.scan import Gradient, JacobianProduct
 from simulator.strategies.scan.jacobian_of import jacobian_of
 from traces.errors import SchedcastError
 

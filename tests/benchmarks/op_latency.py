@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator.machine.machine import Device, Machine, Memory
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, FORWARD, Segment, Task
 from simulator.replay.replay import Replay, simulate_replay

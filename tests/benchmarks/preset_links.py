@@ -11,7 +11,7 @@ from simpy import Environment
 from simulator.engine.links import Links
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from tests.benchmarks.collectives import Sample, all_reduces
 
 #: Bytes below which latency decides, and from which on bandwidth does.

@@ -9,8 +9,8 @@ import torch
 from calibrate.numerics import STEPS, TOLERANCE, References, compare
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
+from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.job import Job
-from simulator.model.layers.loss_scaling import GROWTH, INITIAL_SCALE, SCALE
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import core_groups, plan_unless_refused

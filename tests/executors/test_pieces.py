@@ -18,7 +18,7 @@ from executors.kernels.update import torch_optimizer
 from executors.run import execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.json import dump, load

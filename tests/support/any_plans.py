@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.opcall import OpCall, OpList, Step
 from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value, ViewStep

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from executors.kernels.jacobians import COMPILE
 from simulator.plan.bodies.csr.mask import Mask
-from simulator.plan.bodies.csr.pattern import Pattern
+from simulator.plan.bodies.csr.patterns import Pattern
 from simulator.plan.bodies.csr.rules import (
     AdaptiveAveragePoolRule,
     AveragePoolRule,

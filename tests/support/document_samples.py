@@ -10,9 +10,8 @@ from rich.console import Console
 
 from calibrate.identity import same_device
 from simulator.engine.costs.model import CostModel
-from simulator.machine.presets import load_machine
+from simulator.machine.presets import gpu_machine, load_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.machine.this_gpu import gpu_machine
 from simulator.predict.forecast import forecast
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons

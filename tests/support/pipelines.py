@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b, zero_bubble
+from simulator.strategies.pipeline import orders, zero_bubble
 from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
 
 #: Our schedules by their name: from numbers of ranks and micro-batches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {
-    "gpipe": gpipe.order,
-    "1f1b": one_f_one_b.order,
+    "gpipe": orders.gpipe_order,
+    "1f1b": orders.one_f_one_b_order,
     "interleaved-1f1b": interleaved_1f1b.order,
     "zero-bubble": zero_bubble.order,
     "zero-bubble in the memory of 1F1B": lambda ranks, m: zero_bubble.order(ranks, m, most_alive=ranks),

@@ -9,7 +9,7 @@ import re
 import torch
 
 from simulator.model.ops import aten_json as _registered  # noqa: F401 - registers torch.ops.schedcast
-from simulator.plan.ops import LIST, NAMESPACES
+from simulator.plan.task import LIST, NAMESPACES
 
 #: Types of arguments that name nothing outside the op: no file, storage, stream, or object of a class.
 _TYPES = frozenset({"Tensor", "number", "int", "bool", "float", "Device", "Generator", "str"})

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import HostLane, Link, Machine
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from simulator.plan.bodies.host import Host
 from simulator.plan.plan import Plan
 from tests.support.tiny import build, copy, cpu, gpu, task

@@ -23,10 +23,10 @@ def check_collectives(channel) -> None:
     from executors.kernels import communication
     from simulator.engine.collectives.local import groups_of, local_plan
     from simulator.machine.machine import HOST, Device, Machine, Memory
-    from simulator.plan.bodies.collective import Collective
+    from simulator.plan.bodies.copy import Collective
     from simulator.plan.plan import Plan
     from simulator.plan.task import BUFFER, Operand, Segment, Storage, Task, Value
-    from simulator.plan.views import contiguous, part
+    from simulator.plan.tensors import contiguous, part
 
     ranks = channel.ranks
     devices = tuple(f"d{rank}" for rank in range(ranks.world))
@@ -89,7 +89,7 @@ def check_messages(channel) -> None:
     from simulator.plan.bodies.copy import Copy
     from simulator.plan.plan import Plan
     from simulator.plan.task import ACTIVATION, BUFFER, Operand, Segment, Storage, Task, Value
-    from simulator.plan.views import contiguous, part
+    from simulator.plan.tensors import contiguous, part
 
     devices = tuple(f"d{rank}" for rank in range(channel.ranks.world))
     own = devices[channel.ranks.rank]

@@ -6,9 +6,9 @@ from random import Random
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
+from simulator.strategies.sharding.configuration import StepOptions
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.plan import ShardedStep
 
 _HEAD = """

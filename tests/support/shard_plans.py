@@ -27,8 +27,7 @@ from simulator.plan.task import (
     Task,
     Value,
 )
-from simulator.plan.tensors import PlanTensors
-from simulator.plan.views import contiguous, transposed, viewed
+from simulator.plan.tensors import PlanTensors, contiguous, transposed, viewed
 
 #: Channels of every model's output.
 CHANNELS = 6

@@ -6,8 +6,7 @@ replay = recording(host("l1", 1.0), kernel("a", 3.0, after="l1"), host("l2", 1.0
 import random
 
 from simulator.machine.machine import Device, Machine, Memory
-from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay

@@ -43,8 +43,7 @@ def complete_strategies(incomplete: str) -> list[str]:
 
 def complete_machines(incomplete: str) -> list[str]:
     """The machines that begin so; after a comma, those that are not named yet."""
-    from simulator.machine.presets import THIS_CPU, machine_names
-    from simulator.machine.this_gpu import THIS_GPU
+    from simulator.machine.presets import THIS_CPU, THIS_GPU, machine_names
 
     *before, _ = incomplete.split(",")
     names = [name for name in (THIS_CPU, THIS_GPU, *machine_names()) if name not in before]

@@ -8,8 +8,8 @@ from calibrate.profiles import costs_for
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
-from simulator.strategies.sharding.costs.one_layer import LayerCost, layer_costs
-from simulator.strategies.sharding.naming import layer_called
+from simulator.strategies.sharding.configurations import layer_called
+from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs
 from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import SchedcastError

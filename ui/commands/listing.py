@@ -42,8 +42,7 @@ def strategies(as_json: bool) -> None:
 def machines(as_json: bool) -> None:
     """List the presets, with the figures of their shipped profiles, and this machine, with those of its own."""
     from calibrate.profiles import own_gpu_profile, own_profile
-    from simulator.machine.presets import THIS_CPU, load_machine, machine_names, product_of
-    from simulator.machine.this_gpu import gpu_machine
+    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names, product_of
     from traces.documents.shipped import shipped_profile
 
     profiles = [own_profile() if name == THIS_CPU else shipped_profile(product_of(name), tf32=False) for name in machine_names()]

@@ -15,7 +15,7 @@ from simulator.plan.editor.order import Order
 from simulator.predict.forecast import Forecast
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline import grid_csv
-from simulator.strategies.pipeline.of_plan import schedule_of
+from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
 from traces.errors import SchedcastError

@@ -7,8 +7,7 @@ import typer
 from calibrate.placement import Placement
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.engine.costs.model import CostModel
-from simulator.machine.presets import THIS_CPU
-from simulator.machine.this_gpu import THIS_GPU
+from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.model.job import Job
 from simulator.predict.search.ranking import Ranking
 from simulator.predict.search.search import candidates

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from simulator.engine.long_run import CLOSE
+from simulator.engine.steady import CLOSE
 from simulator.predict.intervals import DRAWS
 from simulator.replay.diff.task_errors import BESIDE, DISTURBED, SMALL_ERROR
 from traces.documents.comparison import SIGN_MARGIN

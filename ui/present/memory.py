@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simulator.engine.memory.kinds import STACKED
-from simulator.engine.memory.words import KIND_NAMES
+from simulator.engine.memory.contents import KIND_NAMES, STACKED
 from simulator.machine.machine import HOST
 from traces import units
 from traces.documents.memory_use import HeldByKind

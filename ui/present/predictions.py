@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from simulator.engine.memory.words import batch_words, holders_words, shortfall_words
+from simulator.engine.memory.contents import batch_words, holders_words, shortfall_words
 from traces import units
 from traces.documents.comparison import Prediction
 from traces.documents.predictions import Predictions

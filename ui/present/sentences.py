@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from simulator.engine.memory.words import peak_words
+from simulator.engine.memory.contents import peak_words
 from simulator.plan.editor.editor import Fault, Move
 from traces import units
 from traces.documents.comparison import INTERLEAVED, Comparison, Prediction, Validation, ValidationResult

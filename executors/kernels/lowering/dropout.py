@@ -18,8 +18,7 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels.ops import compile_call
-from simulator.plan.bodies.drawn_part import DrawnPart, drawn_part
-from simulator.plan.bodies.random_draws import RANDOM
+from simulator.plan.bodies.opcall import RANDOM, DrawnPart, drawn_part
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from executors.binding import Binding, Instance
 from executors.kernels.ops import compile_call
-from simulator.model.ops.recurrent.steps import gru_gates_from_states
+from simulator.model.ops.recurrent_steps import gru_gates_from_states
 from simulator.plan.task import Task
 
 RNN, GRU = "schedcast.rnn.default", "schedcast.gru.default"

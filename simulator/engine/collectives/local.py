@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.machine.machine import HOST
-from simulator.plan.bodies.message import Message
+from simulator.plan.bodies.copy import Message
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Resource, Segment, Task

@@ -5,15 +5,84 @@ lists everything that runs. If a library runs collectives (`Machine.library`), i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.engine.collectives.rounds import RING, Move, rounds
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.bodies.collective import ALL_REDUCE, Collective
-from simulator.plan.bodies.copy import KERNEL, Copy
-from simulator.plan.task import COLLECTIVE, Operand, Task
-from simulator.plan.views import part
+from simulator.plan.bodies.copy import ALIAS, ALL_REDUCE, KERNEL, LINK, Collective, Copy
+from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, TRANSFER, Operand, Task
+from simulator.plan.tensors import PlanTensors, part
+
+# Copies between two devices as tasks of a plan: by which means they go, and in which lane.
+
+
+#: Streams of a device. It sends to each other device on a stream of its own, from SEND on, in all directions alike.
+COMPUTE, SEND = 0, 1
+
+
+def means(machine: Machine, source: str, target: str, changed: bool = False) -> str:
+    """How a value gets from one device, or the host, to another: see `Copy`.
+
+    In one memory it may stay where it is, unless it is `changed` later on either side. With a library every device is a process, and
+    processes share no memory.
+    """
+    apart = machine.library and HOST not in (source, target)
+    if apart or machine.memory_name(source) != machine.memory_name(target):
+        return LINK
+    return KERNEL if changed or machine.link_between(source, target) else ALIAS
+
+
+def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
+    """Copies of the inputs from the host to a device. The inputs are values of the host from then on."""
+    copies = []
+    for value in [v for v in tensors.values.values() if v.kind == INPUT and v.device == device]:
+        on_host = tensors.on_host(f"{value.name}@{HOST}@{device}", value)
+        tensors.values[value.name] = replace(value, kind=ACTIVATION, source=None)
+        body = Copy(HOST, device, means=means(machine, HOST, device))
+        copies.append(Task(f"fetch {value.name}", body, device, reads=(on_host.operand(),), writes=(value.operand(),), phase=TRANSFER))
+    return copies
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Makes the tasks that send tensors among `devices`, which give each of them its stream."""
+
+    machine: Machine
+    devices: tuple[str, ...]
+
+    @property
+    def streams(self) -> int:
+        """The number of streams that computing and sending take, from 0 on."""
+        return SEND + len(self.devices)
+
+    def send(
+        self,
+        name: str,
+        source: str,
+        target: str,
+        reads: Sequence[Operand],
+        writes: Sequence[Operand] = (),
+        mutates: Sequence[Operand] = (),
+        add: bool = False,
+        changed: bool = False,
+        micro_batch: int = 0,
+    ) -> Task:
+        """The task that puts `reads`, on device `source`, into fresh values or, with `mutates`, into parts of values on `target`."""
+        body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)))
+        levels = self.machine.device(source).priority_levels
+        return Task(
+            name,
+            body,
+            source,
+            SEND + self.devices.index(target),
+            1 - levels,
+            tuple(reads),
+            tuple(writes),
+            tuple(mutates),
+            phase=TRANSFER,
+            micro_batch=micro_batch,
+        )
 
 
 class Piece(NamedTuple):
@@ -103,3 +172,25 @@ class Group:
             () if fresh else targets,
             phase=COLLECTIVE,
         )
+
+
+# Which sums of gradients go first: those of the parameters that the next forward uses first (TurboDL's reuse distance).
+
+
+#: Urgencies that sums are divided into at most; each has a stream and a priority of its own.
+URGENCIES = 4
+
+
+def urgencies(first_uses: Sequence[int], levels: int) -> list[int]:
+    """Return the urgency of each sum, 0 the most urgent, from where in a forward its parameters are used first.
+
+    `levels`: priority levels of the devices, one of which is left to what they compute.
+    """
+    ranks = {use: rank for rank, use in enumerate(sorted(set(first_uses)))}
+    count = min(URGENCIES, max(1, levels - 1), len(ranks))
+    return [ranks[use] * count // len(ranks) for use in first_uses]
+
+
+def priority_of(urgency: int, levels: int) -> int:
+    """Return the priority of sums of this urgency on devices of so many priority levels."""
+    return max(1 - levels, urgency - URGENCIES)

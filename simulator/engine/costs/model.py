@@ -29,11 +29,9 @@ import numpy as np
 from simulator.engine.costs import efficiencies, fresh_memory
 from simulator.engine.costs.contention import SMALL, group_of
 from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Cost
-from simulator.engine.costs.efficiencies import precision_of
+from simulator.engine.costs.efficiencies import Sites, precision_of
 from simulator.engine.costs.fits import ProfileFits
-from simulator.engine.costs.issue import IssueTimes
-from simulator.engine.costs.sites import Sites
-from simulator.engine.costs.threads import ThreadRatios
+from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
 from simulator.machine.machine import HostLane, Machine
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan

@@ -13,9 +13,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT
+from traces.documents.comparison import MemoryNeed
 from traces.documents.timeline import Span
+from traces.errors import Code, SchedcastError
+
+# Memory that the library of matrix products keeps for each stream on which it has run one, as long as the process lives.
+
+
+def workspace_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
+    """Bytes of the workspaces of the plan's lanes by device; a device without any is left out."""
+    lanes = {task.lane for task in plan.tasks if task.body.has_products}
+    total: dict[str, int] = {}
+    for device, _ in lanes:
+        total[device] = total.get(device, 0) + machine.device(device).workspace_bytes
+    return {device: size for device, size in total.items() if size}
+
 
 #: (time in s, bytes held from that time on) pairs in order of time.
 Steps = tuple[tuple[float, int], ...]
@@ -185,3 +200,42 @@ def _by_iteration(plan: Plan, spans: Sequence[Span]) -> Iterable[tuple[np.ndarra
         table[0][index] = span.start_s
         table[1][index] = span.end_s
     return tables.values()
+
+
+# What each memory of a machine must hold at its highest moment, against its size.
+
+
+class TooLargeError(SchedcastError):
+    """A strategy does not even plan a job, because what it must hold exceeds a memory by `excess_bytes`."""
+
+    code = Code.MEMORY
+
+    def __init__(self, message: str, excess_bytes: int):
+        super().__init__(message)
+        self.excess_bytes = excess_bytes
+
+
+def bytes_by_memory(memory: Mapping[str, Steps], machine: Machine) -> dict[str, int]:
+    """The most bytes in each of the machine's memories at one moment. On a CPU this includes the host's bytes.
+
+    `memory`: bytes over time by device (`over_time.memory_over_time`).
+    """
+    places: dict[str, dict[str, Steps]] = {}
+    for place, steps in memory.items():
+        places.setdefault(machine.memory_name(place), {})[place] = steps
+    names = {own.name for own in machine.memories}
+    return {name: max(count for _, count in summed_over_devices(steps)) for name, steps in places.items() if name in names}
+
+
+def memory_needs(needed_bytes: Mapping[str, int], machine: Machine) -> tuple[MemoryNeed, ...]:
+    """The needs by memory, in the machine's order; a memory that nothing uses is left out."""
+    return tuple(
+        MemoryNeed(name=memory.name, needed_bytes=needed_bytes[memory.name], size_bytes=memory.size_bytes)
+        for memory in machine.memories
+        if memory.name in needed_bytes
+    )
+
+
+def excess_bytes(needs: Iterable[MemoryNeed]) -> int:
+    """By how many bytes the memory that is exceeded most is too small; negative if all are large enough."""
+    return max((need.needed_bytes - need.size_bytes for need in needs), default=0)

@@ -15,10 +15,7 @@ from traces.errors import SchedcastError
 from traces.files import read_json, write_json
 
 #: Files and folders of the simulator that decide what is captured: their source is part of the hash.
-_CODE = (
-    "plan/bodies/opcall.py", "plan/bodies/random_draws.py", "plan/task.py", "model/graph.py", "model/built.py", "model/capture",
-    "model/ops",
-)  # fmt: skip
+_CODE = ("plan/bodies/opcall.py", "plan/task.py", "model/graph.py", "model/built.py", "model/capture", "model/ops")
 
 
 def folder() -> Path:

@@ -23,10 +23,9 @@ from simulator.model.capture.intercept import CanonicalForms, without_redraws
 from simulator.model.capture.known_values import UnknownContentError
 from simulator.model.capture.recorder import OwnTensorError, Recorder
 from simulator.model.capture.repetition import StepWatch, check_inputs, check_same
+from simulator.model.gradients import SCALE
 from simulator.model.graph import TrainingGraph
-from simulator.model.layers.loss_scaling import SCALE
-from simulator.model.time_limit import time_limit
-from simulator.model.user_code import training_step
+from simulator.model.user_code import time_limit, training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import SchedcastError
 from traces.garbage import gc_paused

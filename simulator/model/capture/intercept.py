@@ -17,8 +17,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
+from simulator.model.ops import recurrent_layers as recurrent
 from simulator.model.ops.autocast import lowered, without_autocast
-from simulator.model.ops.recurrent import layers as recurrent
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
 _APPLY = torch.nn.Module._apply

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
-from simulator.plan.bodies.random_draws import is_random
+from simulator.plan.bodies.opcall import is_random
 
 #: Ops that choose among the elements along a dimension -> (position of this argument, its default, position of the indices among the
 #: results).

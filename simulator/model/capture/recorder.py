@@ -18,17 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from simulator.model.capture import out_variants
+from simulator.model.capture import aten_calls
+from simulator.model.capture.aten_calls import SHAPES, flops
 from simulator.model.capture.branches import Branches, depends_on_values
-from simulator.model.capture.formulas import SHAPES, flops
 from simulator.model.capture.known_values import KnownValues, UnknownContentError
 from simulator.model.graph import Op
-from simulator.model.ops.aten_json import encode, name_of
-from simulator.model.ops.content import text_of
-from simulator.model.ops.recurrent.ops import launches
-from simulator.plan.bodies.masked_backward import KERNELS
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.random_draws import is_random
+from simulator.model.ops.aten_json import encode, name_of, text_of
+from simulator.model.ops.recurrent_layers import launches
+from simulator.plan.bodies.op_class import KERNELS
+from simulator.plan.bodies.opcall import OpCall, is_random
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
 from traces.errors import SchedcastError
 
@@ -187,9 +185,9 @@ class Recorder(TorchDispatchMode):
         self.calls += 1
         if depends_on_values(func, args):
             return self._branches.run(func, args, kwargs)
-        if out_variants.targets(func):
+        if aten_calls.targets(func):
             with self:
-                return out_variants.run(func, args, kwargs)
+                return aten_calls.run(func, args, kwargs)
         result = SHAPES.get(func, func)(*args, **kwargs)
         self.record(func, args, kwargs, result)
         return result

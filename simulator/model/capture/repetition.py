@@ -7,8 +7,7 @@ from typing import Any
 import numpy
 import torch
 
-from simulator.model.built import Built
-from simulator.model.checks import check_hooks
+from simulator.model.built import Built, check_hooks
 from simulator.model.graph import Op
 from simulator.plan.task import Value
 from traces.errors import SchedcastError

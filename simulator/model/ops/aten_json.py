@@ -3,6 +3,7 @@
 The op `schedcast::expect`: a check, in every step, that a branch of the model goes the way that the plan was made for.
 """
 
+import base64
 import json
 import math
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from simulator.model.ops import pruned as _registered  # noqa: F401 - registers torch.ops.schedcast.pruned
-from simulator.model.ops.recurrent import ops as _recurrent  # noqa: F401 - registers torch.ops.schedcast.rnn and others
-from simulator.plan.ops import check_op
+from simulator.model.ops import recurrent_layers as _recurrent  # noqa: F401 - registers torch.ops.schedcast.rnn and others
+from simulator.plan.task import check_op
 from traces.errors import SchedcastError
 
 
@@ -114,7 +115,7 @@ def decode_item(item: Any, device: torch.device) -> Any:
 def resolve(target: str) -> torch._ops.OpOverload:
     """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `schedcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
 
-    Raises SchedcastError for an op that plans may not call (`simulator.plan.ops`), and for one that this version of PyTorch lacks.
+    Raises SchedcastError for an op that plans may not call (`simulator.plan.task`), and for one that this version of PyTorch lacks.
     """
     try:
         check_op(target)
@@ -127,3 +128,20 @@ def resolve(target: str) -> torch._ops.OpOverload:
     if op is None:
         raise SchedcastError(f"PyTorch {torch.__version__} has no op {target}; make the plan again with this version")
     return op
+
+
+# The content of a tensor as text, for what a model keeps outside its parameters and buffers, and back.
+
+
+def text_of(tensor: torch.Tensor) -> str:
+    """Return the elements of a tensor, in their order, as base64 text."""
+    elements = tensor.detach().contiguous().view(-1)
+    return base64.b64encode(elements.view(torch.uint8).numpy().tobytes() if elements.numel() else b"").decode()
+
+
+def tensor_of(text: str, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Return the tensor whose elements `text_of` wrote."""
+    data = bytearray(base64.b64decode(text))
+    return (
+        (torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)).view(getattr(torch, dtype)).view(shape)
+    )

@@ -157,7 +157,7 @@ MODELS = (
              _images("branches.Inception3", auxiliary=False, classes=_IMAGENET_22K), least_size=75),
 
     Workload("transformer_base", 64, 63_045_632, "Transformer base, 37,000 shared tokens: Vaswani et al. 2017, Attention is all you need",
-             _sequences("transformer.translation")),
+             _sequences("sequences.translation")),
     Workload("bert_base", 512, 109_514_298, f"BERT base, masked language model: {_BERT}",
              _sequences("language.masked_tokens", *_BASE), batch=4),
     Workload("bert_large", 512, 335_174_458, f"BERT large, masked language model: {_BERT}",
@@ -170,9 +170,9 @@ MODELS = (
     Workload("gpt2_large", 1024, 774_030_080, f"GPT-2 large: {_GPT2}", _sequences("language.next_tokens", 1280, 20, 36), batch=1),
 
     Workload("rnn_bitstream", 1000, 670, f"RNN on bit streams: {_BPPSA} 4.1",
-             _sequences("recurrent.bits"), data=bit_streams, batch=16),
+             _sequences("sequences.bits"), data=bit_streams, batch=16),
     Workload("gru_features", 259, 3_831, f"GRU on audio features: {_BPPSA} 4.2 (S; --image-size 517 is M, 1034 is L)",
-             _sequences("recurrent.clips"), data=audio_clips, batch=16),
+             _sequences("sequences.clips"), data=audio_clips, batch=16),
 )  # fmt: skip
 _BY_NAME = {model.name: model for model in MODELS}
 

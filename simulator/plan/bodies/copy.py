@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.plan.task import Body, Resource, Task, Value, Work
+from simulator.plan.task import Body, Operand, Resource, Task, Value, Work
 
 #: How bytes get from one device to the other: over the machine's links; by a kernel of the task's device, if both devices share one
 #: memory; or not at all, because the target is a second name for the source's memory.
@@ -71,3 +71,109 @@ class Copy(Body):
         source, target = (values[o.value].device if o.value in values else "nowhere" for o in (task.reads[0], targets[0]))
         if (source, target) != self.ends:
             yield f"copies from {self.source} to {self.target}, but its values lie on {source} and {target}"
+
+
+# One process's half of a copy between the devices of two processes: it sends, or it receives.
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Body):
+    """Send the `reads` to the process of device `target`, or receive them from that of `source`.
+
+    It occurs only in the share of a plan that a process runs (`collectives.local_plan`), where it stands for a `Copy` of the whole plan.
+    The task on `source` has reads only, the one on `target` the writes, or the mutated operands, of the copy; with `add` they grow by what
+    arrives. `channel`: the stream on which the target receives, which no other direction has. `strides`: those of each tensor on the
+    target. Elements travel in that order.
+    """
+
+    source: str
+    target: str
+    channel: int
+    strides: tuple[tuple[int, ...], ...]
+    add: bool = False
+    kind: Literal["message"] = "message"
+
+    resource = Resource.LINK
+    crosses_devices = True
+    waits_for_peers = True
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Source and target."""
+        return self.source, self.target
+
+    def sends(self, task: Task) -> bool:
+        """Whether this is the sender's half."""
+        return task.device == self.source
+
+    def moved_bytes(self, task: Task) -> int:
+        """Bytes of all tensors."""
+        return sum(operand.bytes for operand in task.reads or task.writes or task.mutates)
+
+    def key(self, task: Task) -> str:
+        """Direction, route and bytes."""
+        return f"message|{'send' if self.sends(task) else 'receive'}|{self.source}>{self.target}|{self.moved_bytes(task)}"
+
+    def work(self, task: Task) -> Work:
+        """Bytes read or written."""
+        return Work("copy", 0.0, float(self.moved_bytes(task)))
+
+    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+        """A device that is neither the sender nor the receiver."""
+        if task.device not in self.ends:
+            yield f"is a message from {self.source} to {self.target}; expected to run on one of them"
+
+
+# An operation in which several devices take part at once, run by a library of collectives (NCCL, gloo).
+
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Body):
+    """Run `operation` over `devices`, which are in rank order.
+
+    The task's `mutates` list the operands device by device, the same number for each device:
+
+    all-reduce      the operands become their sum on every device
+    reduce-scatter  rank r keeps the sum of chunk r; the rest of its operands has no meaning afterwards
+    all-gather      every device gets chunk r from rank r
+
+    Chunks are those of `collectives.chunks`. `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
+    which the links derive a price; a library may use a better one. `root` is the root of a "server": a device, or the host.
+    """
+
+    operation: Literal["all-reduce", "reduce-scatter", "all-gather"]
+    devices: tuple[str, ...]
+    algorithm: Literal["ring", "tree", "distributed", "server"] = "ring"
+    root: str = ""
+    kind: Literal["collective"] = "collective"
+
+    resource = Resource.COLLECTIVE
+    crosses_devices = True
+    waits_for_peers = True
+
+    @property
+    def name(self) -> str:
+        """The operation, and the algorithm if the library must follow it: "server" is a sum at the root and a broadcast."""
+        return f"{self.operation}>{self.algorithm}" if self.algorithm == "server" else self.operation
+
+    def of(self, device: str, task: Task) -> tuple[Operand, ...]:
+        """The operands of one device."""
+        count, rank = len(task.mutates) // len(self.devices), self.devices.index(device)
+        return task.mutates[rank * count : (rank + 1) * count]
+
+    def payload_bytes(self, task: Task) -> int:
+        """Bytes of one device's operands."""
+        return sum(operand.bytes for operand in self.of(self.devices[0], task))
+
+    def key(self, task: Task) -> str:
+        """Operation, algorithm, devices, bytes and number of tensors."""
+        count = len(task.mutates) // len(self.devices)
+        algorithm = f"{self.algorithm}{'>' + self.root if self.root else ''}"
+        return f"collective|{self.operation}|{algorithm}|{','.join(self.devices)}|{self.payload_bytes(task)}|{count}"
+
+    def work(self, task: Task) -> Work:
+        """Bytes that every device reads and writes."""
+        return Work("collective", 0.0, 2.0 * self.payload_bytes(task))

@@ -33,3 +33,41 @@ class Host(Body):
     def work(self, task: Task) -> Work:
         """No FLOPs and no bytes on a device."""
         return Work("host", 0.0, 0.0)
+
+
+# Work of a device whose duration was recorded: a kernel, a memory copy or set, a collective.
+
+
+CATEGORIES = ("kernel", "memcpy", "memset", "collective")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Body):
+    """Occupy a stream for `duration_s` seconds. `name` is the profiler's, `category` one of `CATEGORIES`.
+
+    `bytes`: bytes moved, 0 if the recording does not say. `grid`: blocks of the kernel, 0 if the recording does not say. `op`: the op that
+    launched it, "" if the recording does not say.
+    """
+
+    name: str
+    category: str
+    duration_s: float
+    bytes: float = 0.0
+    grid: int = 0
+    op: str = ""
+    kind: Literal["recorded"] = "recorded"
+
+    def __post_init__(self):
+        """Raise ValueError for an unknown category, or a negative or infinite duration."""
+        if self.category not in CATEGORIES:
+            raise ValueError(f"recorded work has category {self.category!r}; expected one of {', '.join(CATEGORIES)}")
+        if not 0 <= self.duration_s < float("inf"):
+            raise ValueError(f"recorded work cannot take {self.duration_s} s; expected a finite number of at least 0")
+
+    def key(self, task: Task) -> str:
+        """Category, name and duration: the duration is the cost."""
+        return f"recorded.{self.category}|{self.name}|{self.duration_s!r}"
+
+    def work(self, task: Task) -> Work:
+        """The recorded bytes; FLOPs are not recorded."""
+        return Work(self.category, 0.0, self.bytes)

@@ -3,15 +3,71 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from hashlib import blake2b
+from typing import Literal, NamedTuple
 
-from simulator.plan.bodies.drawn_part import DROPOUT, drawn_part, without_part
-from simulator.plan.bodies.masked_backward import kernels
-from simulator.plan.bodies.op_class import WITH_PRODUCTS, op_class, work_of
-from simulator.plan.bodies.random_draws import is_random
+from simulator.plan.bodies.op_class import WITH_PRODUCTS, kernels, op_class, work_of
 from simulator.plan.keys import geometry
-from simulator.plan.ops import OpName
-from simulator.plan.task import Body, Task, Value, Work
+from simulator.plan.task import Body, Operand, OpName, Task, Value, Work
+
+# Ops that draw random numbers. Does not import torch.
+
+
+_DISTRIBUTIONS = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
+_LIKE = ("rand", "randint", "randn")
+#: Names of the aten ops that draw from a generator. Ops with dropout inside (attention, recurrent layers) have other forms in a plan.
+RANDOM = frozenset(
+    {
+        *_DISTRIBUTIONS, *(f"{name}_" for name in _DISTRIBUTIONS), *_LIKE, *(f"{name}_like" for name in _LIKE),
+        "_sample_dirichlet", "_standard_gamma", "binomial", "multinomial", "native_dropout", "poisson", "randperm", "rrelu_with_noise",
+    }
+)  # fmt: skip
+
+
+def is_random(target: str) -> bool:
+    """Whether `target` is an op, `aten.NAME.OVERLOAD`, that draws random numbers."""
+    return target.startswith("aten.") and target.split(".")[1] in RANDOM
+
+
+# Parts of dropout masks: an op that works on a box of a tensor draws that box of the whole tensor's mask.
+# The part is in the op's named arguments: `{"part": {"of": [8, 10], "box": [[4, 8], [0, 10]]}}` draws the mask of a tensor [8, 10] and
+# keeps its last 4 rows. So all parts together have the mask that one op on the whole tensor draws.
+
+
+#: The only op that can draw a part.
+DROPOUT = "aten.native_dropout.default"
+
+
+class DrawnPart(NamedTuple):
+    """The shape of the whole mask, and (first, end) of the part in each dimension."""
+
+    of: tuple[int, ...]
+    box: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the part."""
+        return tuple(end - first for first, end in self.box)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the part lies within the whole."""
+        return len(self.of) == len(self.box) and all(0 <= first <= end <= n for (first, end), n in zip(self.box, self.of, strict=True))
+
+
+def drawn_part(kwargs: str) -> DrawnPart | None:
+    """The part in an op's named arguments, which are JSON text; None for an op that draws all it returns."""
+    if '"part"' not in kwargs:
+        return None
+    part = json.loads(kwargs)["part"]
+    return DrawnPart(tuple(part["of"]), tuple((first, end) for first, end in part["box"]))
+
+
+def without_part(kwargs: str) -> str:
+    """An op's named arguments, as JSON text, without the part."""
+    if '"part"' not in kwargs:
+        return kwargs
+    return json.dumps({name: item for name, item in json.loads(kwargs).items() if name != "part"}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +142,69 @@ class OpCall(Body):
             yield f"draws a part of a mask with {self.target}; only {DROPOUT} can"
         elif not part.fits or part.shape != task.inputs[0].shape:
             yield f"draws the part {list(part.box)} of a mask {part.of} for an operand of shape {task.inputs[0].shape}"
+
+
+# Several ops as one task: a pipeline stage, or short CPU ops merged by a plan pass.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op of an OpList. Its operands name the task's values, or values that live only inside the list.
+
+    Field names are those of Task, so that an op's body can take either.
+    """
+
+    body: OpCall
+    reads: tuple[Operand, ...] = ()
+    writes: tuple[Operand, ...] = ()
+    mutates: tuple[Operand, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """`reads + mutates`, as in Task."""
+        return self.reads + self.mutates
+
+
+@dataclass(frozen=True, slots=True)
+class OpList(Body):
+    """Ops run one after another on one lane, without other tasks between them. `label` is for people."""
+
+    steps: tuple[Step, ...]
+    label: str = ""
+    kind: Literal["ops"] = "ops"
+
+    @property
+    def has_products(self) -> bool:
+        """Whether one of the ops does."""
+        return any(step.body.has_products for step in self.steps)
+
+    @property
+    def launches(self) -> int:
+        """The sum over the ops."""
+        return sum(step.body.launches for step in self.steps)
+
+    @property
+    def inner_ops(self) -> tuple[Step, ...]:
+        """The steps."""
+        return self.steps
+
+    @property
+    def as_measured(self) -> "OpList":
+        """The steps as they are measured."""
+        return replace(self, steps=tuple(replace(step, body=step.body.as_measured) for step in self.steps))
+
+    def key(self, task: Task) -> str:
+        """Label and a hash of the ops' own keys, in order."""
+        text = "\n".join(step.body.key(step) for step in self.steps)
+        return f"ops.{self.label or 'list'}|{len(self.steps)}|{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+        """Those of the steps."""
+        for step in self.steps:
+            yield from step.body.faults(step, values)
+
+    def work(self, task: Task) -> Work:
+        """The sum over the ops; the class is that of the op with the most FLOPs."""
+        works = [step.body.work(step) for step in self.steps]
+        heaviest = max(works, key=lambda w: w.flops)
+        return Work(heaviest.op_class, sum(w.flops for w in works), sum(w.bytes for w in works))

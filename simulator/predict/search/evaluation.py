@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.memory.words import holders_words, shortfall_words
+from simulator.engine.memory.contents import holders_words, shortfall_words
 from simulator.engine.steady import EQUAL
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy

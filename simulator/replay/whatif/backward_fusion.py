@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import Replay

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Recorded
 from simulator.plan.task import Task
 from simulator.replay.nodes import ARRIVAL, short_name
 from simulator.replay.replay import Replay

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.opcall import OpList, Step
 from simulator.plan.plan import Plan
 from simulator.plan.task import CARRIED_KINDS, INPUT, SCRATCH, TRANSFER, UPDATE, Operand, Segment, Storage, Task, Value
 

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 from simulator.model.graph import Op, TrainingGraph
-from simulator.plan.bodies.csr.elementwise import ELEMENTWISE
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.rules import (
     AdaptiveAveragePoolRule,
@@ -17,6 +16,7 @@ from simulator.plan.bodies.csr.rules import (
     MaxPoolRule,
     Rule,
 )
+from simulator.plan.bodies.csr.sparse_rule import ELEMENTWISE
 from simulator.plan.task import BUFFER, PARAMETER, Operand
 from traces.errors import SchedcastError
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from simulator.model.layers.graph import DX
+from simulator.model.layers import DX
 from simulator.plan.bodies.csr.product import ProductPattern, Recipe
 from simulator.plan.bodies.csr.rules import LinearRule, Rule
-from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
-from simulator.plan.bodies.jacobian_values import JacobianValues
 from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, JacobianValues, shape
 from simulator.plan.task import Body, Operand, Task
-from simulator.plan.views import contiguous, transposed, viewed
+from simulator.plan.tensors import contiguous, transposed, viewed
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from simulator.strategies.scan.jacobian_of import jacobian_of

@@ -8,7 +8,7 @@ from math import prod
 
 from simulator.plan.pieces import Box
 from simulator.plan.task import Operand, ViewStep
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 
 #: Names of view ops.
 _RESHAPING, _PERMUTING = ("view", "_unsafe_view", "reshape"), ("t", "transpose", "permute")

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from simulator.engine.collectives.rounds import ALGORITHM_OF
-from simulator.engine.collectives.sending import COMPUTE
-from simulator.engine.collectives.tasks import Group
+from simulator.engine.collectives.tasks import COMPUTE, Group
 from simulator.machine.machine import HOST, Machine
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
@@ -13,8 +12,7 @@ from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.task import OPTIMIZER_STATE, PARAMETER, SCRATCH, UPDATE, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
 from simulator.strategies.sharding.boxes import Box, behind_views, cut, dense, overlap, shape_of, whole, with_views
-from simulator.strategies.sharding.fetching import Fetcher
-from simulator.strategies.sharding.values import Distributed, Piece
+from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 
 
 class Pieces:

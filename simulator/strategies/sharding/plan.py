@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.engine.collectives.sending import COMPUTE, Sender, fetches
-from simulator.engine.collectives.urgency import URGENCIES, priority_of, urgencies
+from simulator.engine.collectives.tasks import COMPUTE, URGENCIES, Sender, fetches, priority_of, urgencies
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.fusion import delayed, fused
@@ -15,15 +14,13 @@ from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT,
 from simulator.plan.tensors import PlanTensors
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.boxes import Box, NotABoxError, cut, dense, overlap, shape_of, whole
-from simulator.strategies.sharding.configuration import Configuration
-from simulator.strategies.sharding.fetching import Fetcher
+from simulator.strategies.sharding.configuration import Configuration, StepOptions
+from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 from simulator.strategies.sharding.local import LocalOp, shard
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.parameters import Pieces
 from simulator.strategies.sharding.regions import name_of, rule_of
 from simulator.strategies.sharding.synchronized import DIFFERENTIATE, NORMALIZE, Member, Synchronized
-from simulator.strategies.sharding.values import Distributed, Piece
 from traces.errors import Code, SchedcastError
 
 #: Results that each worker has for itself: statistics of its part, and the loss and its gradient by the mean over its images.

@@ -24,9 +24,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.compute import Prices, compute_tables
-from simulator.strategies.sharding.costs.exact import ExactCosts
-from simulator.strategies.sharding.costs.paper import paper_tables
-from simulator.strategies.sharding.costs.tables import CostTables
+from simulator.strategies.sharding.costs.exact import CostTables, ExactCosts, paper_tables
 from simulator.strategies.sharding.network import Network
 from traces.errors import Code, SchedcastError
 from traces.garbage import gc_paused

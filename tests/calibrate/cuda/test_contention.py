@@ -18,8 +18,7 @@ from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.preflight.probe import usable
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
 from simulator.engine.costs.model import CostModel
-from simulator.machine.presets import load_machine
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine, load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, INPUT, Task

@@ -8,7 +8,7 @@ from calibrate.traced.from_trace import profile_from_trace
 from calibrate.traced.recorded_ops import common_name
 from calibrate.traced.steps import Token, aligned
 from simulator.engine.costs.model import CostModel
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.keys import cost_key

@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.traced.from_trace import Traced, profile_from_trace
 from simulator.engine.costs.model import CostModel
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many
 from tests.support.shared_data import shared_folder

@@ -16,7 +16,7 @@ from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast

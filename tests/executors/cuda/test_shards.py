@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.numerics import References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import gpu_machine
 from tests.fake_gpu import FakeGpu
 from tests.support.shard_networks import random_job, random_plan
 from traces.documents.profile import Identity, Profile

@@ -24,7 +24,7 @@ from simulator.engine.collectives.local import ProcessGroup
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import COMMAND_LINE, environment, start_warm

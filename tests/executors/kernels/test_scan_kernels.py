@@ -18,11 +18,10 @@ from executors.kernels import nvrtc, scan_level
 from executors.kernels import scan_kernels as native
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.model.ops.recurrent.scan_order import order, prefix_order
-from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
-from simulator.plan.bodies.scan_level import FUSED_WIDTH, ScanLevel
+from simulator.model.ops.scan_order import order, prefix_order
+from simulator.plan.bodies.scan import FUSED_WIDTH, GruSteps, RnnSteps, ScanLevel
 from simulator.plan.task import Operand
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 from simulator.strategies.scan.algorithm import exclusive_scan
 from tests.fake_gpu import FakeGpu
 from tests.support import host_kernels

@@ -9,8 +9,8 @@ from executors.kernels.sparse import compile_product
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
 from simulator.plan.bodies.csr.rules import AdaptiveAveragePoolRule, ConvolutionRule, ElementwiseRule, LinearRule, MaxPoolRule
-from simulator.plan.bodies.csr.store import Store
-from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
+from simulator.plan.bodies.csr.sparse_rule import Store
+from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, shape
 from simulator.plan.task import Operand, Task
 from tests.support.csr_cases import CPU, dense
 

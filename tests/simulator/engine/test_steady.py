@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.engine.long_run import FEWEST, LongRun, long_run
-from simulator.engine.sharing import sharing_lanes
+from simulator.engine.capacity import sharing_lanes
 from simulator.engine.simulation import simulate
+from simulator.engine.steady import FEWEST, LongRun, long_run
 from simulator.machine.machine import Link
 from tests.support.tiny import build, chain, copy, cpu, gpu, task
 

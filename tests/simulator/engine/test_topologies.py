@@ -8,7 +8,7 @@ from simulator.engine.collectives.rounds import RING, TREE
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from tests.support.linked_gpus import BYTES_PER_S, LATENCY_S, copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, rows, task
 from traces.documents.timeline import Timeline

@@ -7,8 +7,7 @@ import pytest
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
-from simulator.machine.presets import data, load_machine, one_gpu, product_of
-from simulator.machine.this_gpu import gpu_machine
+from simulator.machine.presets import data, gpu_machine, load_machine, one_gpu, product_of
 from tests.support.tiny import build, copy, rows, task
 from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
 from traces.documents.shipped import FILES, shipped_profile

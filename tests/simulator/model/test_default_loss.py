@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from simulator.model.batch import arguments, mapped, tensors_of
-from simulator.model.built import Built
+from simulator.model.built import Built, arguments, mapped, tensors_of
 from simulator.model.default_loss import MissingLossError, default_loss
 
 LOGITS, TARGET = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])

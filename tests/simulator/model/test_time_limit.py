@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from simulator.model import time_limit as limits
+from simulator.model import user_code as limits
 from simulator.model.capture.capture import capture
 from simulator.model.job import Job
-from simulator.model.time_limit import VARIABLE, limit_s, time_limit
+from simulator.model.user_code import VARIABLE, limit_s, time_limit
 from tests.support.cli_process import start
 from traces.errors import SchedcastError
 
@@ -100,7 +100,7 @@ def test_ctrl_c_works_meanwhile(monkeypatch):
 
 def test_code_that_swallows_every_exception_ends_with_its_process(tmp_path):
     (tmp_path / "m.py").write_text("def f(b):\n  while True:\n    try:\n      while True: pass\n    except BaseException: pass\n")
-    code = "import simulator.model.time_limit as t\nt.GRACE_S = 0.2"
+    code = "import simulator.model.user_code as t\nt.GRACE_S = 0.2"
     call = ("predict", "--model", "m.py:f", "--batch", 2, "--strategy", "baseline", "--machine", "h100")
     out, err = (process := start(code, *call, folder=tmp_path, **{VARIABLE: "0.5"})).communicate(timeout=120)
     assert (process.returncode, out) == (2, "")

@@ -18,7 +18,7 @@ from simulator.papers.pipeline_model import (
     stale_weights,
 )
 from simulator.papers.predicting import Steps
-from simulator.strategies.pipeline.units import units
+from simulator.strategies.pipeline.partition import units
 from traces.documents.reproduction import OK
 from traces.errors import Code, Refusal
 from ui.commands import reproducing

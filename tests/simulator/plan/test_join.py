@@ -3,8 +3,8 @@
 import pytest
 
 from simulator.model.job import Job
-from simulator.plan.join import in_turn
 from simulator.plan.json import dump, load
+from simulator.strategies.hybrid_pipeline import in_turn
 from tests.support import staged_models
 from tests.support.jobs import planned
 from tests.support.pipeline_plans import devices

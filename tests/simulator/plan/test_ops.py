@@ -10,7 +10,7 @@ from simulator.model.capture import cache
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import resolve
 from simulator.plan.json import dump, load
-from simulator.plan.ops import allowed
+from simulator.plan.task import allowed
 from simulator.strategies import registry as strategies
 from tests.support.jobs import planned
 from tests.support.pure_ops import overloads, pure

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from simulator.engine.costs.cost import GUESSED
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
-from simulator.plan.bodies.collective import Collective
-from simulator.plan.bodies.copy import Copy
+from simulator.plan.bodies.copy import Collective, Copy
 from simulator.plan.bodies.host import Host
 from simulator.plan.dependencies import Dependencies
 from simulator.predict.intervals import EXACT, speedup_interval, step_interval

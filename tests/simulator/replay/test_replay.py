@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.plan import json as plan_json
-from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from simulator.replay.build import build_replay, load_replay

@@ -14,8 +14,8 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
-from simulator.model.ops.recurrent.steps import gru, rnn
-from simulator.plan.bodies.jacobian_rules import GruSteps, RnnSteps
+from simulator.model.ops.recurrent_steps import gru, rnn
+from simulator.plan.bodies.scan import GruSteps, RnnSteps
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task

@@ -7,9 +7,9 @@ from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
+from simulator.strategies.sharding.configuration import StepOptions
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.plan import ShardedStep
 from simulator.strategies.sharding.search import candidates, cost_tables
 from traces.errors import SchedcastError

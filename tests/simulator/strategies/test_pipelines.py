@@ -12,7 +12,7 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast, plan_strategy
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
 from tests.support import staged_models
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
@@ -117,7 +117,7 @@ def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
     assert {task.lag for task in plan.tasks if task.phase == UPDATE} == {2 * pairs - stage for stage in range(pairs + 1)}
 
 
-@pytest.mark.parametrize(("strategy", "order"), [("gpipe", gpipe.order), ("1f1b", one_f_one_b.order)])
+@pytest.mark.parametrize(("strategy", "order"), [("gpipe", orders.gpipe_order), ("1f1b", orders.one_f_one_b_order)])
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 8)])
 def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, micro_batches):
     """The oracle runs each rank's actions in order, with the summed seconds of their ops, as an independent few lines."""

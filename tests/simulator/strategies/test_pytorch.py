@@ -8,8 +8,7 @@ from torch.utils._pytree import tree_leaves
 from calibrate.numerics import reference
 from executors.kernels.update import torch_optimizer
 from simulator.engine.costs.model import CostModel
-from simulator.machine.machine import Device, Machine, Memory
-from simulator.machine.partitions import split
+from simulator.machine.machine import Device, Machine, Memory, split
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job

@@ -10,7 +10,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.model.layers.graph import LayerGraph
+from simulator.model.layers import LayerGraph
 from simulator.plan.task import UPDATE
 from tests.support import layered, tiny
 from tests.support.jobs import planned

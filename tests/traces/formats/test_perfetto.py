@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from dataclasses import replace
 
-from simulator.strategies.pipeline.orders import gpipe
+from simulator.strategies.pipeline import orders
 from tests.support.page_samples import two_lanes
 from tests.support.small_pipelines import pipeline_timeline
 from traces.documents.critical import critical_spans
@@ -102,7 +102,7 @@ def test_lanes_are_in_the_timelines_device_order_and_count_as_people_do():
 
 
 def test_a_pipelines_devices_have_a_thread_with_their_actions():
-    events = trace_document({"predicted": pipeline_timeline(gpipe.order(2, 2))})["traceEvents"]
+    events = trace_document({"predicted": pipeline_timeline(orders.gpipe_order(2, 2))})["traceEvents"]
     schedules = {e["pid"]: e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "schedule"}
     assert sorted(schedules) == [1, 2]
     slices = [e for e in events if e["ph"] == "X" and schedules[e["pid"]] == e["tid"]]

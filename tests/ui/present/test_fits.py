@@ -1,6 +1,6 @@
 """Predictions that do not fit, in sentences."""
 
-from simulator.engine.memory.words import shortfall_words
+from simulator.engine.memory.contents import shortfall_words
 from tests.support.page_samples import prediction
 from traces import units
 from traces.documents.comparison import MemoryNeed

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import Action, Schedule
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
@@ -16,7 +16,7 @@ from ui.present.timeline_canvas.payload import timelines_payload
 from ui.present.timeline_picture import timelines_picture
 from ui.present.timeline_rows import timeline_panel
 
-GPIPE = pipeline_timeline(gpipe.order(2, 2))
+GPIPE = pipeline_timeline(orders.gpipe_order(2, 2))
 
 
 def shown(timeline, row):
@@ -68,7 +68,9 @@ def test_the_second_half_of_a_backward_has_a_color_of_its_own():
 
 
 def test_mini_batches_of_a_pipeline_that_never_drains_are_numbered_by_iteration():
-    spans = tuple(replace(span, iteration=7 if span.phase == "forward" else 5) for span in pipeline_timeline(gpipe.order(2, 1)).spans)
+    spans = tuple(
+        replace(span, iteration=7 if span.phase == "forward" else 5) for span in pipeline_timeline(orders.gpipe_order(2, 1)).spans
+    )
     assert [label for label, *_ in shown(replace(GPIPE, spans=spans), 0)] == ["F7", "B5"]
 
 
@@ -79,7 +81,7 @@ def test_forwards_and_backwards_on_devices_of_their_own():
 
 
 def test_transfers_that_take_time_have_a_lane():
-    panel = timeline_panel(pipeline_timeline(one_f_one_b.order(2, 2), transfer_s=1e-4))
+    panel = timeline_panel(pipeline_timeline(orders.one_f_one_b_order(2, 2), transfer_s=1e-4))
     assert panel.rows == ("cpu:0 stage 0", "cpu:0 stream 2", "cpu:1 stage 1", "cpu:1 stream 2")
     assert len(panel.bars["transfer"]) == 4
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from simulator.model.workloads.networks.transformer import split_heads
+from simulator.model.workloads.networks.sequences import split_heads
 
 _BERT_TOKENS, _BERT_POSITIONS, _SEGMENTS = 30_522, 512, 2
 _GPT2_TOKENS, _GPT2_POSITIONS = 50_257, 1024

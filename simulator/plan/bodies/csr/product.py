@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Discriminator
 
 from simulator.plan.bodies.csr.rules import Rule
-from simulator.plan.bodies.csr.sparse_rule import MOST_ENTRIES
-from simulator.plan.bodies.csr.store import store
+from simulator.plan.bodies.csr.sparse_rule import MOST_ENTRIES, store
 from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
-    from simulator.plan.bodies.csr.pattern import Pattern
-    from simulator.plan.bodies.csr.symbolic import Terms
+    from simulator.plan.bodies.csr.patterns import Pattern, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class ProductPattern:
 
     def symbolic(self) -> "Terms":
         """Which entries of the factors each entry is the sum of. Raises SchedcastError if int32 cannot number the terms."""
-        from simulator.plan.bodies.csr import symbolic
+        from simulator.plan.bodies.csr import patterns
 
         def compute() -> "Terms":
             if self.terms > MOST_ENTRIES:
@@ -81,7 +79,7 @@ class ProductPattern:
                     f"a product of sparse Jacobians {self.rows}x{self.left.cols} by {self.left.cols}x{self.cols} has {self.terms} terms;"
                     f" expected at most {MOST_ENTRIES}; use full matrices, or a scan of fewer levels"
                 )
-            return symbolic.multiply(self.left.pattern(), self.right.pattern())
+            return patterns.multiply(self.left.pattern(), self.right.pattern())
 
         return store.get(self, compute)
 

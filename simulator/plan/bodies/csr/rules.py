@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from simulator.plan.bodies.csr.elementwise import ElementwiseRule
 from simulator.plan.bodies.csr.mask import Mask
-from simulator.plan.bodies.csr.sparse_rule import SparseRule, WindowRule, check_geometry
-from simulator.plan.bodies.csr.store import store
+from simulator.plan.bodies.csr.sparse_rule import ElementwiseRule, SparseRule, WindowRule, check_geometry, store
 from simulator.plan.task import Task
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from simulator.plan.bodies.csr.pattern import Pattern
+    from simulator.plan.bodies.csr.patterns import Pattern
 
 
 class _Pooling(WindowRule):
@@ -52,9 +50,9 @@ class _Pooling(WindowRule):
 
     def pattern(self) -> "Pattern":
         """The places of every window, whatever they hold."""
-        from simulator.plan.bodies.csr import windows
+        from simulator.plan.bodies.csr import patterns
 
-        return store.get(self, lambda: windows.pooling(self.channels, *self.axes(), getattr(self, "kernel", (1, 1))))
+        return store.get(self, lambda: patterns.pooling(self.channels, *self.axes(), getattr(self, "kernel", (1, 1))))
 
     def check(self, *extents: int) -> None:
         """Raise ValueError for an extent below 1, also among `extents`, and for a Jacobian that int32 cannot index."""
@@ -159,10 +157,10 @@ class AdaptiveAveragePoolRule(_Pooling):
 
     def axes(self) -> tuple["Pattern", "Pattern"]:
         """The patterns of the vertical and of the horizontal axis: which places each bin covers."""
-        from simulator.plan.bodies.csr import windows
+        from simulator.plan.bodies.csr import patterns
 
         extents = zip((self.height, self.width), self.out, strict=True)
-        return tuple(windows.adaptive_axis(extent, out) for extent, out in extents)
+        return tuple(patterns.adaptive_axis(extent, out) for extent, out in extents)
 
     def flops(self, task: Task) -> float:
         """0: constants are copied."""
@@ -187,7 +185,7 @@ def _window(rule: "MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule") -> 
 
 
 if TYPE_CHECKING:
-    from simulator.plan.bodies.csr.pattern import Pattern
+    from simulator.plan.bodies.csr.patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +259,12 @@ class ConvolutionRule(WindowRule):
 
     def pattern(self) -> "Pattern":
         """The entries that hold a kept weight; `source` is the flat position in the weight."""
-        from simulator.plan.bodies.csr import windows
+        from simulator.plan.bodies.csr import patterns
 
         geometry = (self.channels, self.out_channels, self.groups, *self.axes(), self.kernel)
         if self.mask is None:
-            return store.get(self, lambda: windows.convolution(*geometry))
-        return store.get(self, lambda: windows.masked_convolution(*geometry, self.mask))
+            return store.get(self, lambda: patterns.convolution(*geometry))
+        return store.get(self, lambda: patterns.masked_convolution(*geometry, self.mask))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +300,11 @@ class LinearRule(SparseRule):
 
     def pattern(self) -> "Pattern":
         """The kept weights; `source` is the flat position in W."""
-        from simulator.plan.bodies.csr import pattern, windows
+        from simulator.plan.bodies.csr import patterns
 
         if self.mask is None:
-            return store.get(self, lambda: pattern.blocks(1, self.rows, self.cols))
-        return store.get(self, lambda: windows.linear(self.rows, self.cols, self.mask))
+            return store.get(self, lambda: patterns.blocks(1, self.rows, self.cols))
+        return store.get(self, lambda: patterns.linear(self.rows, self.cols, self.mask))
 
 
 Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule | LinearRule

@@ -1,11 +1,51 @@
 """What the rules of ops with a sparse Jacobian have in common, and the checks of their geometry."""
 
-from typing import TYPE_CHECKING, ClassVar
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from simulator.plan.task import Task
 
 if TYPE_CHECKING:
-    from simulator.plan.bodies.csr.pattern import Pattern
+    from simulator.plan.bodies.csr.patterns import Pattern
+
+
+# A cache of computed patterns and products, bounded by their bytes.
+
+
+#: All patterns and products of VGG-11 pruned to 3 % fit.
+MOST_BYTES = 2**30
+
+
+class Store:
+    """Results by recipe; each result states its size in `bytes`. Drops the least recently used; never keeps one over `most_bytes`."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES):
+        self.most_bytes, self.bytes = most_bytes, 0
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, recipe: Hashable, compute: Callable[[], Any]) -> Any:
+        """The stored result of `recipe`, or that of `compute()` if there is none."""
+        with self._lock:
+            if recipe in self._results:
+                self._results.move_to_end(recipe)
+                return self._results[recipe]
+        result = compute()
+        with self._lock:
+            if recipe not in self._results and result.bytes <= self.most_bytes:
+                self._results[recipe] = result
+                self.bytes += result.bytes
+                while self.bytes > self.most_bytes:
+                    _, dropped = self._results.popitem(last=False)
+                    self.bytes -= dropped.bytes
+        return result
+
+
+store = Store()
+
 
 #: Indices are int32.
 MOST_ENTRIES = 2**31 - 1
@@ -70,12 +110,12 @@ class WindowRule(SparseRule):
 
     def axes(self) -> tuple["Pattern", "Pattern"]:
         """The patterns of the vertical and of the horizontal axis: which places each window covers."""
-        from simulator.plan.bodies.csr import windows
+        from simulator.plan.bodies.csr import patterns
 
         extents = zip((self.height, self.width), self.out, strict=True)
         dilation = getattr(self, "dilation", (1, 1))
         geometry = zip(self.kernel, self.stride, self.padding, dilation, strict=True)
-        return tuple(windows.axis(extent, out, *axis) for (extent, out), axis in zip(extents, geometry, strict=True))
+        return tuple(patterns.axis(extent, out, *axis) for (extent, out), axis in zip(extents, geometry, strict=True))
 
 
 def check_geometry(op: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:
@@ -84,3 +124,73 @@ def check_geometry(op: str, positive: tuple[int, ...], entries: tuple[int, ...])
         raise ValueError(f"a {op} has an extent of {min(positive)}; expected at least 1")
     if max(entries) > MOST_ENTRIES:
         raise ValueError(f"the transposed Jacobian of a {op} has up to {max(entries)} entries; expected at most {MOST_ENTRIES}")
+
+
+# The Jacobian of element-wise ops.
+
+
+#: Element-wise backward ops: they take a gradient and `ElementwiseRule.args`, and multiply every element of the gradient by a factor.
+ELEMENTWISE = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "threshold_backward", "tanh_backward", "sigmoid_backward", "hardtanh_backward", "leaky_relu_backward", "gelu_backward",
+        "silu_backward", "mish_backward", "hardswish_backward", "hardsigmoid_backward", "elu_backward", "softplus_backward",
+        "log_sigmoid_backward", "hardshrink_backward", "softshrink_backward", "native_dropout_backward",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseRule(SparseRule):
+    """An op whose output element i depends on input element i alone. The Jacobian is the diagonal that its backward op makes of ones.
+
+    `target` is the backward op. `args` and `kwargs` are the JSON texts of its arguments after the gradient, where `{"$": i}` stands for
+    the task's operand i. Reads: the tensors that the forward op saved, [B, ...]. Values [elements, B].
+    """
+
+    elements: int
+    target: str
+    args: str = "[]"
+    kwargs: str = "{}"
+    of: Literal["elementwise"] = "elementwise"
+
+    launches: ClassVar[int] = 2
+    calls: ClassVar[int] = 2
+    shared: ClassVar[bool] = False
+
+    def __post_init__(self):
+        """Raise ValueError for an op that is not element-wise."""
+        check_geometry("element-wise op", (self.elements,), (self.elements,))
+        if self.target not in ELEMENTWISE:
+            raise ValueError(f"{self.target!r} is not an element-wise backward op; expected one of {', '.join(sorted(ELEMENTWISE))}")
+
+    @property
+    def rows(self) -> int:
+        """Elements of a sample."""
+        return self.elements
+
+    @property
+    def cols(self) -> int:
+        """Elements of a sample."""
+        return self.elements
+
+    @property
+    def nnz(self) -> int:
+        """The length of the diagonal."""
+        return self.elements
+
+    @property
+    def key(self) -> str:
+        """Op, size and arguments."""
+        return f"{self.target}.{self.elements}{self.args}{'' if self.kwargs == '{}' else self.kwargs}"
+
+    def flops(self, task: Task) -> float:
+        """One per entry."""
+        self.check_operands(task, *[self.elements] * len(task.reads))
+        return float(task.writes[0].elements)
+
+    def pattern(self) -> "Pattern":
+        """The diagonal."""
+        from simulator.plan.bodies.csr.patterns import identity
+
+        return store.get(self.elements, lambda: identity(self.elements))

@@ -19,11 +19,11 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op
 from simulator.plan.bodies.copy import KERNEL, Copy
-from simulator.plan.bodies.masked_backward import reads
+from simulator.plan.bodies.op_class import reads
 from simulator.plan.bodies.update import STATE, Update, hyper_parameters, state_shape
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, Operand, Segment, Task
-from simulator.plan.views import contiguous
+from simulator.plan.tensors import contiguous
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.local import local_ops
 from simulator.strategies.sharding.network import Network

@@ -25,7 +25,7 @@ from simpy import Environment
 from simulator.engine.collectives.rounds import ALGORITHM_OF, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.bodies.collective import ALL_REDUCE, Collective
+from simulator.plan.bodies.copy import ALL_REDUCE, Collective
 from simulator.strategies.sharding.costs.moved import Flows
 
 #: Seconds of a kernel that copies, or adds, this many bytes.

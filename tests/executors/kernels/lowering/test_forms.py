@@ -20,8 +20,7 @@ from executors.kernels.lowering.dropout import draw_seed
 from executors.kernels.registry import handlers
 from executors.tensors import job_tensors
 from simulator.model.job import Job
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.opcall import OpCall, OpList, Step
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies

@@ -8,7 +8,7 @@ from executors.cuda.backend import CudaBackend
 from executors.kernels.lowering import recurrent
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.model.ops.recurrent import steps
+from simulator.model.ops import recurrent_steps
 from tests.fake_gpu import FakeGpu
 from tests.support.jobs import planned
 
@@ -64,8 +64,8 @@ def test_gates_can_be_computed_from_the_states(biases):
     x, h0 = torch.randn(7, 3, 4, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     shapes = [(15, 4), (15, 5), *([(15,), (15,)] if biases else [])]
     weights = [*(torch.randn(shape, dtype=torch.float64) for shape in shapes), None, None][:4]
-    states, *expected = steps.gru(x, h0, *weights)
-    for gate, expected_gate in zip(steps.gru_gates_from_states(x, states, *weights), expected, strict=True):
+    states, *expected = recurrent_steps.gru(x, h0, *weights)
+    for gate, expected_gate in zip(recurrent_steps.gru_gates_from_states(x, states, *weights), expected, strict=True):
         torch.testing.assert_close(gate, expected_gate, rtol=1e-12, atol=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_cudnns_states_on_a_gpu(mode, gates, biases):
     flat = recurrent.FlatWeights()
     for _ in range(2):
         weights = [*(torch.randn(shape, dtype=torch.float64) / 5 for shape in shapes), None, None][:4]
-        expected = steps.gru(x, h0, *weights)[0] if mode == 3 else steps.rnn(x, h0, *weights, ("relu", "tanh")[mode])
+        expected = recurrent_steps.gru(x, h0, *weights)[0] if mode == 3 else recurrent_steps.rnn(x, h0, *weights, ("relu", "tanh")[mode])
         on_gpu = [tensor if tensor is None else tensor.cuda() for tensor in (x, h0, *weights)]
         issued = recurrent.states(flat, mode, *on_gpu)
         torch.testing.assert_close(issued.cpu(), expected, rtol=1e-9, atol=1e-9)

@@ -11,7 +11,7 @@ from simulator.engine.collectives.tasks import Group, chunks
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Link
-from simulator.plan.bodies.collective import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
+from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
 from simulator.plan.task import COLLECTIVE, Operand
 from tests.support import tiny
 

@@ -13,7 +13,7 @@ from simulator.machine.machine import Link, Machine
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
-from simulator.plan.bodies.collective import Collective
+from simulator.plan.bodies.copy import Collective
 from tests.benchmarks.collectives import all_reduces, score
 from tests.support.linked_gpus import copy_spans, link, linked_gpus
 from tests.support.tiny import build, copy, cpu, gpu, rows, task

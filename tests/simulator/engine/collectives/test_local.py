@@ -3,9 +3,7 @@
 import pytest
 
 from simulator.engine.collectives.local import ProcessGroup, directions, groups_of, local_plan
-from simulator.plan.bodies.collective import Collective
-from simulator.plan.bodies.copy import Copy
-from simulator.plan.bodies.message import Message
+from simulator.plan.bodies.copy import Collective, Copy, Message
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, copy, task
 from traces.errors import SchedcastError

@@ -9,8 +9,7 @@ from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.opcall import OpCall, OpList, Step
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.task import ACTIVATION, Segment, Task

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Z_90
 from simulator.engine.costs.model import CostModel
-from simulator.engine.costs.threads import ThreadRatios
+from simulator.engine.costs.relatives import ThreadRatios
 from simulator.machine.this_cpu import this_cpu
 from tests.support.small_plans import mm, value
 from traces.documents.profile import Identity, KeyCost, Profile, Stats

@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-from simulator.engine.memory.at_peak import at_peak
-from simulator.engine.memory.kinds import memory_by_kind
+from simulator.engine.memory.contents import at_peak, memory_by_kind, peak_words
 from simulator.engine.memory.over_time import access_counts, carried_bytes, memory_over_time, owners, peaks, summed_over_devices, thinned
-from simulator.engine.memory.words import peak_words
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import ALIAS, Copy

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.workspaces import workspace_bytes
+from simulator.engine.memory.over_time import workspace_bytes
 from simulator.predict.forecast import forecast
 from tests.support.small_plans import W1, W2, H, X, Y, machine, mm, plan_of
 

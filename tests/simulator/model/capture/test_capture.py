@@ -9,7 +9,7 @@ from torch import nn
 from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.graph import TrainingGraph
-from simulator.model.ops.content import tensor_of
+from simulator.model.ops.aten_json import tensor_of
 from traces.errors import SchedcastError
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simulator.model.capture.formulas import flops
+from simulator.model.capture.aten_calls import flops
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from simulator.model.capture.formulas import SHAPES
+from simulator.model.capture.aten_calls import SHAPES
 
 NORMALIZE, DIFFERENTIATE = torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default
 FORMATS = {

@@ -6,7 +6,7 @@ from itertools import pairwise
 import networkx
 import pytest
 
-from simulator.model.layers.graph import blocks, ranked_paths
+from simulator.model.layers import blocks, ranked_paths
 
 CHAIN = [(0, 1), (1, 2), (2, 3)]
 RESIDUAL = [(0, 1), (1, 2), (2, 3), (0, 3)]

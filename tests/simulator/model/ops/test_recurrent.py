@@ -20,13 +20,12 @@ from simulator.model.capture.capture import capture
 from simulator.model.capture.intercept import CanonicalForms
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
+from simulator.model.ops import recurrent_steps as arithmetic
 from simulator.model.ops.aten_json import resolve
-from simulator.model.ops.recurrent import steps as arithmetic
-from simulator.model.ops.recurrent.ops import NAMESPACE
+from simulator.model.ops.recurrent_layers import NAMESPACE
 from simulator.model.workloads import registry as workloads
 from simulator.model.workloads.data import features_of
-from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.bodies.oplist import OpList, Step
+from simulator.plan.bodies.opcall import OpCall, OpList, Step
 from simulator.plan.json import dump, load
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan

@@ -11,8 +11,8 @@ from simulator.model.find import find_factory
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
 from simulator.model.workloads.networks.chains import TwoTowerAlexNet
+from simulator.model.workloads.networks.sequences import Transformer
 from simulator.model.workloads.networks.shortcuts import padded_shortcut
-from simulator.model.workloads.networks.transformer import Transformer
 from tests.support.jobs import planned
 from traces.errors import SchedcastError, UnknownNameError
 

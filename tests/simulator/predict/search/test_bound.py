@@ -6,8 +6,8 @@ from hypothesis import settings as examples
 
 from simulator.engine.capacity import BANDWIDTH, COMPUTE, LINKS
 from simulator.engine.costs.model import CostModel
-from simulator.engine.long_run import CLOSE
 from simulator.engine.simulation import GRAPH, simulate
+from simulator.engine.steady import CLOSE
 from simulator.machine.machine import Link
 from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from simulator.plan.bodies.recorded import Recorded
+from simulator.plan.bodies.host import Recorded
 from simulator.replay.diagnosis import Part, PartTime, diagnose
 from simulator.replay.whatif.edit import optimizer_of
 from simulator.replay.whatif.matching import class_of, kernel_classes, matching

@@ -7,9 +7,9 @@ import pytest
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.strategies.builder import PlanBuilder
-from simulator.strategies.pipeline.cut import Cut, Sent
+from simulator.strategies.pipeline.partition import units
+from simulator.strategies.pipeline.pipeline import Cut, Sent
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
-from simulator.strategies.pipeline.units import units
 from tests.support import staged_models
 from traces.errors import SchedcastError
 

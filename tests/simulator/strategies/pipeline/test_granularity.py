@@ -14,8 +14,8 @@ from simulator.model.job import Job
 from simulator.plan.json import dump, load
 from simulator.plan.task import TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
-from simulator.strategies.pipeline.of_plan import schedule_of
-from simulator.strategies.pipeline.orders import one_f_one_b
+from simulator.strategies.pipeline import orders
+from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support import staged_models
 from tests.support.pipeline_plans import plan_pipeline
 
@@ -31,7 +31,7 @@ def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
     actions = [task for task in plan.tasks if task.phase not in (TRANSFER, UPDATE)]
     assert [task.name for task in actions if task.device == "cpu:0" and task.phase == "forward"] == ["0F0", "0F1", "0F2", "0F3"]
     assert {task.layer for task in actions if task.device == "cpu:1"} == {"stage 1"}
-    assert schedule_of(plan) == one_f_one_b.order(2, 4)
+    assert schedule_of(plan) == orders.one_f_one_b_order(2, 4)
     assert load(dump(plan)).tasks == plan.tasks
 
 

@@ -4,9 +4,8 @@ import pytest
 
 from simulator.model.job import Job
 from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline import grid_csv
-from simulator.strategies.pipeline.of_plan import schedule_of
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline import grid_csv, orders
+from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support.applicable import core_groups
 from tests.support.jobs import MLP, planned
 from tests.support.places import SUPPORT
@@ -14,8 +13,8 @@ from tests.support.torch_orders import runtime, simulated
 from traces.errors import SchedcastError
 
 ORDERS = {
-    "gpipe": gpipe.order(2, 4),
-    "1f1b": one_f_one_b.order(2, 4),
+    "gpipe": orders.gpipe_order(2, 4),
+    "1f1b": orders.one_f_one_b_order(2, 4),
     "interleaved-1f1b:per_device=1": interleaved_1f1b.order(2, 4, 1),
 }
 

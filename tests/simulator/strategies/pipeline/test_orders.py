@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b, zero_bubble
+from simulator.strategies.pipeline import orders, zero_bubble
 from simulator.strategies.pipeline.schedule import UNITS, Action, check, makespan_s, timed
 from tests.support.exact_schedules import shortest
 from tests.support.peak_forwards import peak_forwards
@@ -24,7 +24,7 @@ EXCESS = {
 }
 #: Ours of the same name, for p ranks with m micro-batches in the memory of torch's.
 SAME = {
-    "GPipe": gpipe.order,
+    "GPipe": orders.gpipe_order,
     "Interleaved1F1B": interleaved_1f1b.order,
     "InterleavedZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="looped"),
     "ZBVZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="v"),
@@ -83,7 +83,7 @@ def test_torchs_v_shaped_zero_bubble_is_not_shorter_than_ours(ranks):
 @pytest.mark.parametrize("stages", range(1, 9))
 @pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])
 def test_the_bubble_of_gpipe(stages, micro_batches):
-    for order in (gpipe.order, one_f_one_b.order):
+    for order in (orders.gpipe_order, orders.one_f_one_b_order):
         total = stages * units(order(stages, micro_batches))
         bubble = 1 - Fraction(stages * micro_batches * 3, total)
         assert bubble == Fraction(stages - 1, micro_batches + stages - 1)
@@ -103,7 +103,7 @@ def deepspeed(stage: int, stages: int, micro_batches: int) -> list[str]:
 @pytest.mark.parametrize("stages", range(1, 9))
 @pytest.mark.parametrize("micro_batches", [1, 2, 7, 8, 32])
 def test_1f1b_is_deepspeeds(stages, micro_batches):
-    order = one_f_one_b.order(stages, micro_batches)
+    order = orders.one_f_one_b_order(stages, micro_batches)
     assert [list(map(str, actions)) for actions in order.ranks] == [deepspeed(s, stages, micro_batches) for s in range(stages)]
     assert makespan_s(timed(order, lambda action: 1)) == 2 * (micro_batches + stages - 1)
     buffers = [max(2, min(stages - s, micro_batches)) for s in range(stages)]
@@ -111,8 +111,8 @@ def test_1f1b_is_deepspeeds(stages, micro_batches):
 
 
 def test_live_forwards_on_four_ranks():
-    assert peak_forwards(gpipe.order(4, 16)) == [16, 16, 16, 16]
-    assert peak_forwards(one_f_one_b.order(4, 16)) == [4, 3, 2, 1]
+    assert peak_forwards(orders.gpipe_order(4, 16)) == [16, 16, 16, 16]
+    assert peak_forwards(orders.one_f_one_b_order(4, 16)) == [4, 3, 2, 1]
     assert peak_forwards(interleaved_1f1b.order(4, 16)) == [11, 9, 7, 5]
     assert peak_forwards(torch_order("ZBVZeroBubble", 4, 16)) == [8, 8, 8, 8]
     assert max(peak_forwards(zero_bubble.order(8, 16, most_alive=8, shape="v"))) == 8
@@ -146,7 +146,7 @@ def test_zero_bubble_is_shorter_than_1f1b_in_no_more_memory(stages, most_alive, 
     most_alive = most_alive and stages
     for micro_batches in (2, 8, 16):
         ours = zero_bubble.order(stages, micro_batches, seconds, most_alive, transfer_s=transfer_s)
-        theirs = one_f_one_b.order(stages, micro_batches)
+        theirs = orders.one_f_one_b_order(stages, micro_batches)
         assert makespan_s(timed(ours, seconds, transfer_s)) < makespan_s(timed(theirs, seconds, transfer_s))
         assert max(peak_forwards(ours)) <= (most_alive or micro_batches)
 
@@ -178,5 +178,5 @@ def test_impossible_zero_bubble_schedules_are_refused():
 
 
 def test_a_single_stage_runs_one_micro_batch_after_another():
-    assert [str(action) for action in one_f_one_b.order(1, 2).ranks[0]] == ["0F0", "0B0", "0F1", "0B1"]
-    assert Action(0, "F", 3) == gpipe.order(1, 4).ranks[0][3]
+    assert [str(action) for action in orders.one_f_one_b_order(1, 2).ranks[0]] == ["0F0", "0B0", "0F1", "0B1"]
+    assert Action(0, "F", 3) == orders.gpipe_order(1, 4).ranks[0][3]

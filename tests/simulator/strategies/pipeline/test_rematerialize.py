@@ -14,8 +14,8 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER
 from simulator.predict.forecast import forecast
-from simulator.strategies.pipeline.of_plan import schedule_of
-from simulator.strategies.pipeline.orders import gpipe, one_f_one_b
+from simulator.strategies.pipeline import orders
+from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.rematerialize import at_once
 from tests.support import staged_models
 from tests.support.pipeline_plans import plan_pipeline
@@ -63,7 +63,7 @@ def test_a_forward_is_repeated_unless_its_backward_follows_at_once(strategy, rep
     plan = plan_pipeline(f"{strategy}:microbatches=4,rematerialize=on", training, MACHINE)
     actions = {task.action for task in plan.tasks if "R" in task.action}
     assert len(actions) == repeats
-    order = {"gpipe": gpipe.order, "1f1b": one_f_one_b.order}[strategy](2, 4)
+    order = {"gpipe": orders.gpipe_order, "1f1b": orders.one_f_one_b_order}[strategy](2, 4)
     assert len(at_once(order)) == 8 - repeats
     assert schedule_of(plan) == order, "the schedule is that of plain actions"
 

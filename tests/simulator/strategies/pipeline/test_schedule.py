@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.strategies.pipeline.orders import one_f_one_b
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import Action, ScheduleError, Span, check, linear, makespan_s, timed
 from tests.support.pipelines import OURS, schedule
 from tests.support.torch_orders import torch_order
@@ -49,7 +49,7 @@ def test_the_linear_order_keeps_the_ranks_orders_and_follows_the_needs(name):
 
 
 def test_the_linear_order_is_that_of_unit_times():
-    assert " ".join(map(str, linear(one_f_one_b.order(2, 3)))) == "0F0 0F1 1F0 1B0 0B0 1F1 0F2 1B1 0B1 1F2 1B2 0B2"
+    assert " ".join(map(str, linear(orders.one_f_one_b_order(2, 3)))) == "0F0 0F1 1F0 1B0 0B0 1F1 0F2 1B1 0B1 1F2 1B2 0B2"
 
 
 def test_a_deadlock_names_the_ranks_that_wait_for_each_other():
@@ -109,7 +109,7 @@ def test_the_arrow_stands_beneath_the_fault():
 
 
 def test_the_details_of_a_long_schedule_show_the_part_around_the_fault():
-    order = one_f_one_b.order(8, 64)
+    order = orders.one_f_one_b_order(8, 64)
     with pytest.raises(ScheduleError) as caught:
         check(type(order)((*order.ranks[:-1], order.ranks[-1][:-1])))
     lines = caught.value.details.split("\n")

@@ -6,7 +6,7 @@ from math import ceil, log2
 import numpy as np
 import pytest
 
-from simulator.model.ops.recurrent.scan_order import elements_per_worker, order, prefix_order
+from simulator.model.ops.scan_order import elements_per_worker, order, prefix_order
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 
 

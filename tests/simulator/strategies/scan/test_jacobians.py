@@ -11,8 +11,7 @@ from simulator.model.job import Job
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, LinearRule
-from simulator.plan.bodies.jacobian_product import Full, Gradient, JacobianProduct, shape
-from simulator.plan.bodies.jacobian_values import JacobianValues
+from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, JacobianValues, shape
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value

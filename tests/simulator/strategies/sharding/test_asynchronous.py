@@ -19,10 +19,9 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE
 from simulator.strategies.pipeline.staleness import staleness
-from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configuration import Configuration, StepOptions
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.plan import ShardedStep
 from tests.support import norm_models
 from tests.support.applicable import core_groups

@@ -13,10 +13,9 @@ from executors.tensors import job_tensors
 from simulator.model.job import Job
 from simulator.plan.pieces import box_of
 from simulator.plan.task import COLLECTIVE, INPUT, TRANSFER
-from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configuration import Configuration, StepOptions
 from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.options import StepOptions
 from simulator.strategies.sharding.plan import ShardedStep
 from tests.support.applicable import core_groups
 from tests.support.shard_networks import random_job, random_plan

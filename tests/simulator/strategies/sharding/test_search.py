@@ -6,7 +6,7 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
-from simulator.strategies.sharding.naming import layer_called
+from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.search import candidates, cheapest_of, cost_tables, reduced
 from tests.support.integer_programs import by_integer_program

@@ -17,11 +17,11 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, Segment, Storage, Task, Value
 from simulator.strategies.sharding.boxes import elements, overlap
 from simulator.strategies.sharding.configuration import Configuration
+from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.costs.compute import Prices
 from simulator.strategies.sharding.costs.copies import Copies
 from simulator.strategies.sharding.costs.exact import ExactCosts, holders
 from simulator.strategies.sharding.costs.moved import Sides
-from simulator.strategies.sharding.naming import layer_called
 from simulator.strategies.sharding.network import Network
 
 

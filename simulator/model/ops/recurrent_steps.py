@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from simulator.model.ops.recurrent.scan_order import elements_per_worker, prefix_order
+from simulator.model.ops.scan_order import elements_per_worker, prefix_order
 
 
 @torch.no_grad()
