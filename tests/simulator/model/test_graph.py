@@ -40,3 +40,42 @@ def test_a_damaged_graph_is_refused(document, change, expected):
     change(damaged)
     with pytest.raises(UnusableFileError, match=expected):
         graphs.load(damaged)
+
+
+# A user's model is captured anew each time, because it may depend on anything: each of these changes must change the prediction.
+
+
+MODEL = """
+import json, os, pathlib, sys
+import torch
+{top}
+
+def make(batch):
+    {inside}
+    return torch.nn.Sequential(torch.nn.Linear(8, hidden), torch.nn.Linear(hidden, 3)), torch.randn(batch, 8), torch.randint(3, (batch,))
+"""
+#: What the width of the hidden layer depends on: lines at the top and inside the factory, and the file that holds it.
+CASES = {
+    "a constant": ("hidden = {hidden}", "pass", None),
+    "config.json": ("", "hidden = json.loads(pathlib.Path('config.json').read_text())", "config.json"),
+    "an environment variable": ("", "hidden = int(os.environ['HIDDEN'])", None),
+    "a module imported in the factory": ("", "from inner import hidden", "inner.py"),
+    "a sibling package": ("sys.path.append('sibling')\nfrom package.sizes import hidden", "pass", "sibling/package/sizes.py"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_changed_model_is_captured_anew(schedcast, tmp_path, case):
+    top, inside, file = CASES[case]
+
+    def parameter_bytes(hidden: int) -> int:
+        (tmp_path / "model.py").write_text(MODEL.format(top=top.format(hidden=hidden), inside=inside))
+        if file is not None:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(str(hidden) if file.endswith("json") else f"hidden = {hidden}\n")
+        job = ("--model", "model.py:make", "--batch", 2, "--strategy", "baseline", "--machine", "h100", "--json")
+        done = schedcast.call("predict", *job, cwd=tmp_path, HIDDEN=str(hidden), PYTHONDONTWRITEBYTECODE="1")
+        (peak,) = done.document["at_peak"]
+        return peak["by_kind"]["parameter"]
+
+    assert [parameter_bytes(hidden) for hidden in (32, 8192)] == [4 * (8 * hidden + hidden + 3 * hidden + 3) for hidden in (32, 8192)]

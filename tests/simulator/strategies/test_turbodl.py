@@ -11,7 +11,9 @@ from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.layers import LayerGraph
+from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import UPDATE
+from simulator.strategies.turbodl import by_rank
 from tests.support import layered, tiny
 from tests.support.jobs import planned
 from traces.errors import SchedcastError
@@ -197,3 +199,25 @@ def test_groups_and_barriers_change_no_number(text, two_cores, backend):
     built = job.build()
     error = compare(job, built, plan, backend, Expected.of(job, built))
     assert max(error.max_grad_error, error.max_param_error) <= 1e-12
+
+
+# Reordering by rank: the lowest rank first, and no task before its dependencies.
+
+
+RANKS = {"a": 2, "b": 1, "c": 0, "d": 0, "e": 1}
+
+
+def test_by_rank():
+    plan, _ = tiny.build(
+        tiny.task("a", reads="x", writes="u"),
+        tiny.task("b", reads="x", writes="v"),
+        tiny.task("c", reads="u", writes="z"),
+        tiny.task("d", reads="x", writes="q"),
+        tiny.task("e", mutates="q", after="b"),
+    )
+    assert [task.name for task in by_rank(plan.tasks, Dependencies(plan), lambda task: RANKS[task.name])] == ["d", "b", "e", "a", "c"]
+
+
+def test_equal_ranks_keep_their_order():
+    plan, _ = tiny.build(*(tiny.task(name, reads="x", writes=f"v{name}") for name in "abc"))
+    assert by_rank(plan.tasks, Dependencies(plan), lambda task: 0) == list(plan.tasks)

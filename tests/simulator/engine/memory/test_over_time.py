@@ -2,15 +2,87 @@
 
 from dataclasses import replace
 
+from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import at_peak, memory_by_kind, peak_words
-from simulator.engine.memory.over_time import access_counts, carried_bytes, memory_over_time, owners, peaks, summed_over_devices, thinned
+from simulator.engine.memory.over_time import (
+    access_counts,
+    carried_bytes,
+    memory_over_time,
+    owners,
+    peaks,
+    summed_over_devices,
+    thinned,
+    workspace_bytes,
+)
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.plan.bodies.copy import ALIAS, Copy
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
+from simulator.predict.forecast import forecast
+from tests.support import mlp
+from tests.support.jobs import planned
+from tests.support.small_plans import W1, W2, H, X, Y, machine, mm, plan_of
 from tests.support.tiny import build, copy, cpu, gpu, task
 from traces.documents.memory_use import HeldByKind, Holder
 from traces.documents.timeline import Span
+
+# What the library of matrix products keeps allocated for each lane is part of the predicted memory.
+
+
+SIZE = 32 << 20
+
+
+def keeping(size: int):
+    """A GPU whose lanes keep `size` bytes each."""
+    plain = machine()
+    return replace(plain, devices=tuple(replace(device, workspace_bytes=size) for device in plain.devices))
+
+
+def two_lanes():
+    return plan_of([mm("first", X, W1, H), mm("second", H, W2, Y, stream=1)], [X, W1, W2, H, Y])
+
+
+def test_every_lane_with_a_product_keeps_a_workspace():
+    assert workspace_bytes(two_lanes(), keeping(SIZE)) == {"cuda:0": 2 * SIZE}
+    assert workspace_bytes(two_lanes(), keeping(0)) == {}
+
+
+def test_the_peak_and_what_it_consists_of_include_them():
+    plan = two_lanes()
+    with_them, without = (forecast(plan, m, CostModel(m)) for m in (keeping(SIZE), keeping(0)))
+    assert with_them.peak_bytes["cuda:0"] == without.peak_bytes["cuda:0"] + 2 * SIZE
+    assert with_them.memory_bytes["memory:0"] == without.memory_bytes["memory:0"] + 2 * SIZE
+    assert with_them.at_peak[0].bytes == with_them.peak_bytes["cuda:0"]
+    assert with_them.at_peak[0].by_kind["scratch"] == 2 * SIZE
+    assert "scratch" not in without.at_peak[0].by_kind
+    assert set(with_them.timeline.memory_kinds["cuda:0"].held_bytes["scratch"]) == {2 * SIZE}
+
+
+# Memory under autocast: casts of weights live until backward has read them, and activations have half the size.
+
+
+def forecast_of(model, batch, precision):
+    job, machine = Job(model, batch, precision=precision), load_machine("a100")
+    return forecast(planned("baseline", job, machine), machine, CostModel(machine))
+
+
+def test_the_cast_of_a_weight_is_held_until_the_gradient_by_the_layers_input_is_known():
+    plan = forecast_of(f"{mlp.__file__}:wide", 4, "amp").plan
+    casts = {task.reads[0].value: task.writes[0] for task in plan.tasks if "_to_copy" in task.name and task.phase == "forward"}
+    readers = {name: [task.name for task in plan.tasks if cast.value in {o.value for o in task.reads}] for name, cast in casts.items()}
+    assert readers["1.weight"] == ["1/addmm", "1/mm.dX"]
+    assert readers["0.weight"] == ["0/addmm"], "nobody asks for the gradient by the model's input"
+    assert casts["1.weight"].bytes == 2 * 3 * 5
+
+
+def test_a_cnn_takes_little_more_than_half_the_memory_besides_its_parameters():
+    held = {}
+    for precision in ("fp32", "bf16", "amp"):
+        predicted = forecast_of("resnet18", 64, precision)
+        held[precision] = sum(predicted.memory_bytes.values()) - sum(carried_bytes(predicted.plan).values())
+    assert 0.5 * held["fp32"] <= held["bf16"] < held["amp"] < 0.6 * held["fp32"]
 
 
 def training():

@@ -6,11 +6,75 @@ import gzip
 import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-from simulator.strategies.pipeline import grid_csv
+from simulator.model.job import Job
+from simulator.strategies import interleaved_1f1b
+from simulator.strategies.pipeline import grid_csv, orders
+from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.schedule import Action, ScheduleError
+from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
 from tests.support.pipelines import OURS
+from tests.support.places import SUPPORT
+from tests.support.processes import begin, end, require_gloo
 from tests.support.torch_orders import NAMES, SIZES, as_schedule, runtime, simulated, torch_order
 from traces.errors import SchedcastError, UnusableFileError
+
+# The schedule that a plan follows: it is the one that the plan was made of.
+
+
+ORDERS = {
+    "gpipe": orders.gpipe_order(2, 4),
+    "1f1b": orders.one_f_one_b_order(2, 4),
+    "interleaved-1f1b:per_device=1": interleaved_1f1b.order(2, 4, 1),
+}
+
+
+def plan_of(spec: str, model: str = MLP):
+    return planned(spec, Job(model, 8), core_groups())
+
+
+@pytest.mark.parametrize("spec", ORDERS)
+def test_every_action_is_found_again(spec):
+    assert schedule_of(plan_of(spec)) == ORDERS[spec]
+
+
+@pytest.mark.parametrize("spec", ["gpipe", "1f1b", "interleaved-1f1b:per_device=1", "zero-bubble", "zero-bubble:memory=free"])
+def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
+    schedule = schedule_of(plan_of(spec))
+    path = tmp_path / "schedule.csv"
+    path.write_text(grid_csv.write(schedule))
+    loaded = runtime(schedule)
+    loaded._load_csv(str(path), format="compute_only")
+    assert simulated(loaded), "torch's own check of sends and receives"
+
+
+def test_a_first_layer_has_no_gradient_by_its_input_but_a_place_in_the_schedule():
+    """What stage 0 computes in its backward is all by its weights; torch's runtime expects both halves."""
+    plan = plan_of("zero-bubble:microbatches=2,placement=1", f"{SUPPORT / 'mlp.py'}:wide")
+    assert "0I0" not in {task.action for task in plan.tasks}
+    assert [str(action) for action in schedule_of(plan).ranks[0]] == ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"]
+
+
+def test_plans_that_follow_no_schedule():
+    with pytest.raises(SchedcastError, match="pipedream works on several steps at once"):
+        schedule_of(plan_of("pipedream"))
+    with pytest.raises(SchedcastError, match=r"the plan of baseline follows no schedule .* has no actions"):
+        schedule_of(plan_of("baseline"))
+
+
+# torch's pipeline runtime in two processes: with our schedules' files it computes the gradients of the whole model.
+
+
+def test_the_gradients_are_those_of_the_whole_model(tmp_path):
+    require_gloo()
+    paths = [tmp_path / f"{place}.csv" for place in range(len(OURS))]
+    for path, order in zip(paths, OURS.values(), strict=True):
+        path.write_text(grid_csv.write(order(2, 4)))
+    for ended in end(begin(2, ["-m", "tests.support.pipeline_process", *map(str, paths)], tmp_path)):
+        assert ended.status == 0, ended.err
+        errors = [float(line.split()[1]) for line in ended.out.splitlines() if line.startswith("error ")]  # gloo prints, too
+        assert len(errors) == len(OURS)
+        assert max(errors) < 1e-12
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -1,5 +1,9 @@
 """The best configuration of every layer of real networks."""
 
+import random
+from itertools import product
+
+import numpy as np
 import pytest
 
 from simulator.machine.presets import load_machine
@@ -8,9 +12,96 @@ from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.search import candidates, cheapest_of, cost_tables, reduced
+from simulator.strategies.sharding.search import IrreducibleError, candidates, cheapest, cheapest_of, cost_tables, min_plus, reduced
 from tests.support.integer_programs import by_integer_program
 from traces.errors import SchedcastError
+
+# Node and edge elimination: the exact minimum, by brute force on small graphs and by an integer program on larger ones.
+
+
+def chain(*pairs: tuple[int, int]) -> list[tuple[int, int, np.ndarray]]:
+    """Edges that cost 1 if both ends choose differently."""
+    return [(u, v, 1.0 - np.eye(2)) for u, v in pairs]
+
+
+def random_graph(rng: random.Random, nodes: int, most_choices: int):
+    """A random directed acyclic graph with random costs; some pairs of nodes have several edges."""
+    sizes = [rng.randint(1, most_choices) for _ in range(nodes)]
+    draw = np.random.default_rng(rng.getrandbits(32))
+    pairs = [(u, v) for v in range(nodes) for u in range(v) if rng.random() < rng.choice((0.3, 0.7))]
+    pairs += [pair for pair in pairs if rng.random() < 0.2]
+    return [draw.uniform(0, 9, size) for size in sizes], [(u, v, draw.uniform(0, 9, (sizes[u], sizes[v]))) for u, v in pairs]
+
+
+def total(nodes, edges, choices) -> float:
+    return sum(node[c] for node, c in zip(nodes, choices, strict=True)) + sum(table[choices[u], choices[v]] for u, v, table in edges)
+
+
+def test_a_chain_chooses_alike_unless_a_node_gains_more_than_two_changes_cost():
+    nodes = [np.array([0.0, 1.5]), np.array([1.0, 0.0]), np.array([0.0, 1.5])]
+    assert cheapest(nodes, chain((0, 1), (1, 2))).choices == (0, 0, 0)
+    nodes[1] = np.array([3.0, 0.0])
+    result = cheapest(nodes, chain((0, 1), (1, 2)))
+    assert (result.choices, result.cost) == ((0, 1, 0), 2.0)
+
+
+def test_branches_that_meet_again_reduce_to_two_nodes():
+    nodes = [np.zeros(2) for _ in range(6)]
+    result = cheapest(nodes, chain((0, 1), (1, 2), (0, 3), (3, 2), (0, 2), (2, 4), (4, 5)))
+    assert len(result.enumerated) == 2
+    assert result.cost == 0.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_equals_brute_force_on_random_graphs(seed):
+    rng = random.Random(seed)
+    for _ in range(150):
+        nodes, edges = random_graph(rng, rng.randint(1, 6), 3)
+        result = cheapest(nodes, edges)
+        least = min(total(nodes, edges, choices) for choices in product(*(range(node.size) for node in nodes)))
+        assert result.cost == pytest.approx(least, rel=1e-12)
+        assert result.cost == pytest.approx(total(nodes, edges, result.choices), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_equals_an_integer_program_beyond_brute_force(seed):
+    rng = random.Random(seed)
+    nodes, edges = random_graph(rng, 9, 6)
+    choices, least = by_integer_program(nodes, edges)
+    assert cheapest(nodes, edges).cost == pytest.approx(least, rel=1e-9)
+    assert total(nodes, edges, choices) == pytest.approx(least, rel=1e-9)
+
+
+def test_infinite_costs_are_avoided():
+    nodes = [np.array([np.inf, 5.0]), np.array([0.0, np.inf]), np.zeros(2)]
+    assert cheapest(nodes, chain((0, 1), (1, 2))).choices == (1, 0, 0)
+
+
+def test_separate_nodes_choose_for_themselves():
+    assert cheapest([np.array([2.0, 1.0, 3.0])] * 4, []).choices == (1, 1, 1, 1)
+
+
+def test_no_nodes_cost_nothing():
+    assert cheapest([], []).cost == 0.0
+
+
+def test_a_graph_that_does_not_reduce_is_refused_if_it_has_too_many_joint_choices(monkeypatch):
+    monkeypatch.setattr(search, "MOST_JOINT_CHOICES", 100)
+    nodes = [np.zeros(2)] * 4 + [np.zeros(4)] * 4
+    dense = [(u, v, np.zeros((nodes[u].size, nodes[v].size))) for v in range(8) for u in range(v)]
+    with pytest.raises(IrreducibleError) as refusal:
+        cheapest(nodes, dense)
+    assert refusal.value.nodes == tuple(range(8))
+
+
+def test_costs_of_an_edge_must_fit_its_nodes():
+    with pytest.raises(ValueError, match=r"edge 0 > 1 has costs \(2, 2\), its nodes have 2 and 3"):
+        cheapest([np.zeros(2), np.zeros(3)], chain((0, 1)))
+
+
+def test_min_plus_takes_the_cheapest_way_through_the_middle():
+    first, second = np.array([[1.0, 5.0]]), np.array([[9.0, 2.0], [1.0, 1.0]])
+    assert min_plus(first, second).tolist() == [[6.0, 3.0]]
 
 
 def tables_of(model, batch, machine, cost="exact", size=None):

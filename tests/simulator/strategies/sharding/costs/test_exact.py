@@ -18,11 +18,66 @@ from simulator.plan.task import ACTIVATION, Segment, Storage, Task, Value
 from simulator.strategies.sharding.boxes import elements, overlap
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
+from simulator.strategies.sharding.costs import exact
 from simulator.strategies.sharding.costs.compute import Prices
 from simulator.strategies.sharding.costs.copies import Copies
 from simulator.strategies.sharding.costs.exact import ExactCosts, holders
 from simulator.strategies.sharding.costs.moved import Sides
 from simulator.strategies.sharding.network import Network
+
+# The paper's costs: table 2, and the bytes of its figure 8.
+
+
+IMAGES, CHANNELS = Configuration(n=16), Configuration(c=16)
+
+
+@pytest.fixture(scope="module")
+def alexnet():
+    return Network(Job("alexnet", 512).graph())
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    """Bytes per second between two of the 16 K80."""
+    return load_machine("k80x16").links[0].bandwidth_bytes_per_s
+
+
+def input_of(network, layer):
+    (edge,) = (edge for edge in network.edges if edge.target == layer)
+    return edge
+
+
+def test_update_and_transfer_of_fc6_are_those_of_table_2(alexnet, pipe):
+    fc6 = layer_called(alexnet, "fc6")
+    assert exact.update_bytes(alexnet, fc6, IMAGES) / pipe == pytest.approx(1.075, rel=0.02)
+    assert exact.update_bytes(alexnet, fc6, CHANNELS) == 0
+    assert exact.transfer_bytes(alexnet, input_of(alexnet, fc6), IMAGES, CHANNELS) / pipe == pytest.approx(0.1344, rel=0.02)
+    assert exact.transfer_bytes(alexnet, input_of(alexnet, fc6), IMAGES, IMAGES) == 0
+
+
+def test_each_holder_of_a_piece_sends_its_gradient_and_receives_new_weights(alexnet):
+    fc6 = layer_called(alexnet, "fc6")
+    weights = 4 * 9216 * 4096
+    assert exact.update_bytes(alexnet, fc6, Configuration(n=2)) == 2 * 2 * weights
+    assert exact.update_bytes(alexnet, fc6, Configuration(n=2, c=4)) == 2 * 2 * weights  # two holders of each of four pieces
+    assert exact.update_bytes(alexnet, fc6, Configuration()) == 0
+
+
+def test_images_alone_move_all_weights_and_no_inputs(alexnet):
+    layers = range(len(alexnet.layers))
+    moved = sum(exact.update_bytes(alexnet, layer, IMAGES) for layer in layers)
+    biases = 64 + 192 + 384 + 256 + 256 + 4096 + 4096 + 1000
+    assert moved == 2 * 16 * 4 * (61_100_840 - biases)
+
+
+def test_tables_hold_the_same_numbers(alexnet, pipe):
+    options = [(Configuration(), IMAGES)] * len(alexnet.layers)
+    tables = exact.paper_tables(alexnet, load_machine("k80x16"), options, [np.zeros(2)] * len(options))
+    fc6 = layer_called(alexnet, "fc6")
+    total = tables.total([Configuration()] * fc6 + [IMAGES] * (len(options) - fc6))
+    assert total.transfer_bytes == 2 * 4 * 512 * 9216
+    assert total.update_bytes == sum(exact.update_bytes(alexnet, layer, IMAGES) for layer in range(fc6, len(options)))
+    assert total.step_s == pytest.approx((total.transfer_bytes + total.update_bytes) / pipe)
 
 
 def network_of(model, batch, size):
@@ -72,7 +127,7 @@ def seconds_of(copies, moved):
     return copies.seconds(moved.reshape(-1, size, 1, size)).reshape(moved.shape[:-2])
 
 
-def exact(network, machine, options, server="all-reduce"):
+def exact_costs(network, machine, options, server="all-reduce"):
     return ExactCosts(network, machine, options, Prices(machine, None), server)
 
 
@@ -81,7 +136,7 @@ def only(network, machine, layer, source, target):
     (edge,) = (edge for edge in network.edges if edge.target == layer)
     options = [(Configuration(),)] * len(network.layers)
     options[edge.source], options[layer] = (source,), (target,)
-    return exact(network, machine, options).transfer(edge)[1].item()
+    return exact_costs(network, machine, options).transfer(edge)[1].item()
 
 
 def test_equal_configurations_exchange_halos_and_channels_but_no_images():
@@ -172,7 +227,7 @@ def test_holders_of_a_piece_are_the_workers_with_the_same_channels():
 def test_bytes_of_an_update_are_those_of_the_rounds(server, expected):
     """Four holders of all of the weights: three quarters pass through each twice, or all go to the host and back."""
     network, machine = network_of("alexnet", 8, 64), load_machine("p100x4")
-    costs = exact(network, machine, [(Configuration(n=4), Configuration(c=4))] * len(network.layers), server)
+    costs = exact_costs(network, machine, [(Configuration(n=4), Configuration(c=4))] * len(network.layers), server)
     (seconds, alone), (moved, nothing) = costs.update(layer_called(network, "fc7"))
     assert moved == expected * 4 * (4096 * 4096 + 4096)
     assert nothing == 0

@@ -1,4 +1,4 @@
-"""Every tensor that an op's schema takes is an operand of the captured op: also in lists, with gaps, and by name."""
+"""The backward of a convolution, also grouped or transposed, has its forward's FLOPs for each requested gradient."""
 
 import json
 from collections.abc import Iterator
@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simulator.model.built import Built
+from simulator.model.capture.aten_calls import SHAPES, flops
 from simulator.model.capture.capture import capture
 from simulator.model.capture.recorder import HIDDEN_MUTATIONS
 from simulator.model.graph import Op, TrainingGraph
@@ -16,6 +18,62 @@ from simulator.model.job import Job
 from simulator.model.ops.aten_json import resolve
 from tests.support import undivided_models
 from tests.support.places import USER_MODELS
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_each_gradient_costs_one_forward(groups, transposed):
+    channels = (4, 6 // groups) if transposed else (6, 4 // groups)
+    x, w = torch.empty(2, 4, 8, 8, device="meta"), torch.empty(*channels, 3, 3, device="meta")
+    geometry = ([2, 2], [1, 1], [1, 1], transposed, [0, 0], groups)
+    y = aten.convolution(x, w, None, *geometry)
+    forward = flops(aten.convolution.default, (x, w, None, *geometry), {}, [y])
+    for mask, gradients in (([True, False, False], 1), ([False, True, True], 1), ([True, True, False], 2)):
+        args = (y, x, w, [0], *geometry, mask)
+        assert flops(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args)) == gradients * forward
+
+
+# Shape functions of our own give what the real ops give.
+
+
+NORMALIZE, DIFFERENTIATE = torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default
+FORMATS = {
+    "contiguous": lambda: torch.randn(2, 3, 4, 5),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "rows": lambda: torch.randn(6, 3),
+    "with gaps": lambda: torch.randn(2, 3, 4, 10)[..., ::2],
+}
+
+
+def alike(real, fake) -> None:
+    assert [(each.shape, each.stride(), each.dtype) for each in real] == [(each.shape, each.stride(), each.dtype) for each in fake]
+
+
+@pytest.mark.parametrize("of", FORMATS)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_and_its_backward(of, training, affine):
+    inputs = FORMATS[of]()
+    weight, bias = (torch.ones(3), torch.zeros(3)) if affine else (None, None)
+    mean, variance = torch.zeros(3), torch.ones(3)
+    forward = (inputs, weight, bias, mean, variance, training, 0.1, 1e-5)
+    real = NORMALIZE(*forward)
+    backward = (torch.randn_like(real[0]), inputs, weight, mean, variance, *real[1:], training, 1e-5, [True, affine, affine])
+    back = [each for each in DIFFERENTIATE(*backward) if each is not None]
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+
+        def faked(arguments):
+            return [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in arguments]
+
+        alike(real, SHAPES[NORMALIZE](*faked(forward)))
+        wanted = SHAPES[DIFFERENTIATE](*faked(backward))
+        alike(back, [each for each in wanted if each is not None])
+
+
+# Every tensor that an op's schema takes is an operand of the captured op: also in lists, with gaps, and by name.
+
 
 FACTORIES = [f"{path}:make" for path in USER_MODELS] + [f"{undivided_models.__file__}:masked"]
 
