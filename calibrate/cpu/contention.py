@@ -18,7 +18,7 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
 from executors.cpu.backend import CpuBackend
-from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
 from simulator.engine.costs.model import CostModel, measurable
 from simulator.machine.machine import Machine
@@ -255,6 +255,6 @@ def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sam
         for (key, other), seconds in group.beside_s.items():
             cost, others = model.cost(task_of[key]), lanes[other, group.held_out]
             times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
-            modelled, _ = modelled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
+            modelled, _ = modeled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
             slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds if r in seconds])
             yield CoRun(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)

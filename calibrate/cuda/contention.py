@@ -14,7 +14,7 @@ from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from calibrate.cuda.geometry import PartitionGeometry, longest
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
-from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
@@ -193,7 +193,7 @@ def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machin
     memory = replace(machine.memories[0], saturation_share=share)
     divisor = max(1, min(pair.counts) // _MOST_KERNELS)
     lanes = [first_cost] * (pair.counts[0] // divisor), [second_cost] * (pair.counts[1] // divisor)
-    modelled = modelled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
+    modelled = modeled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
     groups = ((first, second), (second, first))
     return [
         CoRun(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)

@@ -11,7 +11,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Storage, Task, Value
 
 
-def modelled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
+def modeled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: Device, machine: Machine) -> tuple[float, float]:
     """How many times longer each of two lanes of kernels takes when both run, by SMs, bandwidth and the interpreter alone.
 
     The kernels of a lane run one after another on `device` of `machine`, and both lanes start at the same time. Nothing else takes time.

@@ -53,9 +53,9 @@ class IssueTimes:
     @property
     def steady_s(self) -> float:
         """Seconds for all tasks of a period that has them all."""
-        return sum(self.of(self._dependencies.steady).values())
+        return sum(self.in_period(self._dependencies.steady).values())
 
-    def of(self, period: int) -> dict[int, float]:
+    def in_period(self, period: int) -> dict[int, float]:
         """Seconds by task index."""
         row = self._dependencies.waits(period, self._iterations)
         if id(row) not in self._by_row:
@@ -122,7 +122,7 @@ class EagerHost:
         clock, blocker = 0.0, -1
         for period in range(world.horizon):
             first = world.enter(period)
-            seconds = self._times.of(period)
+            seconds = self._times.in_period(period)
             for index in world.program.existing(period, indices):
                 number = first + index
                 stream = self._stream_of[index]

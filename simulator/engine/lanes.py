@@ -5,7 +5,7 @@ nothing but time. A lane whose head must wait for other lanes or for its launch 
 
 A lane has a clock of its own. A task that shares nothing ends at its start plus its seconds, whatever else runs, so the lane announces the
 end at once and goes on to the next task: a run of such tasks takes no event at all. The lane waits for the simulation's clock before it
-asks for a resource that other lanes share, and at the begin of each period. Without merging (`World.merge`) it waits for the clock at the
+asks for a resource that other lanes share, and at the start of each period. Without merging (`World.merge`) it waits for the clock at the
 start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 

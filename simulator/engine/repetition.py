@@ -2,7 +2,7 @@
 
 Two periods of equal length prove nothing: a stream may have a lead that it loses later, or use what it shares with others in another order.
 So every start and every end of a window is compared with those of the window p windows earlier. If all tasks of a lane are later by the
-same time, the lane repeats itself. If the times of all lanes are equal too, and everything that was under way at the begin of what repeats
+same time, the lane repeats itself. If the times of all lanes are equal too, and everything that was under way at the start of what repeats
 ended within it, the engine is in a state that it was in before. It then goes on as it did, so that p windows take this time for ever.
 
 A lane may repeat itself in less time than others, because it runs ahead of them. The slowest lane then decides, if no lane that shares SMs,

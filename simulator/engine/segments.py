@@ -101,7 +101,7 @@ def switching(segments: Sequence[SimulatedSegment], timelines: Sequence[Timeline
 def one_after_another(timelines: Sequence[Timeline]) -> Timeline:
     """Timelines of the segments of one run as one: each begins, with new periods and iterations, when the one before has ended.
 
-    The window reaches from the begin of the first one's window to the end of the last one's. Other quantities are the first one's.
+    The window reaches from the start of the first one's window to the end of the last one's. Other quantities are the first one's.
     """
     first, last = timelines[0], timelines[-1]
     spans: list[Span] = []

@@ -20,7 +20,7 @@ from simulator.engine.recipes import Recipe, recipes_of
 from simulator.engine.repetition import Repetition
 from simulator.engine.sms import Sms
 from simulator.engine.steady import FixedIterations, LongRun, SteadyState, long_run
-from simulator.engine.summary import critical_path, summarise
+from simulator.engine.summary import critical_path, summarize
 from simulator.engine.world import Unrolled, World
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
@@ -276,7 +276,7 @@ class Simulation:
         spans = self._spans()
         window_s = watch.window_s
         memory = memory_over_time(plan, spans, workspace_bytes(plan, self._machine))
-        summary = summarise(plan, spans, window_s, watch.steps, peaks(memory))
+        summary = summarize(plan, spans, window_s, watch.steps, peaks(memory))
         hosts = None if None in self._hosts.values() else [self._hosts[task.device].name for task in plan.tasks]
         last = _last_ended(world, len(watch.makespans), watch.makespans[-1])
         return Timeline(

@@ -21,7 +21,7 @@ class Summary:
     exposed_transfer_s: float
 
 
-def summarise(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], steps: float, peak_bytes: dict[str, int]) -> Summary:
+def summarize(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], steps: float, peak_bytes: dict[str, int]) -> Summary:
     """Summarize the plan's devices in `window_s`, which holds `steps` steps.
 
     A device is busy while it computes. A transfer counts for both its ends. bubble = 1 − Σ busy seconds / (devices · window).

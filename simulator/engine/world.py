@@ -19,7 +19,7 @@ from simulator.plan.dependencies import Dependencies, Edge
 
 
 #: Edges of each task of one period.
-Row = list[tuple[Edge, ...]]
+EdgesByTask = list[tuple[Edge, ...]]
 
 
 class Unrolled:
@@ -37,7 +37,7 @@ class Unrolled:
         self._waits: dict[int, list[int]] = {}
         self._by_delta: dict[int, dict[int, list[tuple[int, int]]]] = {}
         self._successors: dict[tuple[int, ...], list[list[int]]] = {}
-        self._no_edges: Row = [()] * self.size
+        self._no_edges: EdgesByTask = [()] * self.size
         #: Periods that hold tasks, prologue and drain included; None if the program does not end.
         self.periods = None if iterations is None else iterations + self._largest_lag
         #: The largest number of periods between an execution and one that waits for it.
@@ -87,12 +87,12 @@ class Unrolled:
                     successors[producer].append(delta * self.size + consumer - producer)
         return successors
 
-    def _row(self, period: int) -> Row:
+    def _row(self, period: int) -> EdgesByTask:
         if self.periods is not None and period >= self.periods:
             return self._no_edges
         return self._dependencies.waits(period, self.iterations)
 
-    def _edges_by_delta(self, row: Row) -> dict[int, list[tuple[int, int]]]:
+    def _edges_by_delta(self, row: EdgesByTask) -> dict[int, list[tuple[int, int]]]:
         """(producer, consumer) of the row's edges, by the number of periods between them."""
         edges = self._by_delta.get(id(row))
         if edges is None:

@@ -162,7 +162,7 @@ class Machine:
         unsplit = self.whole or self
         return unsplit.plain or unsplit
 
-    def of(self, devices: Iterable[str]) -> "Machine":
+    def for_devices(self, devices: Iterable[str]) -> "Machine":
         """This machine, or the one of its variants that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
         if set(devices).isdisjoint(self._by_name):
             for variant in filter(None, (self.whole, self.plain)):
@@ -196,7 +196,7 @@ class Machine:
     def device(self, name: str) -> Device:
         """The device called `name`. Raises UnknownNameError if there is none."""
         try:
-            return self.of((name,))._by_name[name]
+            return self.for_devices((name,))._by_name[name]
         except KeyError:
             raise UnknownNameError("device", name, list(self._by_name)) from None
 
@@ -206,7 +206,7 @@ class Machine:
 
     def host(self, device: str) -> HostLane | None:
         """The host lane that issues to a device; None if dispatch is part of the task (CPU)."""
-        return self.of((device,))._hosts.get(device)
+        return self.for_devices((device,))._hosts.get(device)
 
     def memory_name(self, place: str) -> str:
         """The name of the memory of a device or of the host. A CPU and the host share one memory."""

@@ -36,7 +36,7 @@ LAYOUTS = ("nchw", "nhwc")
 class Job:
     """One training step's worth of work.
 
-    Not modelled: torch.compile, dynamic shapes, sparse gradients.
+    Not modeled: torch.compile, dynamic shapes, sparse gradients.
     """
 
     model: str

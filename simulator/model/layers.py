@@ -150,7 +150,7 @@ class LayerGraph:
         """The largest number of layer paths in a block."""
         return 1 + max((layer.path for layer in self.layers), default=0)
 
-    def of(self, op: int) -> Layer:
+    def layer_of(self, op: int) -> Layer:
         """The layer of an op of the graph."""
         return self._of[op]
 

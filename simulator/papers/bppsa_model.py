@@ -22,7 +22,7 @@ from simulator.engine.simulation import simulated_step_s
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.scan import JacobianValues, ScanLevel
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
@@ -119,7 +119,7 @@ class FittedCosts:
     def __init__(self, machine: Machine, constants: Constants):
         device = machine.devices[0]
         self.machine, self._constants = machine, constants
-        self._site = Site.of(device, machine.memory(device.name), 1.0)
+        self._site = Site.of_device(device, machine.memory(device.name), 1.0)
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """Return one cost per task, in the order of the tasks."""
@@ -192,8 +192,8 @@ def _gates_again(gru: Task) -> Task:
     wide = (rows, 3 * hidden)
     by_input, by_hidden = (Operand(name, wide, contiguous(wide), x.dtype) for name in ("by_input", "by_hidden"))
 
-    def op(name: str, reads: tuple[Operand, ...], write: Operand, flops: float = 0.0) -> Step:
-        return Step(OpCall(f"aten.{name}.default", flops=flops), reads, (write,))
+    def op(name: str, reads: tuple[Operand, ...], write: Operand, flops: float = 0.0) -> ListedOp:
+        return ListedOp(OpCall(f"aten.{name}.default", flops=flops), reads, (write,))
 
     ops = (
         op("addmm", (b_ih, x, w_ih), by_input, 2.0 * rows * features * wide[1]),

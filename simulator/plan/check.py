@@ -14,7 +14,7 @@ from simulator.plan.text_lines import abridged_lines
 from traces.errors import Code, SchedcastError
 
 #: Kinds of values that have content before the first step.
-INITIALISED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
+INITIALIZED = frozenset({INPUT, PARAMETER, BUFFER, OPTIMIZER_STATE})
 
 
 class PlanError(SchedcastError):
@@ -37,7 +37,7 @@ def check(plan: PlanContents, machine: Machine) -> None:
         raise PlanError(f"plan {plan.strategy!r} has no tasks in its last segment; expected at least one")
     for what in _value_faults(plan, machine):
         raise PlanError(f"plan {plan.strategy!r}: {what}")
-    filled = {value.storage for value in plan.values.values() if value.kind in INITIALISED or value.source is not None}
+    filled = {value.storage for value in plan.values.values() if value.kind in INITIALIZED or value.source is not None}
     for segment in plan.segments:
         for fault in chain(_task_faults(plan, segment, machine), _content_faults(plan, segment, filled)):
             task = segment.tasks[fault.position]

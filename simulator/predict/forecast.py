@@ -112,7 +112,7 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
     if plan.strategy == PYTORCH_GRAPH:
         unsplit = machine.whole or machine
         return replace(unsplit, hosts=tuple(replace(host, graph_iterations=1) for host in unsplit.hosts)), model.whole, GRAPH
-    return (machine, model, mode) if machine.of(plan.devices) is machine else (machine.whole, model.whole, mode)
+    return (machine, model, mode) if machine.for_devices(plan.devices) is machine else (machine.whole, model.whole, mode)
 
 
 def forecast(plan: Plan, machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:

@@ -25,7 +25,7 @@ from functools import cached_property
 
 from simpy import Environment
 
-from simulator.engine.costs.cost import GUESSED, Cost
+from simulator.engine.costs.cost import DATASHEET, Cost
 from simulator.engine.costs.model import linked
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links, Route
@@ -158,7 +158,7 @@ class _Attribution:
         deviation = relative_deviation(cost)
         if cost.common:
             return self.source(f"{cost.common}{TOGETHER}{deviation:.2g}", deviation)
-        name = f"{cost.op_class} {deviation:g}" if cost.source == GUESSED and cost.op_class else cost.key
+        name = f"{cost.op_class} {deviation:g}" if cost.source == DATASHEET and cost.op_class else cost.key
         return self.source(name, deviation)
 
     def _route(self, task: Task) -> Route | None:
@@ -217,7 +217,7 @@ class _Issues:
         recorded, launches = of.recorded, of.launches
 
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
-            return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).of(of.dependencies.steady)
+            return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).in_period(of.dependencies.steady)
 
         nothing = replace(host, **dict.fromkeys(_HOST_FIGURES, 0.0))
         self._parts: dict[int, Parts] = {index: defaultdict(float) for index in self._indices}

@@ -8,7 +8,7 @@ before it in its lane and everything that it waits for have ended, and the simul
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.engine.summary import summarise
+from simulator.engine.summary import summarize
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource, Task
@@ -92,7 +92,7 @@ def simulate_replay(replay: Replay) -> Timeline:
     spans = {task.name: Span(task.name, task.device, lane_name(task), *times[task.name], span_phase(task), task.layer) for task in tasks}
     in_order = tuple(sorted(spans.values(), key=lambda span: span.start_s))
     window_s = (0.0, max((end_s for _, end_s in times.values()), default=0.0))
-    summary = summarise(replay.plan, in_order, window_s, 1, {})
+    summary = summarize(replay.plan, in_order, window_s, 1, {})
     return Timeline(
         kind="predicted",
         spans=in_order,

@@ -241,7 +241,7 @@ class _Lanes:
 
     def place(self, task: Task, op: int, role: str) -> Task:
         """The task on the stream of op `op` of the graph, which it serves in `role` (dX, dW, dB, or "" for forward)."""
-        layer = self._layers.of(op)
+        layer = self._layers.layer_of(op)
         path, kind = layer.path if self._options.async_ else 0, _TYPES[role]
         if kind and layer.distance(role) == 1:
             path = kind = 0
@@ -259,7 +259,7 @@ def _urgency(task: Task, build: PlanBuilder, layers: LayerGraph) -> tuple[int, b
     if task.name not in build.served:
         return (task.micro_batch, True, len(layers.blocks), 0)
     op, role = build.served[task.name]
-    layer = layers.of(op)
+    layer = layers.layer_of(op)
     return (task.micro_batch, bool(role), -layer.block if role else layer.block, layer.path)
 
 
@@ -273,7 +273,7 @@ def _with_path_order(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, 
     for task in tasks:
         op, role = build.served.get(task.name, (0, ""))
         if role == DX:
-            layer = layers.of(op)
+            layer = layers.layer_of(op)
             path = (task.micro_batch, layer.block, layer.path)
             urgent = first_dx.get((*path[:2], layer.path - 1))
             if path not in first_dx and urgent is not None and lanes.level(layer.path) == lanes.level(layer.path - 1):

@@ -67,9 +67,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         cut_graph = cut(job, machine, costs, options, stages, micro_batches)
     seconds = op_seconds(job, machine, costs, cut_graph.graph)
 
-    def of(action: Action) -> float:
+    def seconds_of(action: Action) -> float:
         return sum(seconds[index] for index in cut_graph.chunks[action.stage, action.kind])
 
     most = stages if options.memory == "1f1b" else None
-    schedule = zero_bubble.order(stages, micro_batches, of, most, options.shape)
+    schedule = zero_bubble.order(stages, micro_batches, seconds_of, most, options.shape)
     return scheduled(NAME, job, machine, options, schedule, devices, cut_graph)

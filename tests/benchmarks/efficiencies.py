@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import Rows
+from simulator.engine.costs.efficiencies import EfficiencyRows
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
@@ -33,12 +33,12 @@ PAPER_MS = {"baseline": 94.21, "forward-fusion": 84.42, "backward-fusion": 80.92
 _SHORTEST_S = 5e-4
 
 
-def coverage(scored: Sequence[Scored], table: Rows, deviations: float = 1.0) -> float:
+def coverage(scored: Sequence[Scored], table: EfficiencyRows, deviations: float = 1.0) -> float:
     """The share of ops whose log error is within a multiple of the deviation that `table` states for the number that limits the op."""
     return sum(abs(item.error) <= deviations * predict(item.op, table).said.error for item in scored) / len(scored)
 
 
-def op_lines(scored: Sequence[Scored], table: Rows) -> list[str]:
+def op_lines(scored: Sequence[Scored], table: EfficiencyRows) -> list[str]:
     """Print a line for each op class and each group that was left out."""
     groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
     for item in scored:
@@ -55,7 +55,7 @@ def op_lines(scored: Sequence[Scored], table: Rows) -> list[str]:
     return lines
 
 
-def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored], table: Rows) -> list[str]:
+def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored], table: EfficiencyRows) -> list[str]:
     """Device time of whole steps: measured, the part predicted with the GPU (or model) left out, and all of it by the table."""
     without = {item.left_out: item.rows for item in scored}
     alone = {item.op: item.predicted_s for item in scored}

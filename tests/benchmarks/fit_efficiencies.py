@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import Number, Row, Rows, Seconds
+from simulator.engine.costs.efficiencies import EfficiencyRow, EfficiencyRows, Number, Seconds
 from tests.benchmarks.public_ops import BOARDS, Op, all_sources
 from tests.support.shared_data import shared_folder
 
@@ -112,7 +112,7 @@ def _fit_class(ops: Ops, cache: float, adds: bool, fixed: dict[str, float]) -> F
     return best
 
 
-def _row(base: Row, found: Fitted, adds: bool) -> Row:
+def _row(base: EfficiencyRow, found: Fitted, adds: bool) -> EfficiencyRow:
     compute = {**base.compute, **{name: Number(value, base.compute[name].error, "") for name, value in found.compute.items()}}
     memory, least = (Number(value, old.error, "") for value, old in ((found.memory, base.memory), (found.least_s, base.least_s)))
     return base.model_copy(update={"compute": compute, "memory": memory, "least_s": least, "adds": adds})
@@ -127,7 +127,7 @@ GPUS, ALONE = "public", "public-one-model"
 STEPS = "published-steps"
 
 
-def prior(rows: Rows) -> Rows:
+def prior(rows: EfficiencyRows) -> EfficiencyRows:
     """`rows` without any fitted number."""
 
     def number(value: float, given: Number) -> Number:
@@ -149,7 +149,7 @@ def by_class(ops: Iterable[Op]) -> dict[str, list[Op]]:
     return dict(sorted(found.items()))
 
 
-def matters(ops: Sequence[Op], row: Row) -> dict[str, int]:
+def matters(ops: Sequence[Op], row: EfficiencyRow) -> dict[str, int]:
     """How many ops determine each number: the share of a peak that limits them, and the least time if it is a quarter of theirs."""
     found: dict[str, int] = defaultdict(int)
     for op, name in zip(ops, decided(ops, row), strict=True):
@@ -159,13 +159,13 @@ def matters(ops: Sequence[Op], row: Row) -> dict[str, int]:
     return found
 
 
-def decided(ops: Sequence[Op], row: Row) -> list[str]:
+def decided(ops: Sequence[Op], row: EfficiencyRow) -> list[str]:
     """The number that limits each op: `least_s`, `memory` or a precision."""
     parts = [efficiencies.terms(BOARDS[op.board], row, op.flops, op.bytes, op.precision, op.launches).longest for op in ops]
     return [op.precision if part == "compute" else part for op, part in zip(ops, parts, strict=True)]
 
 
-def fit(ops: Sequence[Op], base: Rows, cache: float | None = None) -> Rows:
+def fit(ops: Sequence[Op], base: EfficiencyRows, cache: float | None = None) -> EfficiencyRows:
     """`base` with every number that `ops` determine replaced; a given `cache` is not fitted."""
     fitted = {
         name: _fit_known(name, members, base.row(name), CACHE if cache is None else [cache]) for name, members in by_class(ops).items()
@@ -179,7 +179,7 @@ def fit(ops: Sequence[Op], base: Rows, cache: float | None = None) -> Rows:
     )
 
 
-def _fit_known(name: str, ops: Sequence[Op], old: Row, caches: Sequence[float]) -> list[tuple[float, Row]]:
+def _fit_known(name: str, ops: Sequence[Op], old: EfficiencyRow, caches: Sequence[float]) -> list[tuple[float, EfficiencyRow]]:
     """The loss and the row of a class for each cache speed; only one entry if the class does not depend on it."""
     arrays, adds, found = _arrays(ops), name in ADDING, []
     for cache in caches[:1] if adds else caches:
@@ -199,7 +199,7 @@ class Scored(NamedTuple):
     said: Seconds
     decider: str
     left_out: str
-    rows: Rows
+    rows: EfficiencyRows
 
     @property
     def predicted_s(self) -> float:
@@ -212,13 +212,13 @@ class Scored(NamedTuple):
         return math.log(self.predicted_s / self.op.seconds)
 
 
-def predict(op: Op, rows: Rows, left_out: str = "") -> Scored:
+def predict(op: Op, rows: EfficiencyRows, left_out: str = "") -> Scored:
     """The prediction of `rows` for an op."""
     said = efficiencies.seconds(BOARDS[op.board], op.op_class, op.flops, op.bytes, op.precision, op.launches, rows)
     return Scored(op, said, decided([op], rows.row(op.op_class))[0], left_out, rows)
 
 
-def leave_one_gpu_out(ops: Sequence[Op], base: Rows) -> list[Scored]:
+def leave_one_gpu_out(ops: Sequence[Op], base: EfficiencyRows) -> list[Scored]:
     """Predictions of every op from the rows of other GPUs alone, if they measured its class (and the precision that limits it)."""
     found = []
     for gpu in sorted({op.gpu for op in ops}):
@@ -243,7 +243,7 @@ def balanced(scored: Sequence[Scored]) -> float:
     return rms(rms(errors) for errors in groups.values())
 
 
-def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored]) -> Rows:
+def with_errors(rows: EfficiencyRows, base: EfficiencyRows, ops: Sequence[Op], held: Sequence[Scored]) -> EfficiencyRows:
     """Rounded numbers with their held-out errors and sources. Numbers that the ops do not determine are those of `base`."""
     classes = dict(base.classes)
     for name, members in by_class(ops).items():
@@ -272,7 +272,7 @@ def with_errors(rows: Rows, base: Rows, ops: Sequence[Op], held: Sequence[Scored
     return base.model_copy(update={"cache_bytes_per_s_per_sm": speed, "warm_bandwidth": None, "classes": classes})
 
 
-def refit(folder: Path, table: Rows) -> tuple[Rows, list[Scored]]:
+def refit(folder: Path, table: EfficiencyRows) -> tuple[EfficiencyRows, list[Scored]]:
     """The rows to commit in place of `table`, and their scores with GPUs left out."""
     base = prior(table)
     ops = ops_of(folder)

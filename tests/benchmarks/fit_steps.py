@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, Number, Rows, Site
+from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, EfficiencyRows, Number, Site
 from simulator.engine.hosts import issue_seconds
 from simulator.predict.discrepancy import DATA
 from tests.benchmarks import fit_efficiencies
@@ -99,7 +99,7 @@ def step_ops(row: Row) -> StepOps:
     result = predicted(row)
     device = result.machine.devices[0]
     memory = result.machine.memory(device.name)
-    site = Site.of(device, replace(memory, reached=1.0), 1.0)
+    site = Site.of_device(device, replace(memory, reached=1.0), 1.0)
     lasted = {span.task: span.end_s - span.start_s for span in result.timeline.spans}
     counts: Counter[Group] = Counter()
     for task, cost in zip(result.plan.tasks, result.costs, strict=True):
@@ -123,7 +123,7 @@ def _fitted(group: Group) -> bool:
     return group.op_class in CONV or (group.op_class == "matmul" and group.precision in ("tf32", *_SIXTEEN_BITS))
 
 
-def seconds(step: StepOps, rows: Rows, chosen: Callable[[Group], bool] = lambda group: True) -> float:
+def seconds(step: StepOps, rows: EfficiencyRows, chosen: Callable[[Group], bool] = lambda group: True) -> float:
     """The device time of the step's ops, or of those that are chosen."""
     total = 0.0
     for group in step.groups:
@@ -135,7 +135,7 @@ def seconds(step: StepOps, rows: Rows, chosen: Callable[[Group], bool] = lambda 
     return total
 
 
-def step_seconds(step: StepOps, rows: Rows) -> float:
+def step_seconds(step: StepOps, rows: EfficiencyRows) -> float:
     """The predicted time of a step on one stream: that of the device, or of the host if it is longer."""
     return max(seconds(step, rows), step.host_s)
 
@@ -149,7 +149,7 @@ _SIXTEEN_BITS = ("bf16", "fp16")
 class _Work:
     """The ops of many steps whose numbers are fitted, as arrays, to price them fast."""
 
-    def __init__(self, steps: Sequence[StepOps], rows: Rows):
+    def __init__(self, steps: Sequence[StepOps], rows: EfficiencyRows):
         self.fixed_s = np.array([seconds(step, rows, lambda group: not _fitted(group)) for step in steps])
         items = [(i, step.site, group) for i, step in enumerate(steps) for group in step.groups if _fitted(group)]
         tile, saved, product = rows.row("conv").tile.value, rows.row(WINOGRAD).saved.value, rows.row("matmul")
@@ -191,7 +191,7 @@ class Fitted(NamedTuple):
     loss: float
 
 
-def fit(steps: Sequence[StepOps], rows: Rows) -> Fitted:
+def fit(steps: Sequence[StepOps], rows: EfficiencyRows) -> Fitted:
     """The numbers that give the least absolute log error of the steps that can be fitted on: of full precision, then of mixed."""
     steps = [s for s in steps if not s.waits_for_host and s.row.chip not in UNLIKE and any(map(_fitted, s.groups))]
     mixed = [step for step in steps if step.row.mixed]
@@ -200,7 +200,9 @@ def fit(steps: Sequence[StepOps], rows: Rows) -> Fitted:
     return Fitted({**HALF_START, **full.numbers, **half.numbers}, full.gddr, full.loss)
 
 
-def _fit(steps: Sequence[StepOps], rows: Rows, begin: dict[str, float], others: dict[str, float], gddr_shares: Iterable[float]) -> Fitted:
+def _fit(
+    steps: Sequence[StepOps], rows: EfficiencyRows, begin: dict[str, float], others: dict[str, float], gddr_shares: Iterable[float]
+) -> Fitted:
     """The numbers named in `begin`, from there on. `others`: the other numbers, which stay."""
     from scipy.optimize import minimize
 
@@ -229,7 +231,7 @@ def _numbers(names: Iterable[str], logs: np.ndarray) -> dict[str, float]:
     return {name: min(1.0, value) if name in _KINDS or name.endswith("memory") else value for name, value in numbers.items()}
 
 
-def with_numbers(rows: Rows, numbers: dict[str, float], errors: dict[str, float] | None = None) -> Rows:
+def with_numbers(rows: EfficiencyRows, numbers: dict[str, float], errors: dict[str, float] | None = None) -> EfficiencyRows:
     """`rows` with fitted numbers. `errors`: by precision, those of left-out steps."""
 
     def number(name: str, precision: str = "fp32") -> Number:
@@ -261,8 +263,8 @@ def with_numbers(rows: Rows, numbers: dict[str, float], errors: dict[str, float]
 
 
 def without(
-    steps: Sequence[StepOps], ops: Sequence[Op], table: Rows, left: Callable[[StepOps], bool], op_left: Callable[[Op], bool]
-) -> tuple[Rows, float]:
+    steps: Sequence[StepOps], ops: Sequence[Op], table: EfficiencyRows, left: Callable[[StepOps], bool], op_left: Callable[[Op], bool]
+) -> tuple[EfficiencyRows, float]:
     """All rows, and the share of GDDR memories, fitted anew without some steps and some single ops."""
     kept = [op for op in ops if not op_left(op)]
     rows = fit_efficiencies.fit(kept, fit_efficiencies.prior(table)) if len(kept) < len(ops) else table
@@ -270,7 +272,7 @@ def without(
     return with_numbers(rows, fitted.numbers), fitted.gddr
 
 
-def leave_out(steps: Sequence[StepOps], ops: Sequence[Op], table: Rows, what: str) -> dict[int, float]:
+def leave_out(steps: Sequence[StepOps], ops: Sequence[Op], table: EfficiencyRows, what: str) -> dict[int, float]:
     """The predicted seconds of every row, by its number, from rows fitted without its `chip`, or its `model`."""
     results = {}
     for name in sorted({getattr(step.row, what) for step in steps}):
@@ -315,7 +317,7 @@ def print_scores(steps: Sequence[StepOps], seconds_of: dict[int, float], what: s
             print(total_line(label, items))
 
 
-def write(rows: Rows, steps: Sequence[StepOps], seconds_of: dict[int, float]) -> None:
+def write(rows: EfficiencyRows, steps: Sequence[StepOps], seconds_of: dict[int, float]) -> None:
     """Put the rows into the table, and the errors of left-out chips into `published.json`. The share of GDDR is in `machines.json`."""
     document = efficiencies.TABLE.read_text()
     for name in ("matmul", *CONV):

@@ -12,7 +12,7 @@ from calibrate.cpu import contention
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.planned import CPU_SAMPLE_S, GPU_KEY_S, plan_calibrated, validation_seconds
 from calibrate.testbed import no_progress
-from simulator.engine.costs.cost import GUESSED, MEASURED, Cost
+from simulator.engine.costs.cost import DATASHEET, MEASURED, Cost
 from simulator.model.job import Job
 from simulator.predict.forecast import Forecast
 from simulator.strategies import registry as strategies
@@ -47,7 +47,7 @@ def test_every_program_and_plain_pytorch_take_their_steps(rounds):
 
 
 def test_keys_are_sampled_in_every_round_on_a_cpu_and_once_on_a_gpu():
-    forecasts = {"baseline": forecast(0.0, (MEASURED, GUESSED))}
+    forecasts = {"baseline": forecast(0.0, (MEASURED, DATASHEET))}
     assert validation_seconds(forecasts, a_testbed(True), 10, calibrate=True) == pytest.approx((1 + 10 * 2) * 2 * (2 + CPU_SAMPLE_S))
     assert validation_seconds(forecasts, a_testbed(False), 10, calibrate=True) == pytest.approx(GPU_KEY_S)
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.plan import Plan
 from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value, ViewStep
@@ -33,7 +33,7 @@ OPS = st.builds(
     st.tuples(COUNTS),
     NUMBERS,
 )
-STEPS = st.builds(Step, OPS, st.tuples(operands()), st.tuples(operands()))
+STEPS = st.builds(ListedOp, OPS, st.tuples(operands()), st.tuples(operands()))
 BODIES = st.one_of(
     OPS,
     st.builds(OpList, st.lists(STEPS, min_size=1, max_size=3).map(tuple), NAMES),

@@ -113,7 +113,7 @@ def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) ->
         body = task.body
         if body.resource is Resource.COLLECTIVE:
             if device in body.devices:
-                numbered.append((number, replace(task, device=device, mutates=body.of(device, task))))
+                numbered.append((number, replace(task, device=device, mutates=body.operands_on(device, task))))
             continue
         if between_devices(task):
             half = _half(task, device, receiving)

@@ -81,12 +81,12 @@ def best_saturation_share(co_runs: Mapping[float, Sequence[CoRun]], default: flo
     `co_runs`: the same co-runs as the engine models them under each share. A share beats `default` only if its error is smaller both on the
     co-runs used for fitting and on those held out.
     """
-    errors = {share: (_modelled_error(runs, False), _modelled_error(runs, True)) for share, runs in co_runs.items()}
+    errors = {share: (_modeled_error(runs, False), _modeled_error(runs, True)) for share, runs in co_runs.items()}
     best = min(errors, key=lambda share: (errors[share][0], abs(share - default)))
     return best if all(error < default_error for error, default_error in zip(errors[best], errors[default], strict=True)) else None
 
 
-def _modelled_error(co_runs: Sequence[CoRun], held_out: bool) -> float:
+def _modeled_error(co_runs: Sequence[CoRun], held_out: bool) -> float:
     errors = [abs(run.modelled / run.slow_down - 1) for run in co_runs if run.held_out == held_out and run.slow_down > 0]
     return fmean(errors) if errors else inf
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
-MEASURED, FITTED, GUESSED = "measured", "fitted", "guessed"
+MEASURED, FITTED, DATASHEET = "measured", "fitted", "guessed"
 #: Half the width of the central 90 % of a normal distribution, in standard deviations: scipy.special.ndtri(0.95).
 Z_90 = 1.6448536269514722
 

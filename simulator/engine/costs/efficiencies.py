@@ -45,7 +45,7 @@ class Number(NamedTuple):
     source: str
 
 
-class Row(BaseModel):
+class EfficiencyRow(BaseModel):
     """One op class: fractions of peak FLOP/s (by precision) and of bandwidth, and the least time of a kernel (on a CPU: of an op call).
 
     `adds`: computing and moving data take turns (tiles in and out, layouts changed) rather than overlap; such an op is as fast from the
@@ -69,14 +69,14 @@ class Row(BaseModel):
     idle: Number | None = None
 
 
-class Rows(BaseModel):
+class EfficiencyRows(BaseModel):
     """The op classes of one kind of device, and the speed of its cache: as a multiple of the memory's, or in bytes/s to each SM."""
 
     model_config = ConfigDict(extra="forbid")
 
     warm_bandwidth: Number | None = None
     cache_bytes_per_s_per_sm: Number | None = None
-    classes: dict[str, Row]
+    classes: dict[str, EfficiencyRow]
 
     def cache_speedup(self, site: "Site") -> float:
         """Bandwidth of the cache as a multiple of the memory's."""
@@ -84,7 +84,7 @@ class Rows(BaseModel):
             return max(1.0, self.cache_bytes_per_s_per_sm.value * site.sms / site.bandwidth_bytes_per_s)
         return self.warm_bandwidth.value if self.warm_bandwidth is not None else 1.0
 
-    def row(self, op_class: str) -> Row:
+    def row(self, op_class: str) -> EfficiencyRow:
         """The row of a class, else of the text before its first dot (`update` for `update.adam:fused`), else of `elementwise`."""
         return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
 
@@ -99,7 +99,7 @@ class Site(NamedTuple):
     cache_bytes: int
 
     @staticmethod
-    def of(device: Device, memory: Memory, share: float) -> "Site":
+    def of_device(device: Device, memory: Memory, share: float) -> "Site":
         """The site of a task on `device`. `share`: the device's fraction of all SMs (cores) that share its memory."""
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
         drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
@@ -116,10 +116,10 @@ class Seconds(NamedTuple):
 
 
 @cache
-def table() -> dict[str, Rows]:
+def table() -> dict[str, EfficiencyRows]:
     """The committed table by kind of device ("gpu", "cpu")."""
     document = json.loads(TABLE.read_text())
-    return {kind: Rows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
+    return {kind: EfficiencyRows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
 
 
 class Terms(NamedTuple):
@@ -136,7 +136,13 @@ class Terms(NamedTuple):
 
 
 def terms(
-    site: Site, row: Row, flops: float, moved_bytes: float, precision: str = "fp32", launches: int = 1, outputs: float | None = None
+    site: Site,
+    row: EfficiencyRow,
+    flops: float,
+    moved_bytes: float,
+    precision: str = "fp32",
+    launches: int = 1,
+    outputs: float | None = None,
 ) -> Terms:
     """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
     if row.saved is not None:
@@ -164,7 +170,7 @@ def seconds(
     moved_bytes: float,
     precision: str = "fp32",
     launches: int = 1,
-    rows: Rows | None = None,
+    rows: EfficiencyRows | None = None,
     outputs: float | None = None,
 ) -> Seconds:
     """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`."""
@@ -283,7 +289,7 @@ class Sites:
         self._machine = machine
         self._made: dict[tuple[str, int], Site] = {}
 
-    def of(self, device: str, sms: int | None = None) -> Site:
+    def site(self, device: str, sms: int | None = None) -> Site:
         """The site of a task on a device, or on the same device with `sms` SMs."""
         whole = self._machine.device(device)
         name = (device, sms or whole.sms)
@@ -291,5 +297,5 @@ class Sites:
             factor = name[1] / whole.sms
             total = sum(d.sms for d in self._machine.devices if d.memory == whole.memory)
             scaled = replace(whole, sms=name[1], peak_flops={p: flops * factor for p, flops in whole.peak_flops.items()})
-            self._made[name] = Site.of(scaled, self._machine.memory(device), min(1.0, name[1] / total))
+            self._made[name] = Site.of_device(scaled, self._machine.memory(device), min(1.0, name[1] / total))
         return self._made[name]

@@ -138,7 +138,7 @@ class ProfileFits:
     def cost(self, task: Task, device: str, key: str) -> Cost | None:
         """The fitted cost of a task on a device. None if no key of the profile can be fitted on."""
         work = task.body.work(task)
-        site = self._sites.of(device)
+        site = self._sites.site(device)
         laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
         if laws[0] is None or laws[1] is None:
             return None
@@ -175,7 +175,7 @@ class ProfileFits:
         share = key.rpartition("@")[2]
         if not share.isdecimal() or not int(share) or (law := self._law(key, cost.op_class, int(share), False)) is None:
             return None
-        return law.at(self._own_point(self._sites.of(self._machine.devices[0].name, int(share)), cost, False))
+        return law.at(self._own_point(self._sites.site(self._machine.devices[0].name, int(share)), cost, False))
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
         """The fit for a key: the better one of its family and its op class at this SM count, else that of its class at any SM count.
@@ -216,7 +216,7 @@ class ProfileFits:
 
     def _points(self, keys: list[_ProfileKey], warm: bool) -> list[Point]:
         step, device = len(keys) // _MOST_POINTS + 1, self._machine.devices[0].name
-        return [self._own_point(self._sites.of(device, item.sms), item.cost, warm) for item in keys[::step]]
+        return [self._own_point(self._sites.site(device, item.sms), item.cost, warm) for item in keys[::step]]
 
     def _own_point(self, site: Site, cost: KeyCost, warm: bool) -> Point:
         """The point of a measured key."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from simulator.engine.costs import efficiencies, fresh_memory
 from simulator.engine.costs.contention import SMALL, group_of
-from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Cost
+from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.efficiencies import Sites, precision_of
 from simulator.engine.costs.fits import ProfileFits
 from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
@@ -176,7 +176,7 @@ class CostModel:
 
         `fast`: as `efficiencies.fast` says of them.
         """
-        site = self._sites.of(task.device)
+        site = self._sites.site(task.device)
         precision = precision_of(task, op_class, self.precision)
         row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
         return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs)
@@ -188,7 +188,7 @@ class CostModel:
 
     def shares(self, plan: Plan, costs: list[Cost]) -> dict[str, float]:
         """Fractions of the plan's task seconds (cold) that are measured, fitted and guessed; all 0 if no task takes time."""
-        seconds = dict.fromkeys((MEASURED, FITTED, GUESSED), 0.0)
+        seconds = dict.fromkeys((MEASURED, FITTED, DATASHEET), 0.0)
         for task, cost in zip(plan.tasks, costs, strict=True):
             if measurable(task):
                 seconds[cost.source] += cost.cold_s
@@ -201,7 +201,7 @@ class CostModel:
         if linked(task):
             op_class = body.work(task).op_class
             issue = self._issues.per_launch(key, op_class)
-            cost = Cost(key, 0.0, 0.0, GUESSED, launches=body.launches, op_class=op_class)
+            cost = Cost(key, 0.0, 0.0, DATASHEET, launches=body.launches, op_class=op_class)
             return replace(cost, issue_s=issue.seconds, issue_error=issue.error)
         if body.resource is Resource.HOST:
             return Cost(key, body.duration_s, body.duration_s, MEASURED, launches=0, op_class="host")
@@ -213,7 +213,7 @@ class CostModel:
         else:
             threads = self.machine.device(device).threads
             fitted = self._together(task, key, threads) if threads else self._fitted(task, device, key)
-            cost = fitted or self._guessed(task, device, key)
+            cost = fitted or self._from_datasheet(task, device, key)
         return self._with_shares(cost, task, device)
 
     def _fitted(self, task: Task, device: str, key: str) -> Cost | None:
@@ -225,7 +225,7 @@ class CostModel:
             return None
         alone, (body, _, share) = self._executor.machine.devices[0], key.rpartition("@")
         one = self._executor._price(task, alone.name, f"{body}@{alone.share_name}")
-        if one.source == GUESSED:
+        if one.source == DATASHEET:
             return None
         ratio = self._ratios.ratio(one.op_class, one.cold_s, share, threads)
         common = one.common and f"{one.op_class}@{share}"
@@ -236,7 +236,7 @@ class CostModel:
 
     def _measured(self, task: Task, device: str, key: str, measured: KeyCost) -> Cost:
         cold = measured.cold or measured.warm
-        grid, blocks = efficiencies.geometry(task, self._sites.of(device))
+        grid, blocks = efficiencies.geometry(task, self._sites.site(device))
         if self._kind(device) == "gpu":
             grid, blocks = measured.grid or grid, measured.blocks_per_sm or blocks
         warm_s, cold_s = measured.warm.median_s, cold.median_s
@@ -245,15 +245,15 @@ class CostModel:
         spread = max(measured.warm.spread, cold.spread)
         return Cost(key, warm_s, cold_s, MEASURED, grid, blocks, spread=spread, issue_s=measured.issue_s)
 
-    def _guessed(self, task: Task, device: str, key: str) -> Cost:
+    def _from_datasheet(self, task: Task, device: str, key: str) -> Cost:
         work = task.body.work(task)
-        site = self._sites.of(device)
+        site = self._sites.site(device)
         precision = precision_of(task, work.op_class, self.precision)
         moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
         row = efficiencies.row_class(task, work.op_class, precision)
         seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=efficiencies.outputs(task))
         grid, blocks = efficiencies.geometry(task, site)
-        return Cost(key, seconds.warm, seconds.cold, GUESSED, grid, blocks, error=seconds.error)
+        return Cost(key, seconds.warm, seconds.cold, DATASHEET, grid, blocks, error=seconds.error)
 
     def _summed(self, task: Task, device: str, key: str) -> Cost:
         """The cost of an op list that was not measured: the sum of its ops. Their errors add up; the weakest source counts."""
@@ -262,7 +262,7 @@ class CostModel:
         warm_s, cold_s = sum(c.warm_s for c in costs), sum(c.cold_s for c in costs)
         grid, blocks = max(((c.grid, c.blocks_per_sm) for c in costs), default=(1, 1))
         error = sum(c.cold_s * (c.error or c.spread) for c in costs) / cold_s if cold_s else 0.0
-        source = GUESSED if any(c.source == GUESSED for c in costs) else FITTED
+        source = DATASHEET if any(c.source == DATASHEET for c in costs) else FITTED
         issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none, since one issue time serves for all
         return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
 

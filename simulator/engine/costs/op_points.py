@@ -66,7 +66,7 @@ def roof(model: CostModel) -> Roof:
     device = model.machine.devices[0]
     memory = model.machine.memory(device.name)
     sharing = sum(other.sms for other in model.machine.devices if other.memory == device.memory)
-    site = Site.of(device, memory, min(1.0, device.sms / sharing))
+    site = Site.of_device(device, memory, min(1.0, device.sms / sharing))
     return Roof(site.peak_flops, site.bandwidth_bytes_per_s)
 
 

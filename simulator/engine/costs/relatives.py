@@ -90,7 +90,7 @@ class Issue(NamedTuple):
     error: float
 
     @staticmethod
-    def of(samples_s: Sequence[float]) -> "Issue":
+    def from_samples(samples_s: Sequence[float]) -> "Issue":
         """The median of some positive times, and the root mean square of their logarithms' distances from it."""
         middle_s = statistics.median(samples_s)
         logs = [math.log(sample / middle_s) for sample in samples_s if sample and middle_s]
@@ -114,7 +114,7 @@ class IssueTimes:
         if name not in self._made:
             by_family, by_class, every = self._measured
             samples = by_family.get(name[0]) or by_class.get(op_class) or every
-            self._made[name] = Issue.of(samples) if samples else UNKNOWN
+            self._made[name] = Issue.from_samples(samples) if samples else UNKNOWN
         return self._made[name]
 
     @cached_property

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from functools import cached_property
 
-from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Cost
+from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.relatives import scaling_error
 from simulator.machine.scaled import AS_IT_IS, Scale, scaled
@@ -42,7 +42,7 @@ class ScaledCosts(CostModel):
             return own
         warm, cold = after.warm_s / before.warm_s, after.cold_s / before.cold_s
         moved = scaling_error(before.error, max(abs(math.log(warm)), abs(math.log(cold))))
-        geometry = {"grid": after.grid, "blocks_per_sm": after.blocks_per_sm} if own.source == GUESSED else {}
+        geometry = {"grid": after.grid, "blocks_per_sm": after.blocks_per_sm} if own.source == DATASHEET else {}
         own = replace(own, warm_s=own.warm_s * warm, cold_s=max(own.warm_s * warm, own.cold_s * cold), **geometry)
         if moved and own.source == MEASURED:
             own = replace(own, source=FITTED, error=moved)

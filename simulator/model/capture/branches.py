@@ -65,7 +65,7 @@ class Branches:
     def _expected(self, tensor: torch.Tensor) -> int | float | bool:
         """Return the one element of a tensor. In every step it is expected to be the same if it depends on the batch."""
         with unset_fake_temporarily():
-            number = self._known.of(tensor).item()
+            number = self._known.content(tensor).item()
         assumed = self._known.assumed(tensor)
         if assumed:
             self._recorder.assume(f"decides by numbers that change in every step what to compute; predicted with {assumed}")
@@ -113,7 +113,7 @@ class Branches:
                     f"the shape of the result of {func} depends on tensor values; expected shapes that are the same in every step;"
                     " compute it in the factory, or use an op with a fixed shape"
                 )
-            results = self._shaped_as(func, {id(tensor): self._known.of(tensor) for tensor in tensors}, args, kwargs)
+            results = self._shaped_as(func, {id(tensor): self._known.content(tensor) for tensor in tensors}, args, kwargs)
         self._recorder.record(func, args, kwargs, results)
         return results
 
@@ -124,7 +124,7 @@ class Branches:
             with self._recorder:
                 longest = torch.ops.aten.max.default(lengths)
             self._expected(longest)
-        contents = {id(item): self._known.of(item) for item in args[1:4] if isinstance(item, torch.Tensor)}
+        contents = {id(item): self._known.content(item) for item in args[1:4] if isinstance(item, torch.Tensor)}
         with unset_fake_temporarily():
             contents[id(log_probs)] = torch.zeros(log_probs.shape, dtype=log_probs.dtype)  # no shape depends on them
         results = self._shaped_as(func, contents, args, kwargs)
@@ -139,7 +139,7 @@ class Branches:
 
     def _count(self, tensor: torch.Tensor) -> int:
         with unset_fake_temporarily():
-            return int(self._known.of(tensor).count_nonzero())
+            return int(self._known.content(tensor).count_nonzero())
 
     def _expect_count(self, tensor: torch.Tensor) -> None:
         """Expect that in every step as many elements are not zero."""

@@ -96,7 +96,7 @@ class KnownValues:
         """Whether a tensor among `items` depends on parameters, buffers or inputs."""
         return any(_storage(tensor) in self._data for tensor in _tensors(items))
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def content(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the content of a tensor. Raises UnknownContentError or VariableContentError if there is none."""
         if not isinstance(tensor, FakeTensor):
             return tensor

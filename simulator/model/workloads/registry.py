@@ -101,7 +101,7 @@ MODELS = (
              "AlexNet, two towers: Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks",
              _images("chains.TwoTowerAlexNet", sized=True), least_size=31),
     Workload("caffenet", 224, 60_965_224,
-             "CaffeNet, pools before it normalises: Jia et al. 2014, Caffe: Convolutional architecture for fast feature embedding",
+             "CaffeNet, pools before it normalizes: Jia et al. 2014, Caffe: Convolutional architecture for fast feature embedding",
              _images("chains.TwoTowerAlexNet", sized=True, pool_first=True), least_size=31),
 
     Workload("vgg11", 224, 132_863_336, f"VGG-11 (A): {_VGG}", _images("chains.VGG", (1, 1, 2, 2, 2)), least_size=32, data=_DIGITS),

@@ -159,14 +159,14 @@ class Collective(Body):
         """The operation, and the algorithm if the library must follow it: "server" is a sum at the root and a broadcast."""
         return f"{self.operation}>{self.algorithm}" if self.algorithm == "server" else self.operation
 
-    def of(self, device: str, task: Task) -> tuple[Operand, ...]:
+    def operands_on(self, device: str, task: Task) -> tuple[Operand, ...]:
         """The operands of one device."""
         count, rank = len(task.mutates) // len(self.devices), self.devices.index(device)
         return task.mutates[rank * count : (rank + 1) * count]
 
     def payload_bytes(self, task: Task) -> int:
         """Bytes of one device's operands."""
-        return sum(operand.bytes for operand in self.of(self.devices[0], task))
+        return sum(operand.bytes for operand in self.operands_on(self.devices[0], task))
 
     def key(self, task: Task) -> str:
         """Operation, algorithm, devices, bytes and number of tensors."""

@@ -148,7 +148,7 @@ class OpCall(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ListedOp:
     """One op of an OpList. Its operands name the task's values, or values that live only inside the list.
 
     Field names are those of Task, so that an op's body can take either.
@@ -169,7 +169,7 @@ class Step:
 class OpList(Body):
     """Ops run one after another on one lane, without other tasks between them. `label` is for people."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ListedOp, ...]
     label: str = ""
     kind: Literal["ops"] = "ops"
 
@@ -184,7 +184,7 @@ class OpList(Body):
         return sum(step.body.launches for step in self.steps)
 
     @property
-    def inner_ops(self) -> tuple[Step, ...]:
+    def inner_ops(self) -> tuple[ListedOp, ...]:
         """The steps."""
         return self.steps
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from simulator.plan.bodies.opcall import OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import CARRIED_KINDS, INPUT, SCRATCH, TRANSFER, UPDATE, Operand, Segment, Storage, Task, Value
 
@@ -83,7 +83,7 @@ def _merged(plan: Plan, name: str, run: Sequence[Task], inner: set[str]) -> Task
     first = run[0]
     return Task(
         name,
-        OpList(tuple(Step(task.body, task.reads, task.writes, task.mutates) for task in run), "action"),
+        OpList(tuple(ListedOp(task.body, task.reads, task.writes, task.mutates) for task in run), "action"),
         first.device,
         first.stream,
         first.priority,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from simulator.model.ops.scan_order import elements_per_worker
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.scan import GruSteps, JacobianValues, RnnSteps, Rule, ScanLevel
 from simulator.plan.task import BACKWARD, FORWARD, Body, Operand, Task
 from simulator.plan.tensors import contiguous, entry, part, transposed, with_dim, without_dim
@@ -127,13 +127,13 @@ class _Planner:
         `first`: the product of all pairs, at the highest level.
         """
         left_over = batch.left_over()
-        steps: list[Step] = []
+        steps: list[ListedOp] = []
         product = first
         for number, matrix in enumerate(left_over, start=1):
             name = f"total[{batch.worker}]" + (f"/{number}" if number < len(left_over) else "")
             body, reads, shape = _multiplication(matrix, product)
             result = self._builder.value(name, shape) if number == len(left_over) else Operand(name, shape, contiguous(shape), first.dtype)
-            steps.append(Step(body, reads, (result,)))
+            steps.append(ListedOp(body, reads, (result,)))
             product = _shaped_like(result, first)
         if steps:
             body = OpList(tuple(steps), "products")

@@ -83,13 +83,13 @@ def rule_of_elements(op: Op, box: Box) -> tuple[list[Box], list[Box]]:
     if len(shape) != len(box) or any(end > extent for (_, end), extent in zip(box, shape, strict=True)):
         raise NotABoxError(f"{op.name} makes {shape}, of which {box} is no part")
 
-    def of(operand: Operand) -> Box:
+    def read_box(operand: Operand) -> Box:
         kept = box[len(box) - len(operand.shape) :]
         if len(operand.shape) > len(box) or any(e not in (1, n) for e, n in zip(operand.shape, shape[len(box) - len(kept) :], strict=True)):
             raise NotABoxError(f"{op.name} reads {operand.shape}")
         return broadcast(operand.shape, box)
 
-    return [of(operand) for operand in op.inputs], [box for _ in op.writes]
+    return [read_box(operand) for operand in op.inputs], [box for _ in op.writes]
 
 
 def _elements(b: BackwardOp) -> _Boxes:
@@ -164,10 +164,10 @@ def _pooling(at: int) -> Callable[[BackwardOp], _Boxes]:
 
 
 def _batch_norm(b: BackwardOp) -> _Boxes:
-    def of(operand: Operand) -> Box:
+    def part_of(operand: Operand) -> Box:
         return b.part if len(operand.shape) == len(b.part) else (b.part[1],)
 
-    return [of(operand) for operand in b.op.inputs], [of(operand) for operand in b.op.writes], {}, 0.0
+    return [part_of(operand) for operand in b.op.inputs], [part_of(operand) for operand in b.op.writes], {}, 0.0
 
 
 def _loss(b: BackwardOp) -> _Boxes:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simulator.engine.costs.cost import GUESSED
+from simulator.engine.costs.cost import DATASHEET
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import Collective, Copy
@@ -37,8 +37,8 @@ def path(*arguments, **more) -> dict[str, float]:
 def test_a_measured_task_is_its_key_and_a_guessed_one_its_class_and_error():
     plan, costs = build(
         task("a", 1.0, reads="x", writes="y", spread=0.1),
-        task("b", 2.0, reads="y", writes="z", source=GUESSED, op_class="conv", error=0.3),
-        task("c", 3.0, reads="z", writes="u", source=GUESSED, op_class="conv", error=0.9),
+        task("b", 2.0, reads="y", writes="z", source=DATASHEET, op_class="conv", error=0.3),
+        task("c", 3.0, reads="z", writes="u", source=DATASHEET, op_class="conv", error=0.9),
     )
     assert path(plan, costs, cpu()) == {"a": 1.0, "conv 0.3": 2.0, "conv 0.9": 3.0}
 

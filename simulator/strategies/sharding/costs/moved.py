@@ -38,7 +38,7 @@ class Positions:
     workers: np.ndarray
 
     @classmethod
-    def of(cls, options: Sequence[Configuration], workers: int) -> Self:
+    def of_workers(cls, options: Sequence[Configuration], workers: int) -> Self:
         """The positions of up to `workers` workers, of whose positions along n, c, h and w the last one changes fastest."""
         chosen = np.array([configuration.degrees for configuration in options])
         count, numbers = chosen.prod(axis=1), np.arange(workers)
@@ -117,7 +117,7 @@ class Flows:
     targets: Positions
 
     @classmethod
-    def of(cls, owned: Side, needed: Side, element_bytes: int) -> Self:
+    def between(cls, owned: Side, needed: Side, element_bytes: int) -> Self:
         """What owners and readers have in common: factors for up to two dimensions of the value each."""
         factors: list[_Factor] = []
         scale = float(element_bytes)
@@ -155,7 +155,7 @@ class Sides:
     def __init__(self, network: Network, configurations: Sequence[tuple[Configuration, ...]], workers: int):
         """`workers`: the number that flows tell apart, at least that of any configuration."""
         self._network, self._configurations = network, configurations
-        self._positions = cache(lambda options: Positions.of(options, workers))
+        self._positions = cache(lambda options: Positions.of_workers(options, workers))
         self._sides: dict[tuple, Side] = {}
         self._flows: dict[tuple, Flows] = {}
 
@@ -180,7 +180,7 @@ class Sides:
         needed = self._side(edge.target, shape, read, op.body.key(op), edge.position, operand.views)
         key = (owned, needed.positions, value.dtype, *(ranges.tobytes() for ranges in needed.ranges))
         if key not in self._flows:
-            self._flows[key] = Flows.of(owned, needed, DTYPE_BYTES[value.dtype])
+            self._flows[key] = Flows.between(owned, needed, DTYPE_BYTES[value.dtype])
         return self._flows[key]
 
     def _side(self, layer: int, shape: tuple[int, ...], part: Callable[[Box], Box | None], *kind: object) -> Side:

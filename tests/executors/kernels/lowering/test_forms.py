@@ -20,7 +20,7 @@ from executors.kernels.lowering.dropout import draw_seed
 from executors.kernels.registry import handlers
 from executors.tensors import job_tensors
 from simulator.model.job import Job
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies
@@ -127,7 +127,7 @@ def test_dropout_outside_training_draws_nothing():
 def test_steps_of_a_list_run_in_the_backends_form_too(forms):
     drop = dropout_task()
     double = OpCall("aten.mul.Scalar", '[{"$":0},2.0]')
-    steps = (Step(double, drop.reads, (operand("inner", 20, 30),)), Step(drop.body, (operand("inner", 20, 30),), drop.writes))
+    steps = (ListedOp(double, drop.reads, (operand("inner", 20, 30),)), ListedOp(drop.body, (operand("inner", 20, 30),), drop.writes))
     x = torch.randn(20, 30, dtype=torch.float64)
     values = run(plan_of(replace(drop, body=OpList(steps)), "x"), {"x": x}, forms, seed=5, iteration=2)
     assert torch.equal(values["y"], run(plan_of(drop, "x"), {"x": 2 * x}, forms, seed=5, iteration=2)["y"])

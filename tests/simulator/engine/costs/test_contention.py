@@ -8,7 +8,7 @@ from calibrate.cpu import contention as co_run_contention
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
 from calibrate.identity import cpu_identity
-from simulator.engine.co_runs import modelled_slow_downs
+from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs import contention
 from simulator.engine.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, concurrent_pairs, fit, group_of, typical_ratio
 from simulator.engine.costs.cost import Cost
@@ -138,12 +138,12 @@ def test_groups_on_different_lanes_of_one_memory_are_concurrent():
 def test_the_modelled_slow_down_is_the_engines():
     streaming, computing = (Cost("k", 1.0, 1.0, memory_share=share) for share in (0.7, 0.0))
     machine = tiny.cpu(cores=1, overhead_s=1.0)  # each lane has a core, and nothing else takes time
-    assert modelled_slow_downs([streaming], [streaming], machine.devices[0], machine) == pytest.approx((1.4, 1.4))
-    assert modelled_slow_downs([streaming], [computing] * 2, machine.devices[0], machine) == (1.0, 1.0)
+    assert modeled_slow_downs([streaming], [streaming], machine.devices[0], machine) == pytest.approx((1.4, 1.4))
+    assert modeled_slow_downs([streaming], [computing] * 2, machine.devices[0], machine) == (1.0, 1.0)
     full, few = Cost("k", 1.0, 1.0, grid=10, compute_share=1.0), Cost("k", 1.0, 1.0, grid=4, compute_share=1.0)
     machine = tiny.gpu()
-    assert modelled_slow_downs([full], [full], machine.devices[0], machine) == (1.0, 2.0)
-    assert modelled_slow_downs([few], [few], machine.devices[0], machine) == (1.0, 1.0)
+    assert modeled_slow_downs([full], [full], machine.devices[0], machine) == (1.0, 2.0)
+    assert modeled_slow_downs([few], [few], machine.devices[0], machine) == (1.0, 1.0)
 
 
 FACTORS = st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), st.floats(1.0, 3.0))

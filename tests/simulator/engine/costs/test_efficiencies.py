@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import Number, Rows, Site
+from simulator.engine.costs.efficiencies import EfficiencyRows, Number, Site
 from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.job import Job
@@ -19,7 +19,7 @@ DOCUMENT = json.loads(efficiencies.TABLE.read_text())
 GPU = Site("gpu", 10, {"fp32": 1e12}, 1e11, 2**20)
 
 
-def numbers(rows: Rows) -> list[Number]:
+def numbers(rows: EfficiencyRows) -> list[Number]:
     """Every number of one kind of device."""
     items = [rows.warm_bandwidth, rows.cache_bytes_per_s_per_sm]
     for row in rows.classes.values():

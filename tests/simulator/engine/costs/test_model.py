@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED
+from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.host import Host
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
 from simulator.plan.task import ACTIVATION, Segment, Task
@@ -65,7 +65,7 @@ def test_without_a_profile_the_table_guesses():
     plan = forward_fused()
     model = CostModel(machine())
     costs = model.resolve(plan)
-    assert [c.source for c in costs] == [GUESSED] * 6
+    assert [c.source for c in costs] == [DATASHEET] * 6
     assert all(0 < c.warm_s <= c.cold_s < 1e-3 and c.error > 0 for c in costs)
     assert model.shares(plan, costs) == {"measured": 0.0, "fitted": 0.0, "guessed": 1.0}
 
@@ -176,13 +176,13 @@ def test_forms_of_an_update_differ_in_passes_and_launches():
 def test_an_unmeasured_op_list_costs_the_sum_of_its_ops():
     box = machine()
     ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
-    steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
+    steps = tuple(ListedOp(t.body, t.reads, t.writes) for t in ops)
     stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
     costs = {cost_key(t, box): measured(s) for t, s in zip(ops, (1e-5, 2e-5), strict=True)}
     cost = CostModel(box, Profile(identity=GPU, costs=costs)).cost(stage)
     assert (cost.warm_s, cost.source, cost.launches) == (pytest.approx(3e-5), FITTED, 2)
     half = CostModel(box, Profile(identity=GPU, costs=dict(list(costs.items())[:1]))).cost(stage)
-    assert half.source == GUESSED
+    assert half.source == DATASHEET
     exact = Profile(identity=GPU, costs={**costs, cost_key(stage, box): measured(2.5e-5)})
     assert CostModel(box, exact).cost(stage).warm_s == 2.5e-5
 
@@ -233,7 +233,7 @@ def test_issuing_a_copy_takes_as_long_as_a_typical_op():
 def test_issuing_an_op_list_takes_the_sum_of_its_ops():
     box = machine()
     ops = [mm("a", X, W1, H), mm("b", H, value("w", (128, 10), "parameter"), Y)]
-    steps = tuple(Step(t.body, t.reads, t.writes) for t in ops)
+    steps = tuple(ListedOp(t.body, t.reads, t.writes) for t in ops)
     stage = Task("stage", OpList(steps, "stage"), "cuda:0", reads=(X.operand(),), writes=(Y.operand(),))
     costs = {cost_key(t, box): measured(1e-5, "matmul", issue_s=s) for t, s in zip(ops, (2e-6, 3e-6), strict=True)}
     assert issuing(costs, stage) == [pytest.approx(5e-6)]

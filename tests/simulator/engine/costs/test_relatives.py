@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.engine.costs.cost import FITTED, GUESSED, MEASURED, Z_90
+from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Z_90
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.relatives import Relatives, ThreadRatios, scaling_error
 from simulator.machine.presets import load_machine
@@ -140,4 +140,4 @@ def test_short_and_long_ops_have_ratios_of_their_own():
 
 
 def test_what_only_the_table_knows_comes_from_the_table():
-    assert [cost.source for cost in costs_of(48, Profile(identity=Identity(kind="cpu", cores=2)))] == [GUESSED, GUESSED]
+    assert [cost.source for cost in costs_of(48, Profile(identity=Identity(kind="cpu", cores=2)))] == [DATASHEET, DATASHEET]

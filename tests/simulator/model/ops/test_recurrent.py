@@ -12,7 +12,7 @@ from calibrate.numerics import Expected, compare
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Samples, compile_alone, store_samples
 from executors.cuda.backend import CudaBackend
-from simulator.engine.costs.cost import FITTED, GUESSED
+from simulator.engine.costs.cost import DATASHEET, FITTED
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.built import Built
@@ -25,7 +25,7 @@ from simulator.model.ops.aten_json import resolve
 from simulator.model.ops.recurrent_layers import NAMESPACE
 from simulator.model.workloads import registry as workloads
 from simulator.model.workloads.data import features_of
-from simulator.plan.bodies.opcall import OpCall, OpList, Step
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.json import dump, load
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
@@ -236,7 +236,7 @@ def test_the_guessed_cost_is_a_line_in_the_number_of_steps(model, two_cores):
         _, plan = job_and_plan(model, two_cores, image_size=steps)
         costs[steps] = [CostModel(two_cores).cost(task) for task in recurrent_tasks(plan)]
     for first, second, third in zip(*costs.values(), strict=True):
-        assert first.source == GUESSED
+        assert first.source == DATASHEET
         assert third.warm_s - second.warm_s == pytest.approx(second.warm_s - first.warm_s, rel=1e-6)
         assert third.warm_s / first.warm_s == pytest.approx(2, rel=0.05)
 
@@ -262,8 +262,8 @@ def test_an_unmeasured_length_costs_in_proportion_to_the_measured_ones(model, tw
 
 def test_a_list_of_ops_has_the_launches_of_all(two_cores):
     forward, backward = recurrent_tasks(job_and_plan("rnn_bitstream", two_cores, image_size=8)[1])
-    steps = tuple(Step(task.body, task.reads, task.writes) for task in (forward, backward))
-    assert OpList((*steps, Step(OpCall("aten.relu.default")))).launches == forward.body.launches + backward.body.launches + 1
+    steps = tuple(ListedOp(task.body, task.reads, task.writes) for task in (forward, backward))
+    assert OpList((*steps, ListedOp(OpCall("aten.relu.default")))).launches == forward.body.launches + backward.body.launches + 1
 
 
 @pytest.mark.parametrize("strategy", [name for name in strategies.names(1) if name != "bppsa"])  # bppsa: test_bppsa.py
