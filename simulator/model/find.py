@@ -17,7 +17,7 @@ from simulator.model.libraries import LIBRARIES, define_missing_operators, libra
 from simulator.model.time_limit import time_limit
 from simulator.model.user_code import blamed
 from traces.errors import SchedcastError
-from traces.interrupts import interrupts_delayed
+from traces.process import interrupts_delayed
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
 RESERVED = ("traces", "simulator", "executors", "calibrate", "ui")

@@ -11,8 +11,7 @@ from simulator.engine.memory.over_time import Steps, lifetimes
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 from simulator.plan.task import SCRATCH
-from traces.documents.memory_use import AtPeak, Holder
-from traces.documents.timeline import Span, Timeline
+from traces.documents.timeline import AtPeak, Holder, Span, Timeline
 
 #: Number of storages that are listed.
 LISTED = 5

@@ -9,8 +9,7 @@ import numpy as np
 from simulator.engine.memory.over_time import Steps, lifetimes, steps_of, thinned
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
-from traces.documents.memory_use import HeldByKind
-from traces.documents.timeline import Span, Timeline
+from traces.documents.timeline import HeldByKind, Span, Timeline
 
 #: Kinds in the order in which figures stack them. A storage with values of several kinds has the kind that comes first.
 STACKED = (PARAMETER, OPTIMIZER_STATE, BUFFER, INPUT, ACTIVATION, GRADIENT, SCRATCH)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
 from traces import units
 from traces.documents.comparison import MemoryNeed
-from traces.documents.memory_use import AtPeak
+from traces.documents.timeline import AtPeak
 
 #: The kinds of values, in words.
 KIND_NAMES = MappingProxyType({

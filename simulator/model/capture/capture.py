@@ -29,7 +29,7 @@ from simulator.model.time_limit import time_limit
 from simulator.model.user_code import training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 
 class Layers:

@@ -11,8 +11,7 @@ from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import ALIAS, Copy
 from simulator.plan.task import GRADIENT, INPUT, OPTIMIZER_STATE, Operand
 from tests.support.tiny import build, copy, cpu, gpu, task
-from traces.documents.memory_use import HeldByKind, Holder
-from traces.documents.timeline import Span
+from traces.documents.timeline import HeldByKind, Holder, Span
 
 
 def training():
