@@ -24,7 +24,7 @@ from simulator.papers.bppsa_sparse import FIRST
 from simulator.papers.registry import Measurement, Source
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from traces.documents.profile import Profile
-from traces.documents.reproduction import Figure, Paper, Row, Table
+from traces.documents.reproduction import Figure, Paper, PaperCase, Table
 from traces.errors import SchedcastError
 from traces.files import check_writable
 
@@ -53,7 +53,7 @@ def generation_table() -> Table:
     return Table(name="generation", title="Making a transposed Jacobian of one sample", about=about, rows=rows)
 
 
-def _row(name: str, rule: Rule) -> Row:
+def _row(name: str, rule: Rule) -> PaperCase:
     x, weight, saved = _operands(rule)
     by_rule = _seconds(COMPILE[rule.of](rule, torch.float32, CPU), saved)
     by_column = _seconds_per_column(_forward(rule, x.requires_grad_(), weight), x) * rule.cols
@@ -62,7 +62,7 @@ def _row(name: str, rule: Rule) -> Row:
         Figure(name="by column", unit="s", predicted=by_column),
         Figure(name="faster", unit="x", predicted=by_column / by_rule, published=FASTER[name]),
     )
-    return Row(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
+    return PaperCase(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
 
 
 def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:

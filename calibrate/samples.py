@@ -128,14 +128,14 @@ def store_samples(
             continue
         work = key_samples.task.body.work(key_samples.task)
         profile.costs[key] = KeyCost(
-            warm=Stats.of([key_samples.warm_s[i] for i in chosen]),
-            cold=Stats.of([key_samples.cold_s[i] for i in chosen]),
+            warm=Stats.from_samples([key_samples.warm_s[i] for i in chosen]),
+            cold=Stats.from_samples([key_samples.cold_s[i] for i in chosen]),
             op_class=work.op_class,
             flops=work.flops,
             bytes=work.bytes,
             grid=key_samples.grid,
             blocks_per_sm=key_samples.blocks_per_sm,
-            issue_s=Stats.of(key_samples.issue_s).median_s if key_samples.issue_s else None,
+            issue_s=Stats.from_samples(key_samples.issue_s).median_s if key_samples.issue_s else None,
             geometry_from=key_samples.geometry_from,
             launches=key_samples.task.body.loop_length,
             model=profile.measured_model,

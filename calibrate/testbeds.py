@@ -81,7 +81,7 @@ def _gpu_testbed(placement: Placement, precision: str) -> Testbed:
             )
         from calibrate.distributed.testbeds import GpuGroupTestbed
         from executors.distributed.control import open_channel
-        from executors.distributed.own_gpu import own_gpu
+        from executors.distributed.loaded_plans import own_gpu
 
         return GpuGroupTestbed(open_channel(placement.ranks), own_gpu(placement.ranks), placement.mode, precision)
     check_one_gpu(placement, "one process uses one GPU")

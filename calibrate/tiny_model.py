@@ -125,7 +125,7 @@ def loop_costs(
 def _passes(job: Job, seconds_of: SecondsOf, backend: Backend | None, steps: int) -> tuple[float, float]:
     """Median seconds of the forward pass with the loss, and of the backward pass."""
     loop = reference(job, job.build(), same_masks=False, backend=backend)
-    inputs, target = loop.micro_batches[0]
+    inputs, target = loop.microbatches[0]
     losses: list[torch.Tensor] = []
     seconds: dict[str, list[float]] = {FORWARD: [], BACKWARD: []}
     for _ in range(_WARM_UP + steps):

@@ -24,8 +24,7 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_values
 from traces.documents.comparison import BASELINE, INTERLEAVED, PROFILE, PYTORCH, Comparison, Validation, ValidationResult
 from traces.documents.profile import Profile, Stats
-from traces.documents.speedup import measured_speedup
-from traces.documents.verdict import is_busy
+from traces.documents.verdict import is_busy, measured_speedup
 from traces.errors import Refusal
 
 
@@ -242,7 +241,7 @@ def _check_numerics(
 
 def _median_s(seconds: Sequence[float]) -> float | None:
     """Median of `seconds` to six digits, or None if there are none."""
-    return Stats.of(seconds).median_s if seconds else None
+    return Stats.from_samples(seconds).median_s if seconds else None
 
 
 def _reference_drift(times: RoundTimes, profile: Profile) -> float | None:

@@ -18,8 +18,7 @@ from simulator.predict.forecast import Forecast, paired_interval
 from simulator.strategies.registry import family
 from traces.documents.profile import Profile
 from traces.documents.search_result import RankedPlan, SearchResult, Verification, VerifiedPlan
-from traces.documents.speedup import measured_speedup
-from traces.documents.verdict import SAME, is_busy, verdict
+from traces.documents.verdict import SAME, is_busy, measured_speedup, verdict
 
 #: Plans whose costs are measured for each one that runs, at most.
 _MEASURED = 3

@@ -71,7 +71,6 @@ def same_strides(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A copy of `tensor` with these strides."""
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
@@ -104,7 +103,6 @@ def view_function(step: ViewStep, device: torch.device) -> Callable[[torch.Tenso
 
 
 def apply_views(tensor: torch.Tensor, operand: Operand) -> torch.Tensor:
-    """`tensor` after the operand's view steps."""
     for step in operand.views:
         tensor = view_function(step, tensor.device)(tensor)
     return tensor

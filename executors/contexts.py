@@ -41,13 +41,11 @@ class BatchNormParts:
                 )
 
     def __enter__(self) -> "BatchNormParts":
-        """Replace the layers' forward."""
         for layer, degrees in self._layers:
             layer.forward = partial(_by_parts, layer, layer.forward, degrees)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Restore it."""
         for layer, _ in self._layers:
             del layer.forward
 
@@ -85,13 +83,11 @@ class MathAttentionForDropout(TorchFunctionMode):
     """
 
     def __enter__(self) -> "MathAttentionForDropout":
-        """Start replacing."""
         self._patch = patch.object(functional, "scaled_dot_product_attention", _attention)
         self._patch.start()
         return super().__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Stop."""
         self._patch.stop()
         super().__exit__(kind, value, traceback)
 
@@ -119,7 +115,6 @@ class DeterministicDraws(TorchDispatchMode):
         self.seed, self.step, self.calls, self._seed_generator = seed, step, 0, seed_generator
 
     def __enter__(self) -> "DeterministicDraws":
-        """Start replacing draws."""
         with ExitStack() as stack:
             stack.enter_context(MathAttentionForDropout())
             super().__enter__()
@@ -127,7 +122,6 @@ class DeterministicDraws(TorchDispatchMode):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        """Stop."""
         super().__exit__(kind, value, traceback)
         self._attention.close()
 

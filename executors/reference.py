@@ -19,9 +19,9 @@ from traces.errors import SchedcastError
 
 
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
-    """Split a batch into `count` equal micro-batches along dimension 0.
+    """Split a batch into `count` equal microbatches along dimension 0.
 
-    `batch`: as in `simulator.model.built`. Anything but a tensor is repeated in every micro-batch, and so are the tensors of `whole`,
+    `batch`: as in `simulator.model.built`. Anything but a tensor is repeated in every microbatch, and so are the tensors of `whole`,
     which have no batch dimension. Raises SchedcastError if the batch does not divide.
     """
 
@@ -29,7 +29,7 @@ def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
         if not tensor.dim() or any(tensor is each for each in whole):
             return tensor
         if tensor.shape[0] % count:
-            raise SchedcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal micro-batches: choose a divisor")
+            raise SchedcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal microbatches: choose a divisor")
         return tensor.chunk(count)[number]
 
     return [mapped(batch, partial(part, number=number)) for number in range(count)]
@@ -39,8 +39,8 @@ class Reference:
     """Eager training of `module`, on the same batch until `feed` sets another one.
 
     `inputs`: positional arguments, or a dict of keyword arguments. `loss(output, target)`: cross-entropy if None.
-    `accumulate`: the number of micro-batches. Their gradients are summed, and the loss is the mean of theirs.
-    `whole`: the tensors among the inputs that have no batch dimension, so that every micro-batch has all of them.
+    `accumulate`: the number of microbatches. Their gradients are summed, and the loss is the mean of theirs.
+    `whole`: the tensors among the inputs that have no batch dimension, so that every microbatch has all of them.
     `dropout_seed`: draw the random numbers that a plan draws. With `draws` "keyed" they are those of `executors.contexts`; with "stream"
     they come from PyTorch's generators, seeded once before the first step. `seed_generator`: seeds the generator that "keyed" draws use
     (default: the CUDA device's for CUDA tensors; on the CPU masks are replaced).
@@ -48,7 +48,7 @@ class Reference:
     `rates`: learning rates by phase, as in `simulator.plan.bodies.update.Update`.
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
-    The attribute `batch_norm_parts` says which parts of a micro-batch have batch-norm statistics of their own, by layer (`BatchNormParts`).
+    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer (`BatchNormParts`).
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class Reference:
         self.split(self.accumulate)
 
     def split(self, count: int) -> None:
-        """Train on `count` micro-batches from the next step on."""
+        """Train on `count` microbatches from the next step on."""
         (arguments, target), self.accumulate = self._batch, count
-        self.micro_batches = list(zip(*(split(item, count, self._whole) for item in (arguments, target)), strict=True))
+        self.microbatches = list(zip(*(split(item, count, self._whole) for item in (arguments, target)), strict=True))
 
     def step(self) -> Tensor:
         """Train one step. Returns its loss as a detached tensor, without waiting for a device."""
         self.optimizer.zero_grad(set_to_none=True)
         context = self._forward_context()
-        count = len(self.micro_batches)
+        count = len(self.microbatches)
         losses = []
-        for inputs, target in self.micro_batches:
+        for inputs, target in self.microbatches:
             self._use_weights("forward")
             with context():
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)

@@ -41,7 +41,7 @@ class TaskFailedError(SchedcastError):
 class Executable(Protocol):
     """A plan bound to tensors on a backend. It keeps its state between calls.
 
-    `losses`: by iteration, one tensor per micro-batch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
+    `losses`: by iteration, one tensor per microbatch. `unit`: `run` returns one step length per `unit` periods. `warm_up`: how many step
     lengths at the start are not typical. `twin_overhead`: the relative slowdown of the steps in which `trace` timed the tasks, compared
     with steps without events.
     """
@@ -161,8 +161,8 @@ class Execution:
     def _take_losses(self) -> None:
         losses = self._program.losses
         for iteration in list(losses):
-            of_micro_batches = [float(loss) for loss in losses.pop(iteration)]
-            self._losses[iteration] = sum(of_micro_batches) / len(of_micro_batches)
+            of_microbatches = [float(loss) for loss in losses.pop(iteration)]
+            self._losses[iteration] = sum(of_microbatches) / len(of_microbatches)
 
     def drain(self) -> None:
         """Complete every iteration begun, so that all have a loss. The next run starts a new prologue."""

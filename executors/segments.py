@@ -87,7 +87,6 @@ class SegmentedExecutable:
 
     @property
     def iterations(self) -> int:
-        """Iterations begun so far."""
         return self._program.iterations
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
@@ -102,7 +101,6 @@ class SegmentedExecutable:
         return _joined(chunks)
 
     def sync(self) -> ChunkTimes:
-        """See `Executable`."""
         return _joined([self._drained(self._current)])
 
     def sample(self, steps: int) -> ChunkTimes:
@@ -129,7 +127,6 @@ class SegmentedExecutable:
         return times
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See `Executable`."""
         return self._program.parameter_difference(expected)
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
@@ -137,7 +134,6 @@ class SegmentedExecutable:
         return self._program.gradient_difference(expected)
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """See `Executable`."""
         self._program.copy_current(targets)
 
     def _left(self) -> int | None:

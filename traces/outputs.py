@@ -1,12 +1,39 @@
-"""Checks where a command writes, before its work begins: an output never destroys an input, another output, or a folder of someone else."""
+"""Checks where a command writes before its work begins, and packs a folder into one archive.
 
+An output never destroys an input, another output, or a folder of someone else.
+"""
+
+import io
 import os
+import tarfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from traces.errors import SchedcastError, UnusableFileError
-from traces.files import check_writable, is_special, read_json
+from traces.files import check_writable, is_special, read_json, write_atomic
+
+
+def archive_path(folder: Path) -> Path:
+    """Where the archive of a folder lies: beside it, as NAME.tar.gz."""
+    return folder.with_name(f"{Path(os.path.abspath(folder)).name}.tar.gz")
+
+
+def write_archive(folder: Path, path: Path) -> Path:
+    """Write the folder's files, except hidden ones and archives, to a .tar.gz file, which is replaced in one step. They lie in one folder.
+
+    Raises SchedcastError if the file cannot be written.
+    """
+    packed = io.BytesIO()
+    name = Path(os.path.abspath(folder)).name
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for file in sorted(folder.rglob("*")):
+            inside = file.relative_to(folder)
+            if file.is_file() and not any(part.startswith(".") for part in inside.parts) and not file.name.endswith(".tar.gz"):
+                with suppress(FileNotFoundError):  # another process replaces it just now
+                    archive.add(file, arcname=str(Path(name) / inside), recursive=False)
+    return write_atomic(path, packed.getvalue())
 
 
 @dataclass(frozen=True)

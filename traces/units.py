@@ -1,6 +1,6 @@
 """Formats quantities for people: times in ms, memory in GiB, percentages, speed-ups. The whole project prints quantities with it.
 
-Sizes of memory are binary (1 GiB = 2**30 bytes) and labelled so, because memory is sold in powers of two: a card with 16 GB on its box has
+Sizes of memory are binary (1 GiB = 2**30 bytes) and labeled so, because memory is sold in powers of two: a card with 16 GB on its box has
 2**34 bytes, which `memory` prints as 16 GiB. Whatever is compared with a capacity (peaks, needs, limits) is printed by the same function.
 Rates of links and memories stay decimal (1 GB/s = 10**9 bytes per second), as their vendors state them.
 """

@@ -548,7 +548,7 @@ def ui(
 
 def _commands(name: str) -> ModuleType:
     """Import a module of ui.commands. Ctrl-C is delayed until it is loaded, because PyTorch's libraries crash on it while they load."""
-    from traces.interrupts import interrupts_delayed
+    from traces.process import interrupts_delayed
 
     with interrupts_delayed():
         return import_module(f"ui.commands.{name}")
@@ -572,8 +572,8 @@ def main() -> None:
     import logging
 
     load_packages()
-    from executors.cpu.wait_policy import wait_passively
-    from traces.interrupts import heed_termination, ignore_until_exit
+    from executors.cpu.cores import wait_passively
+    from traces.process import heed_termination, ignore_until_exit
 
     wait_passively()
 
@@ -673,7 +673,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
 def _exit_stopped() -> None:
     """Exit at once after Ctrl-C or SIGTERM: a worker thread may be inside a long op, and would crash while the interpreter shuts down."""
-    from traces.interrupts import ignore_stopping, stopped_status
+    from traces.process import ignore_stopping, stopped_status
 
     status = _fail("stopped; nothing half-written is left", stopped_status())
     ignore_stopping()

@@ -64,7 +64,7 @@ def _value(name: str, device: str, kind: str) -> Value:
 def _lane_gap_s(program: Executable) -> float:
     """Winsorized mean seconds from the end of a task to the start of the next on lane 0, without the reference kernel."""
     lane = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
-    return Stats.of([after.start_s - after.anchor_s - before.end_s for before, after in pairwise(lane)]).mean_s
+    return Stats.from_samples([after.start_s - after.anchor_s - before.end_s for before, after in pairwise(lane)]).mean_s
 
 
 _CHUNKS, _STEPS, _SAMPLES = 6, 12, 15

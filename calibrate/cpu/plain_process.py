@@ -22,13 +22,13 @@ from typing import IO, Any
 import torch
 
 from calibrate.samples import Samples
-from executors.cpu.wait_policy import user_environment
+from executors.cpu.cores import user_environment
 from simulator.engine.costs.model import measurable
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
-from traces.interrupts import interrupts_delayed
+from traces.process import interrupts_delayed
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: Loads our packages before the folders of the user's modules are searched, which are those of this process. Ends with its parent from the
@@ -37,7 +37,7 @@ _PROGRAM = """
 import json, os, sys
 root, path = json.loads(sys.argv[1])
 sys.path.insert(0, root)
-from traces.parents import end_with
+from traces.process import end_with
 end_with(os.getppid())
 import traces, simulator, executors, calibrate
 sys.path[:] = path

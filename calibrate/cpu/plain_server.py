@@ -23,7 +23,7 @@ from calibrate.numerics import reference
 from calibrate.tiny_model import loop_costs, loop_plan
 from executors.binding import Forms
 from executors.cpu.allocator import prepare
-from executors.cpu.wait_policy import waiting
+from executors.cpu.cores import waiting
 from executors.reference import Reference
 from executors.tensors import module_tensors
 from simulator.machine.this_cpu import this_cpu
@@ -90,7 +90,7 @@ class PlainServer:
         return measure_loop(PairSampler()).model_copy(update={"threads": threads, "waiting": policy})
 
     def threads(self) -> tuple[int, str]:
-        """The number of threads of an op, and how they wait (`executors.cpu.wait_policy`)."""
+        """The number of threads of an op, and how they wait (`executors.cpu.cores`)."""
         return torch.get_num_threads(), waiting(os.environ)
 
     def load(self, fields: dict[str, Any], same_masks: bool) -> None:

@@ -181,7 +181,7 @@ def calibrate_cpu(
         store_samples(sampler.samples, sampler.failures, profile, range(1, rounds))
         anchor_s = [s for anchor in anchors or () for s in anchor.take()]
         if anchor_s:
-            profile.anchor_s = Stats.of(anchor_s).median_s
+            profile.anchor_s = Stats.from_samples(anchor_s).median_s
         save_samples(sampler.samples, profile, save_to)
     return measured
 

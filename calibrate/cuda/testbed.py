@@ -189,7 +189,7 @@ class GpuTestbed:
             measure_transfers(bench, profile, sizes=self._sizes)
             self._measure_peers(profile)
         profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
-        profile.anchor_s = Stats.of(self._reference_kernel.sample()).median_s
+        profile.anchor_s = Stats.from_samples(self._reference_kernel.sample()).median_s
         self._note(profile, monitor.stop())
 
     def _measure_loop(self, bench: Bench, profile: Profile, tiny: TinyOps) -> None:

@@ -231,7 +231,7 @@ class CollectiveSampler:
         for shape, samples in self.samples.items():
             seconds = [s for number in numbers for s in samples.get(number, ())]
             if seconds:
-                mean_s = Stats.of(seconds).mean_s
+                mean_s = Stats.from_samples(seconds).mean_s
                 store_collective(profile, shape.operation, self.backend.loaded.library, shape.ranks, [(shape.bytes, mean_s)])
 
 

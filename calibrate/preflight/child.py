@@ -20,7 +20,7 @@ from calibrate.preflight.validations import Target
 from calibrate.testbeds import wait_until_quiet
 from executors.cuda.torch_driver import gpu
 from traces.errors import SchedcastError
-from traces.parents import end_with
+from traces.process import end_with
 
 REAL = "calibrate.preflight.child:on_gpu"
 #: The request besides the names of probes: wait until other processes leave the GPU alone, and return its name.

@@ -29,7 +29,7 @@ from traces.documents.shipped import FILES
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import write_json
 
-#: What a fix is worth: see `traces.documents.gpu_report.Mend`.
+#: What a fix is worth: see `traces.documents.gpu_report.Fix`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
 #: A probe that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0

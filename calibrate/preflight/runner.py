@@ -26,7 +26,7 @@ from calibrate.preflight.child import QUIET
 from calibrate.preflight.probe import BLOCKS, GRACE_S, Context, Probe
 from calibrate.preflight.validations import TARGETS, Target
 from traces.documents.comparison import Validation
-from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, GpuReport, Mend, PartRecord, fix_first, summarise
+from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, Fix, GpuReport, PartRecord, fix_first, summarize
 from traces.documents.profile import Identity
 from traces.documents.profile_files import samples_path
 from traces.documents.shipped import FILES
@@ -237,7 +237,7 @@ class Runner:
         record = _record(probe, seconds=round(self.clock() - begin_s, 1), **fields)
         if record.status == "failed" and probe.file is None:
             why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
-            record = record.model_copy(update={"mend": (*record.mend, Mend(worth=BLOCKS, text=why))})
+            record = record.model_copy(update={"mend": (*record.mend, Fix(worth=BLOCKS, text=why))})
         self.records[probe.name] = record
         if "unusable" in fields and probe is self.probes[0]:
             raise SchedcastError(fields["unusable"])
@@ -260,7 +260,7 @@ class Runner:
             complete=complete,
         )
         validations: list[tuple[str, Validation]] = list(report.read_validations(self.folder).items())
-        report = report.model_copy(update={"summary": summarise(validations)})
+        report = report.model_copy(update={"summary": summarize(validations)})
         report.save(self.folder / REPORT)
         return report
 

@@ -50,7 +50,7 @@ class KeyCosts:
 
     def _cost(self, task: Task, samples: Sequence[Sample]) -> KeyCost:
         seconds = [sample.share * (self._run.seconds(sample.works) + len(sample.works) * self.gap_s) for sample in samples]
-        warm = Stats.of(seconds)
+        warm = Stats.from_samples(seconds)
         if not all(sample.certain for sample in samples):
             warm = warm._replace(q25_s=warm.median_s * (1 - _UNCERTAIN), q75_s=warm.median_s * (1 + _UNCERTAIN))
         works = [self._run.recording.works[index] for index in samples[0].works]

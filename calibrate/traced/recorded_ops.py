@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from traces.formats.iterations import Iterations
-from traces.formats.operators import Operators, Shape
-from traces.formats.recording import KERNEL, MEMSET, Recording
+from traces.formats.recording import KERNEL, MEMSET, Operators, Recording, Shape
 
 _CONVOLUTION = ("conv1d", "conv2d", "conv3d", "_convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
                 "thnn_conv2d", "_slow_conv2d_forward", "_conv_depthwise2d", "conv_depthwise3d", "thnn_conv_depthwise2d")  # fmt: skip

@@ -16,7 +16,7 @@ from calibrate.traced.recorded_ops import UPDATE, RecordedOp, RecordedRun, commo
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
-from traces.formats.operators import Shape
+from traces.formats.recording import Shape
 
 #: Pairs of a plan's op and a recorded one at most; more take half a gigabyte.
 MOST_PAIRS = 100_000_000

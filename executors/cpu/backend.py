@@ -17,9 +17,8 @@ from executors.binding import PLAIN, Binding, Instance, task_storages
 from executors.cpu import allocator
 from executors.cpu.anchor import Anchor
 from executors.cpu.cores import available_cores
-from executors.cpu.links import transfer_of
 from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
-from executors.cpu.schedule import Entry, Schedule
+from executors.cpu.schedule import Entry, Schedule, transfer_of
 from executors.cpu.workers import Callers, Workers
 from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
@@ -165,15 +164,12 @@ class CpuExecutable:
         return list(self.run(WARM_UP).times)
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """See `Executable`."""
         copy_current(self.binding.plan, self.binding.carried, targets)
 
     def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See `Executable`."""
         return parameter_difference(self.binding, expected)
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See `Executable`."""
         return gradient_difference(self.binding, self.kept, expected)
 
     @staticmethod

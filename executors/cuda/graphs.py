@@ -14,9 +14,8 @@ import torch
 
 from executors.binding import Instance
 from executors.cuda.driver import Event, Graph
-from executors.cuda.feeds import Placed, copy_all
 from executors.cuda.issue import Issuer, fork, join
-from executors.cuda.program import EagerProgram, Site
+from executors.cuda.program import EagerProgram, Placed, Site, copy_all
 from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
@@ -297,7 +296,6 @@ class GraphProgram(EagerProgram):
 
 
 def _copy_of(instance: Instance) -> Instance:
-    """A new instance with the same tensors."""
     copy = Instance(instance.iteration, 0, [])
     copy.slots = instance.slots.copy()
     return copy

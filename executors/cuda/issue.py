@@ -1,4 +1,4 @@
-"""Issues the periods of a plan to streams: in plan order, with an event for every task that another lane waits for.
+"""Issues the periods of a plan to streams, one per lane: in plan order, with an event for every task that another lane waits for.
 
 The same loop runs a plan eagerly and issues the work of a CUDA graph's capture.
 """
@@ -7,14 +7,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from executors.binding import Binding, Instance
-from executors.cuda.driver import Driver, Event, Stream
-from executors.cuda.lanes import Lane
+from executors.cuda.driver import Driver, Event, Partition, Stream
 from executors.kernels.registry import handlers
 from executors.run import failure
 from simulator.engine.memory.release import Releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
+from traces.errors import SchedcastError
+
+Lane = tuple[str, int]
+
+
+def lane_priorities(plan: Plan) -> dict[Lane, int]:
+    """The priority of each lane's tasks. Raises SchedcastError if a lane's tasks differ, because a CUDA stream has one priority."""
+    priorities: dict[Lane, int] = {}
+    for task in (task for segment in plan.segments for task in segment.tasks):
+        priority = priorities.setdefault(task.lane, task.priority)
+        if priority != task.priority:
+            raise SchedcastError(
+                f"stream {task.stream} of {task.device} has tasks of priorities {priority} and {task.priority} ({task.name}); "
+                "a CUDA stream has one priority: plan them on two streams"
+            )
+    return priorities
+
+
+def make_streams(plan: Plan, driver: Driver, partitions: Mapping[str, Partition | None]) -> dict[Lane, Stream]:
+    return {lane: driver.stream(priority, partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
 
 
 class Marks(Protocol):

@@ -1,11 +1,8 @@
-"""The driver of a real GPU: PyTorch's streams, events, graphs and allocator, and the CUDA driver for functions that PyTorch lacks.
+"""The driver of a real GPU: PyTorch's streams, events, graphs, allocator and precision, and the CUDA driver for what PyTorch lacks.
 
-Sets PyTorch's flags that decide which dense kernels run on float32 operands.
-
-Waits for the GPU so that Ctrl-C works, and so that a GPU that never finishes is reported instead of waited for in silence.
-
-PyTorch's synchronize blocks within the driver, where Python handles no signal. Kernels whose blocks wait for each other need all of their
-SMs at once, and may not get them beside other work: cuDNN's persistent batch-norm for channels-last tensors stalls beside collectives
+It waits for the GPU so that Ctrl-C works, and so that a GPU that never finishes is reported instead of waited for in silence. PyTorch's
+synchronize blocks within the driver, where Python handles no signal. Kernels whose blocks wait for each other need all of their SMs at
+once, and may not get them beside other work: cuDNN's persistent batch-norm for channels-last tensors stalls beside collectives
 (pytorch/pytorch#80259). PyTorch's own channels-last batch-norm does not wait: its last block finishes the sum.
 """
 
@@ -19,13 +16,11 @@ from typing import Any
 
 import torch
 
-from executors.cuda import green, host_calls, profiled
-from executors.cuda.bindings import DriverApi, find_driver_api, first_line
-from executors.cuda.capture import captured
+from executors.cuda import driver_api, profiled
+from executors.cuda.capture import Workspaces, captured
 from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
-from executors.cuda.probe import Probe
-from executors.cuda.streams import Streams
-from executors.cuda.workspaces import Workspaces
+from executors.cuda.driver_api import DriverApi, Streams, find_driver_api, first_line
+from executors.cuda.partitions import Probe
 from traces.errors import SchedcastError
 
 log = logging.getLogger("schedcast")
@@ -130,15 +125,12 @@ class TorchDriver:
         return {name: value for name, value in versions.items() if value}
 
     def set_precision(self, precision: str) -> dict[str, object]:
-        """See Driver."""
         return set_precision(precision)
 
     def stream(self, priority: int = 0, partition: Partition | None = None) -> torch.cuda.Stream:
-        """See Driver."""
         return self._streams.open(priority, partition)
 
     def use(self, stream: Any) -> None:
-        """See Driver."""
         torch.cuda.set_stream(stream)
 
     def event(self, timing: bool = False, external: bool = False) -> torch.cuda.Event:
@@ -153,29 +145,23 @@ class TorchDriver:
             yield graph
 
     def call_host(self, duration_s: float) -> None:
-        """See Driver."""
-        host_calls.call_host(torch.cuda.current_stream(self.device).cuda_stream, duration_s)
+        driver_api.call_host(torch.cuda.current_stream(self.device).cuda_stream, duration_s)
 
     def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
-        """See Driver."""
         streams = [torch.cuda.default_stream(self.device), *self._streams.in_use()]
         wait_until(lambda: all(stream.query() for stream in streams), in_flight)
         torch.cuda.synchronize(self.device)  # for streams that are not ours
 
     def wait_for(self, event: Event, in_flight: Callable[[], str] | None = None) -> None:
-        """See Driver."""
         wait_until(event.query, in_flight)
 
     def now_s(self) -> float:
-        """See Driver."""
         return time.perf_counter()
 
     def seed(self, value: int) -> None:
-        """See Driver."""
         torch.cuda.default_generators[self.device.index].manual_seed(value)
 
     def allocated_bytes(self) -> int:
-        """See Driver."""
         return torch.cuda.memory_allocated(self.device)
 
     def peak_bytes(self, reset: bool = False) -> int:
@@ -186,25 +172,21 @@ class TorchDriver:
         return peak
 
     def workspace_bytes(self) -> int:
-        """See Driver."""
         return self._workspaces.bytes_per_stream()
 
     def free_workspaces(self) -> int:
-        """See Driver."""
         return self._workspaces.free()
 
     def host_tensor(self, size_bytes: int, pinned: bool) -> torch.Tensor:
-        """See Driver."""
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
 
     def kernels(self, works: Sequence[Callable[[], object]]) -> list[list[Kernel]] | None:
-        """See Driver."""
         return profiled.kernels(works, self.device)
 
     def partitions(self, count: int) -> tuple[Partition, ...]:
         """See Driver. The same count returns the same partitions, whose contexts live as long as the process."""
         if count not in self._splits:
-            self._splits[count] = green.split(self._api, self.device.index, count)
+            self._splits[count] = driver_api.split(self._api, self.device.index, count)
         return self._splits[count]
 
     def peers(self) -> "tuple[TorchDriver, ...]":
@@ -220,11 +202,9 @@ class TorchDriver:
         return tuple(drivers)
 
     def sm_ids(self, stream: Any, replayed: bool = False) -> frozenset[int]:
-        """See Driver."""
         return self._compiled_probe().sm_ids(self, stream, replayed)
 
     def sm_ids_in_one_graph(self, streams: Sequence[Any]) -> list[frozenset[int]]:
-        """See Driver."""
         return self._compiled_probe().sm_ids_in_one_graph(self, streams)
 
     def _compiled_probe(self) -> Probe:

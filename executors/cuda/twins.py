@@ -39,14 +39,12 @@ class EagerMarks:
         self._origin_s = self._driver.now_s()
 
     def before(self, period: int, index: int, stream: Stream) -> None:
-        """Mark the task's start."""
         if index % self._every == self._offset:
             self._begin = self._driver.event(timing=True)
             self._begin.record(stream)
             self._begin_s = self._driver.now_s()
 
     def after(self, period: int, index: int, stream: Stream) -> None:
-        """Mark the task's end."""
         if index % self._every == self._offset:
             issued_s = self._driver.now_s() if self._single[index] else self._begin_s
             end = self._driver.event(timing=True)
@@ -83,7 +81,6 @@ class EndMarks:
         """Do nothing. Starts follow from the ends of other tasks; see `with_starts`."""
 
     def after(self, period: int, index: int, stream: Stream) -> None:
-        """Mark the task's end."""
         if index % self._every == self._offset:
             event = self._driver.event(timing=True, external=True)
             event.record(stream)

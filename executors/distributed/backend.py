@@ -10,7 +10,7 @@ from weakref import finalize
 import torch
 
 from executors.distributed.control import ControlChannel, Named
-from executors.distributed.loaded_plans import LoadedPlans, cpu_seconds
+from executors.distributed.loaded_plans import LoadedPlans, check_distinct, cpu_seconds
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
 from executors.segments import Start, highest_of_parts, load_parts
@@ -43,10 +43,7 @@ class DistributedBackend:
         self.machine, self.channel = machine, channel
         options: dict[str, Any] = {"kind": kind, "devices": self.names, "sms": machine.devices[0].sms, "precision": precision}
         self.loaded, (_, *others) = self.run_everywhere(lambda: LoadedPlans.open(channel, **options), {"command": "open", **options})
-        if kind == "cuda":
-            from executors.distributed.own_gpu import check_distinct
-
-            check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
+        check_distinct([self.loaded.gpu, *(answer["gpu"] for answer in others)])
         self.local = self.loaded.backend
         self.forms, self.torch_device = self.local.forms, self.local.torch_device
         self.numbers = count()
@@ -147,7 +144,6 @@ class DistributedProgram:
 
     @property
     def iterations(self) -> int:
-        """Iterations begun so far."""
         return self._local.iterations
 
     def run(self, steps: int, inputs: Sequence[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:

@@ -186,7 +186,6 @@ def _received_key(rank: int) -> str:
 
 @contextmanager
 def _peer_errors() -> Iterator[None]:
-    """Turn gloo's errors into PeerLostError."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,7 @@
 """The commands that every rank executes alike: load its device's part of a plan, run it, and measure its memory."""
 
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ from executors.segments import Start
 from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.plan import Plan
+from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
     from executors.cpu.backend import CpuBackend
     from executors.cuda.backend import CudaBackend
+    from executors.cuda.driver import Driver
 
 
 @dataclass
@@ -41,17 +44,14 @@ class LoadedPlans:
 
     @property
     def gpu(self) -> str:
-        """The name of this process's GPU; empty on a CPU. See `own_gpu.name_of`."""
+        """The name of this process's GPU; empty on a CPU. See `gpu_name`."""
         driver = getattr(self.backend, "driver", None)
         if driver is None:
             return ""
-        from executors.distributed.own_gpu import name_of
-
-        return name_of(driver)
+        return gpu_name(driver)
 
     @property
     def library(self) -> str:
-        """The library that runs collectives between the devices."""
         return communication.LIBRARIES[self.backend.torch_device.type]
 
     def prepare(self, plan: Plan, tensors: Named) -> None:
@@ -84,7 +84,6 @@ class LoadedPlans:
         return program
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Free the programs with these numbers."""
         for number in numbers:
             self._programs.pop(number, None)
 
@@ -151,9 +150,32 @@ def _local_backend(kind: str, ranks: Ranks, device: str, sms: int, precision: st
 
         return CpuBackend(_alone(Device(device, "cpu", sms, {}, "memory")), cores=cores_of(ranks.local_rank, sms))
     from executors.cuda.backend import CudaBackend
-    from executors.distributed.own_gpu import own_gpu
 
     return CudaBackend(_alone(Device(device, "gpu", sms, {}, "memory")), own_gpu(ranks), precision=precision)
+
+
+def own_gpu(ranks: Ranks) -> "Driver":
+    """The driver of this process's GPU. Raises SchedcastError if there is none."""
+    from executors.cuda import torch_driver
+
+    return torch_driver.gpu(ranks.device_index(torch_driver.visible_gpus()))
+
+
+def gpu_name(driver: "Driver") -> str:
+    """A name of the GPU that no other GPU of the job has: its node and UUID. Empty if the driver knows no UUID."""
+    uuid = getattr(driver, "uuid", "")
+    return f"{socket.gethostname()} {uuid}" if uuid else ""
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    """Raise SchedcastError if two ranks have the same GPU. NCCL would refuse them later, with a message that names neither."""
+    owner: dict[str, int] = {}
+    for rank, name in enumerate(names):
+        if name and owner.setdefault(name, rank) != rank:
+            raise SchedcastError(
+                f"processes {owner[name]} and {rank} have the same GPU ({name.split()[-1]}): start one process per GPU, or split one GPU in"
+                " one process with --partition"
+            )
 
 
 def _alone(device: Device) -> Machine:

@@ -15,7 +15,7 @@ from executors.errors import GRACE_S, PeerLostError
 from simulator.model.user_code import brief
 from simulator.plan.json import load
 from traces.errors import SchedcastError
-from traces.interrupts import ignore_stopping, stopped_status, terminated
+from traces.process import ignore_stopping, stopped_status, terminated
 
 #: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
 COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes", "current")
@@ -37,7 +37,7 @@ def serve_rank(ranks: Ranks) -> int:
 
 
 def _report(ranks: Ranks, message: str, status: int) -> int:
-    """Print an error that rank 0 cannot be told. Returns `status`."""
+    """Print an error that cannot be reported to rank 0. Returns `status`."""
     time.sleep(GRACE_S)
     print(f"schedcast: process {ranks.rank} of {ranks.world}: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return status

@@ -175,7 +175,6 @@ def compile_message(task: Task, binding: Binding) -> Callable[[Instance], None]:
     group, ranks = group_of(ProcessGroup(body.ends, body.channel), LIBRARIES[device.type])
 
     def exchange(tensors: list[torch.Tensor]) -> None:
-        """Send or receive dense tensors."""
         operation, peer = (dist.isend, ranks[1]) if body.sends(task) else (dist.irecv, ranks[0])
         operations = [dist.P2POp(operation, flat_view(tensor).view(torch.uint8), peer, group) for tensor in tensors if tensor.numel()]
         with _peers(task):

@@ -108,7 +108,6 @@ class Shape:
 
     @property
     def pairs(self) -> int:
-        """Matrix products per block."""
         return max(1, _PRODUCT_THREADS // self._threads_per_product)
 
     @property
@@ -122,7 +121,6 @@ class Shape:
 
     @property
     def vectors(self) -> int:
-        """Matrix-vector products per block."""
         return max(1, min(_THREADS // self.tile, _BLOCK_ELEMENTS // self.tile**2))
 
     @property
@@ -132,7 +130,6 @@ class Shape:
         return max(1, min(_MOST_AHEAD, _STAGE_BYTES // tile_bytes))
 
     def defines(self) -> dict[str, int | str]:
-        """The source's constants."""
         return {
             "REAL": self.c_type, "H": self.width, "TILE": self.tile, "PAIRS": self.pairs, "VECTORS": self.vectors,
             "UP_THREADS": self.up_threads, "THREADS": _THREADS, "COPIES": _COPIES, "AHEAD": self.ahead,
@@ -140,7 +137,6 @@ class Shape:
 
     @cached_property
     def text(self) -> str:
-        """The source for this shape."""
         return source("scan_level.cu", self.defines())
 
     def product_blocks(self, count: int) -> int:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from simulator.plan.plan import Plan
-from traces.documents.memory_use import HeldByKind
-from traces.documents.timeline import CriticalSpan, DeviceUse, Span, Timeline
+from traces.documents.timeline import CriticalSpan, DeviceUse, HeldByKind, Span, Timeline
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import Resource
 from traces.documents.timeline import Span, Timeline
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 EAGER, GRAPH = "eager", "graph"
 #: A long run has so many times the launches that the queue of a stream holds.

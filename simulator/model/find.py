@@ -16,7 +16,7 @@ from simulator.model.factory import Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.user_code import blamed, time_limit
 from traces.errors import SchedcastError
-from traces.interrupts import interrupts_delayed
+from traces.process import interrupts_delayed
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
 RESERVED = ("traces", "simulator", "executors", "calibrate", "ui")

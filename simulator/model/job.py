@@ -15,7 +15,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError, UnknownNameError
-from traces.interrupts import interrupts_delayed
+from traces.process import interrupts_delayed
 
 
 class PlansInUse(WeakValueDictionary[tuple, Plan]):

@@ -16,7 +16,7 @@ from typing import Any
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
 from traces.errors import SchedcastError, UnknownNameError
-from traces.interrupts import interrupts_delayed
+from traces.process import interrupts_delayed
 
 #: What follows `hf:`, in words.
 HF_NAMES = "a model type (hf:bert), a class (hf:BertForTokenClassification) or a config.json"

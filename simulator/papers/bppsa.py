@@ -12,7 +12,7 @@ from simulator.papers.bppsa_model import GRU, RNN, SCAN, Case, Constants, Epoch,
 from simulator.papers.predicting import Steps
 from simulator.papers.registry import EQUAL, Measurement, line, span
 from traces.documents.base import Data
-from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, RnnEpoch, Row
+from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch
 
 PAPER = registry.get("bppsa")
 #: Mini-batch of table 4.
@@ -232,7 +232,7 @@ def document(paper: Paper) -> BppsaReproduction:
     return BppsaReproduction(papers=(paper,), fitted_on=PAPER.published["epochs"].source, rnn=rnn, gru=gru)
 
 
-def _flat(row: Row) -> dict[str, object]:
+def _flat(row: PaperCase) -> dict[str, object]:
     names = {"forward": "forward_s", "forward + overhead": "forward_overhead_s", "baseline": "baseline_s", "BPPSA": "bppsa_s"}
     return row.labels | {names[figure.name]: figure.predicted for figure in row.figures if figure.name in names}
 

@@ -11,8 +11,8 @@ from simulator.predict.forecast import Forecast, forecast_many
 from simulator.predict.preset import preset_costs
 from traces import units
 from traces.documents.comparison import Shares
-from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches, transfer_seconds
 from traces.documents.reproduction import OK
+from traces.documents.spans import overlapped_kernel_seconds, phase_stretches, transfer_seconds
 from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"

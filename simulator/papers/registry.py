@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError
 from simulator.model.job import Job
 from simulator.papers.predicting import Steps
 from traces.documents.base import Data
-from traces.documents.reproduction import OK, Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table, Unit
+from traces.documents.reproduction import OK, Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table, Unit
 from traces.errors import UnknownNameError, UnusableFileError
 from traces.files import first_fault, read_document
 
@@ -253,10 +253,10 @@ def _row(
     published: Iterable[float | None] = (),
     status: str = OK,
     intervals: Iterable[tuple[float, float] | None] = (),
-) -> Row:
+) -> PaperCase:
     columns = zip(figures, values, chain(published, repeat(None)), chain(intervals, repeat(None)), strict=False)
     shown = (Figure(name=name, unit=unit, predicted=value, published=printed, interval=i) for (name, unit), value, printed, i in columns)
-    return Row(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status)
+    return PaperCase(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status)
 
 
 def _named(forms, name: str):

@@ -14,7 +14,7 @@ from simulator.plan.messages import blocking_pairs
 from simulator.plan.pieces import Box, covers
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import Operand, Task
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 #: (period, index in the period) of an execution.
 _At = tuple[int, int]

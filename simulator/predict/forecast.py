@@ -33,11 +33,10 @@ from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
-from traces.documents.memory_use import AtPeak
-from traces.documents.timeline import Timeline
+from traces.documents.timeline import AtPeak, Timeline
 from traces.documents.verdict import is_judged
 from traces.errors import Refusal, SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,7 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.predict.waterfall import OnPath, StepParts
 from traces.documents.comparison import Shares
-from traces.documents.memory_use import AtPeak
-from traces.documents.timeline import CriticalSpan
+from traces.documents.timeline import AtPeak, CriticalSpan
 
 #: Distance from the median to a quartile of a normal distribution, in standard deviations.
 QUARTILE = 0.6745

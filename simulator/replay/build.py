@@ -1,7 +1,7 @@
 """Build a replay from recordings: the plan, the machine and the iterations.
 
 Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
-kernel follows from the launches, streams and waits that `traces.formats.synchronisation` recovers.
+kernel follows from the launches, streams and waits that `traces.formats.synchronization` recovers.
 
 The collectives of several ranks of one job are joined. For each name, the ranks' sequences of collectives are aligned so that the ends of
 most pairs agree, because a recording may have missed the first collectives of a rank. Pairs whose ends are then far apart are not joined.
@@ -29,7 +29,7 @@ from traces.formats.iterations import Iterations
 from traces.formats.kineto import load_trace
 from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
 from traces.formats.recording import MEMCPY, Recording, Work
-from traces.formats.synchronisation import UNEXPLAINED_S, Order, recover
+from traces.formats.synchronization import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4

@@ -20,7 +20,7 @@ from simulator.replay.nodes import ARRIVAL
 from simulator.replay.replay import RecordedStep, Replay, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
-from traces.formats.synchronisation import UNEXPLAINED_S
+from traces.formats.synchronization import UNEXPLAINED_S
 
 #: Start times with larger errors than this are reported.
 MISPLACED_S = 1e-6

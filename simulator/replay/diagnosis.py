@@ -29,7 +29,7 @@ from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH
 from simulator.replay.replay import Replay, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
-from traces.formats.synchronisation import UNEXPLAINED_S
+from traces.formats.synchronization import UNEXPLAINED_S
 
 
 class Part(StrEnum):

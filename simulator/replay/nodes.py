@@ -14,8 +14,8 @@ from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import FORWARD, Task
 from traces.formats.iterations import Iterations
 from traces.formats.recording import CallKind, Recording
-from traces.formats.synchronisation import Order
-from traces.formats.threads import hand_overs
+from traces.formats.streams import hand_overs
+from traces.formats.synchronization import Order
 
 HOST = "host"
 #: The label of the time between two recorded calls of a host thread.

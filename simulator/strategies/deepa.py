@@ -17,7 +17,7 @@ from simulator.strategies.sharding.configurations import place, read_configurati
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 NAME = "deepa"
 ABOUT = "per-layer parallelism: each layer divided by images, channels, height and width as a file says or a search finds"

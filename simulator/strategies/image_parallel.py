@@ -22,7 +22,7 @@ from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import PlanBuilder, Share
 from traces.errors import Code, SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 NAME = "image-parallel"
 ABOUT = "data-parallel: every device trains on its shard of the batch, and gradients are summed over all devices"

@@ -16,7 +16,7 @@ from simulator.strategies.sharding.configuration import STEP_CANDIDATES, Configu
 from simulator.strategies.sharding.configurations import nearest, place
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 NAME = "owt"
 ABOUT = "one weird trick: linear layers divided by channel, all others by image"

@@ -25,7 +25,7 @@ from simulator.strategies.pipeline.planning import (
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
 from traces.errors import Code, SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 NAME = "pipedream-2bw"
 FAMILY = "pipelines"

@@ -15,7 +15,7 @@ def main():
     draw = random.Random(0)
 
     def stats() -> Stats:
-        return Stats.of([draw.random() * 1e-3 for _ in range(8)])
+        return Stats.from_samples([draw.random() * 1e-3 for _ in range(8)])
 
     arguments = '[{"$": 0},{"$": 1},null,[1,1],[1,1],[1,1],false,[0,0],1]'
     costs = {

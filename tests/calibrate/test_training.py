@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from tests.support import mlp
 from tests.support.jobs import MLP, planned
-from traces.documents.curves import AUTOGRAD, Curve, first_difference, largest_difference
+from traces.documents.targets import AUTOGRAD, Curve, first_difference, largest_difference
 from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError, UnusableFileError
 

@@ -109,5 +109,5 @@ def test_a_batch_is_split_in_any_container():
     assert [chunk[1] for chunk in split((x, "mode"), 2)] == ["mode", "mode"]
     assert all(torch.equal(chunk["x"][0], half) for chunk, half in zip(split({"x": [x]}, 2), halves, strict=True))
     assert split((), 2) == [(), ()]
-    with pytest.raises(SchedcastError, match="a batch of 6 does not divide into 4 equal micro-batches"):
+    with pytest.raises(SchedcastError, match="a batch of 6 does not divide into 4 equal microbatches"):
         split(x, 4)

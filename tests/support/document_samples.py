@@ -19,14 +19,13 @@ from tests.support.sample_trainings import evaluated
 from tests.support.search_samples import search_result, verification
 from tests.support.small_plans import forward_fused
 from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
-from traces.documents.diff_result import Contribution, Diff, DiffTerm
-from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first, summarise
-from traces.documents.overlap import overlapped_kernel_seconds, phase_stretches
+from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first, summarize
 from traces.documents.predictions import Predictions
 from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
-from traces.documents.replay_result import ReplayResult, ReplayStep
-from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, Reproduction, Row, Series, Table
+from traces.documents.replay_result import Contribution, Diff, DiffTerm, ReplayResult, ReplayStep
+from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table
 from traces.documents.search_result import SearchResult
+from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
 from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
 from traces.formats.perfetto import trace_document
@@ -89,7 +88,7 @@ def use_validation(path: Path) -> None:
     for row in document.results:
         printed(*sentences.result_words(document, row), *sentences.memory_words(row))
     speedups_figure(document)
-    summarise([("name", document)])
+    summarize([("name", document)])
     json.dumps(document.document(), allow_nan=False)
 
 
@@ -186,7 +185,7 @@ def _reproduction() -> Reproduction:
         papers=(
             Paper(
                 name="fusion", title="Optimizer fusion", reference="2021", machine="titan-xp", setting="MobileNetV2", shares=None,
-                tables=(Table(name="steps", title="Steps", about="ms", rows=(Row(labels={"schedule": "baseline"}, figures=figures),)),),
+                tables=(Table(name="steps", title="Steps", about="", rows=(PaperCase(labels={"schedule": "baseline"}, figures=figures),)),),
                 checks=(Check(name="trend", claim="it gains", holds=True, said="it does", figures={"gain": 1.2}),),
                 charts=(Chart(name="c", title="t", x_label="x", y_label="y", panels=(Panel(title="p", series=series),), level=1.0),),
                 notes=("a note",), measured=(validation(result()).document(),),
@@ -200,13 +199,13 @@ def _gpu_report() -> GpuReport:
         PartRecord(name="facts", title="Facts", priority=0, status="done", seconds=1.0, file="facts.json"),
         PartRecord(
             name="events", title="?", priority=3, status="done", seconds=1.0, figures={"a": [1, None]}, why="odd",
-            mend=(Mend(worth=2, text="mend it"),),
+            mend=(Fix(worth=2, text="mend it"),),
         ),
         PartRecord(
             name="lenet5", title="LeNet", priority=1, status="left", file="validations/lenet5.json", why="no time", same_numbers=True
         ),
     )  # fmt: skip
-    summary = summarise([("lenet5", validation(result(), result("baseline", 0.05, 0.05)))])
+    summary = summarize([("lenet5", validation(result(), result("baseline", 0.05, 0.05)))])
     return GpuReport(
         fix_first=("mend it (events)",), date="2026-01-01", versions={"torch": "2.13.0"}, device={"name": "NVIDIA H100", "sms": 132},
         identity={"kind": "gpu"}, minutes=8.0, seconds=400.0, parts=parts, summary=summary, flags=("hot",),

@@ -12,7 +12,7 @@ def profile_with(share: float, job: Job) -> Profile:
     """A profile of this machine with that share of the keys of plain PyTorch and of the baseline; each takes 1 ms."""
     dispatch = Dispatch(task_overhead_s=1e-6, shared_overhead_s=1e-6, wake_s=1e-6)
     profile = Profile(identity=cpu_identity(), dispatch=dispatch, loop=LoopCosts(), anchor_s=1e-4)
-    stats = Stats.of([1e-3] * 9)
+    stats = Stats.from_samples([1e-3] * 9)
     for each in dict(forecast_many(job, ["baseline"], {}, *costs_for(job, None, "this-cpu"))).values():
         tasks = list({cost_key(task, each.machine): task for task in each.plan.tasks}.items())
         for key, task in tasks[: round(share * len(tasks))]:

@@ -4,8 +4,7 @@ import random
 from dataclasses import dataclass
 
 from traces.documents.comparison import Comparison, Shares, Validation, ValidationResult
-from traces.documents.memory_use import HeldByKind
-from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline, busy_seconds
+from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, HeldByKind, Span, Timeline, busy_seconds
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A sample training for the tests of pages, pictures and the app."""
 
-from traces.documents.curves import Curve, Evaluation, largest_difference
-from traces.documents.targets import reached, wins
+from traces.documents.targets import Curve, Evaluation, largest_difference, reached, wins
 from traces.documents.training import TrainingRun
 
 

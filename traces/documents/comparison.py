@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from traces.documents.base import Bytes, Data, Document, Duration, Seconds
-from traces.documents.memory_use import AtPeak
-from traces.documents.timeline import CriticalSpan, DeviceUse, Timeline
+from traces.documents.timeline import AtPeak, CriticalSpan, DeviceUse, Timeline
 from traces.documents.verdict import Gain, for_choice, gain, is_busy
 
 #: The row of plain PyTorch, the user's own loop.
@@ -194,7 +193,6 @@ class ValidationResult(Data):
 
     @property
     def ok(self) -> bool:
-        """Whether the strategy ran."""
         return self.status == "ok"
 
     @property
@@ -368,7 +366,6 @@ class Comparison:
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy."""
         return self.result.strategy
 
     def phases(self) -> dict[str, Seconds]:

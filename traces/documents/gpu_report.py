@@ -29,10 +29,10 @@ def _status(value: Any) -> Any:
     return "done" if value in ("ok", "differs") else value
 
 
-class Mend(Data):
-    """Something that a person should mend.
+class Fix(Data):
+    """Something that a person should fix.
 
-    `worth`: 1 if nothing can be measured before it is mended, 2 if figures are wrong until then, 3 if they are uncertain, 4 if a feature
+    `worth`: 1 if nothing can be measured before it is fixed, 2 if figures are wrong until then, 3 if they are uncertain, 4 if a feature
     is missing that has a substitute.
     """
 
@@ -46,7 +46,7 @@ class PartRecord(Data):
     `status`: `skipped` if an earlier call measured it, `left` if it did not fit in the time or was cut short, `unsuited` if the GPU lacks a
     feature that the probe needs. `why` says what the answer means, or why there is none. `where` names the innermost functions of an error
     that the user did not cause. `same_numbers`: whether the plans computed the same numbers as PyTorch. `figures` have their units in their
-    names. `mend`: what to mend where the GPU does something else than Schedcast assumes.
+    names. `mend`: what to fix where the GPU does something else than Schedcast assumes.
     """
 
     name: str
@@ -60,7 +60,7 @@ class PartRecord(Data):
     same_numbers: bool | None = None
     flags: tuple[str, ...] = ()
     figures: dict[str, JsonValue] = {}
-    mend: tuple[Mend, ...] = ()
+    mend: tuple[Fix, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -69,7 +69,7 @@ class PartRecord(Data):
 
     @property
     def verdict(self) -> str:
-        """The status of a long probe; of a quick one "ok", "differs" if it found something to mend, "failed", "left" or "unsuited"."""
+        """The status of a long probe; of a quick one "ok", "differs" if it found something to fix, "failed", "left" or "unsuited"."""
         return self.status if self.file is not None or not self.measured else "differs" if self.mend else "ok"
 
 
@@ -89,7 +89,7 @@ class ModeSummary(Data):
 class GpuReport(Document):
     """All that the probes found out about one GPU. Document `schedcast.gpu-report/1`.
 
-    `fix_first`: what to mend, in order of worth. `seconds` is the duration of this call, `minutes` its limit. `parts` are in the order in
+    `fix_first`: what to fix, in order of worth. `seconds` is the duration of this call, `minutes` its limit. `parts` are in the order in
     which the probes run. `complete`: False while the call runs, and for ever if it was killed.
     """
 
@@ -117,7 +117,6 @@ class GpuReport(Document):
 
     @property
     def quick(self) -> tuple[PartRecord, ...]:
-        """The answers of the quick probes."""
         return tuple(part for part in self.parts if part.file is None)
 
     @property
@@ -145,7 +144,7 @@ def good(result: ValidationResult, aa_spread: float | None) -> bool:
     return abs(result.scored_error) <= max(GOOD_ERROR, GOOD_SPREADS * (aa_spread or 0.0))
 
 
-def summarise(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummary, ...]:
+def summarize(validations: Iterable[tuple[str, Validation]]) -> tuple[ModeSummary, ...]:
     """One summary per mode, of every strategy that ran in the named validations, by the errors that count (`scored_error`)."""
     validations = list(validations)
     return tuple(
@@ -176,9 +175,9 @@ def _summary(mode: str, validations: list[tuple[str, Validation]]) -> ModeSummar
 
 
 def fix_first(parts: Iterable[PartRecord]) -> tuple[str, ...]:
-    """What to mend, in order of worth; of equal worth, in the order of the probes."""
-    mends = [(mend.worth, f"{mend.text} ({part.name})") for part in parts for mend in part.mend]
-    return tuple(dict.fromkeys(text for _, text in sorted(mends, key=lambda item: item[0])))
+    """What to fix, in order of worth; of equal worth, in the order of the probes."""
+    fixes = [(fix.worth, f"{fix.text} ({part.name})") for part in parts for fix in part.mend]
+    return tuple(dict.fromkeys(text for _, text in sorted(fixes, key=lambda item: item[0])))
 
 
 class _First(GpuReport):

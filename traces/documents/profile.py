@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, Valid
 
 from traces.documents.collectives import CollectiveLaw, Measure, Rate
 from traces.documents.measured_step import MeasuredStep
-from traces.documents.merging import merged
+from traces.documents.profile_files import locked, merged
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
-from traces.garbage import gc_paused
-from traces.locks import locked
+from traces.process import gc_paused
 
 SCHEMA = "schedcast.profile/1"
 #: Samples that spread more than this say nothing about a key, and intervals made of them would not be numbers.
@@ -40,7 +39,7 @@ class Stats(NamedTuple):
     samples: Count
 
     @staticmethod
-    def of(samples_s: Sequence[float]) -> "Stats":
+    def from_samples(samples_s: Sequence[float]) -> "Stats":
         """Summarize samples, to six digits. Raises ValueError if there are none."""
         if not samples_s:
             raise ValueError("no samples to summarize; expected at least one duration in seconds")

@@ -1,15 +1,104 @@
-"""Paths of profiles and of the raw samples beside them."""
+"""Where profiles and their raw samples lie, a lock between processes that write one of them, and the merge of two changed copies."""
 
 import gzip
 import json
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import platformdirs
+from pydantic import BaseModel
 
+from traces.errors import SchedcastError
 from traces.files import cannot_write
-from traces.locks import locked
+
+_NOTHING = object()
+
+
+def merged(base: Any, ours: Any, theirs: Any) -> Any:
+    """What both sides made of `base`: entries of dictionaries and fields of models one by one, lists joined, anything else as a whole.
+
+    What only one side changed, added or removed is as that side has it; what both changed is as in `ours`.
+
+    >>> merged({"a": 1, "b": 1}, {"a": 2, "b": 1, "c": 3}, {"a": 1, "d": 4})
+    {'a': 2, 'd': 4, 'c': 3}
+    """
+    if ours is theirs or ours == base:
+        return theirs
+    if theirs == base:
+        return ours
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        base = base if isinstance(base, Mapping) else {}
+        entries = {
+            name: merged(base.get(name, _NOTHING), ours.get(name, _NOTHING), theirs.get(name, _NOTHING)) for name in {**theirs, **ours}
+        }
+        return {name: entry for name, entry in entries.items() if entry is not _NOTHING}
+    if isinstance(ours, BaseModel) and type(ours) is type(theirs):
+        fields = {name: merged(getattr(base, name, None), getattr(ours, name), getattr(theirs, name)) for name in type(ours).model_fields}
+        return ours.model_copy(update=fields)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return [*theirs, *(item for item in ours if item not in theirs)]
+    return ours
+
+
+try:
+    import fcntl
+except ImportError:  # Windows: writes stay atomic, but the last of two processes wins
+    fcntl = None
+
+#: How long a process waits for another one, which holds the lock for about a second, and how often it tries.
+PATIENCE_S, TRY_S = 60.0, 0.02
+
+
+@contextmanager
+def locked(path: Path | str) -> Iterator[None]:
+    """Keep other processes out of this block for the same `path`. A process that ends, however it ends, lets go of its lock.
+
+    The lock is on the file `.NAME.lock` in the same folder, which exists while it is held. Raises SchedcastError if the folder cannot be
+    written, or if another process holds the lock for longer than `PATIENCE_S`.
+    """
+    path = Path(os.path.realpath(path))
+    if fcntl is None or (path.exists() and not path.is_file()):
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _acquire(lock)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(lock)
+        os.close(handle)
+
+
+def _acquire(lock: Path) -> int:
+    """The open lock file, with the lock on it. By then its owner may have removed it, so that the name is free: then try again."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.exists(lock) and os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+        except BlockingIOError:
+            pass
+        except FileNotFoundError:  # removed between the two looks at it
+            pass
+        except OSError:  # a file system without locks
+            return handle
+        os.close(handle)
+        if time.monotonic() > end_s:
+            raise SchedcastError(
+                f"another process has been writing {lock.name[1:-5]} for {PATIENCE_S:.0f} s; end it, or choose another file"
+            )
+        time.sleep(TRY_S)
 
 
 def user_folder() -> Path:

@@ -28,11 +28,10 @@ class Figure(Data):
     @computed_field
     @property
     def ratio(self) -> float | None:
-        """predicted / published."""
         return self.predicted / self.published if self.published and self.predicted is not None else None
 
 
-class Row(Data):
+class PaperCase(Data):
     """One case: its labels by column, and its figures. `status` is "ok" or says in words what is wrong with the case."""
 
     labels: dict[str, str]
@@ -50,7 +49,7 @@ class Table(Data):
     name: str
     title: str
     about: str
-    rows: tuple[Row, ...]
+    rows: tuple[PaperCase, ...]
 
 
 class Check(Data):
@@ -153,7 +152,6 @@ class Paper(Data):
         return measured
 
     def table(self, name: str) -> Table:
-        """The table called `name`."""
         return next(table for table in self.tables if table.name == name)
 
 

@@ -1,16 +1,55 @@
-"""A timeline: when and where each task ran, predicted or measured. Times are seconds from the start of the first step."""
+"""A timeline: when and where each task ran, predicted or measured. Times are seconds from the start of the first step.
+
+It also has the contents of a device's memory: by kind of value over time, and at the peak.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import FiniteFloat, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
-from traces.documents.base import Bytes, Duration, Seconds
-from traces.documents.memory_use import HeldByKind
+from traces.documents.base import Bytes, Data, Duration, Seconds
 from traces.errors import UnusableFileError
 from traces.files import first_fault, read_document, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByKind:
+    """Bytes by kind of value. Entry i of a kind holds from `time_s[i]` until the next instant; every kind has one entry per instant."""
+
+    time_s: tuple[Seconds, ...]
+    held_bytes: dict[str, tuple[Bytes, ...]]
+
+
+class Holder(Data):
+    """One storage at the peak. `layer` is the layer of the task that writes it first, or of the parameter that it holds or belongs to."""
+
+    storage: str
+    kind: str
+    layer: str
+    bytes: int = Field(ge=0)
+
+
+class AtPeak(Data):
+    """The contents of one device's memory at its peak.
+
+    `time_s` counts from the start of the steady period and is negative if the peak comes earlier. `task`, `layer` and `phase` describe the
+    task that runs on the device at that time ("" if none does). `by_kind` has the largest kind first. `largest` lists a few storages that
+    are not carried, the largest first. `replicated_bytes` counts parameters, optimizer state and buffers that other devices hold too.
+    """
+
+    device: str
+    bytes: int = Field(ge=0)
+    time_s: float
+    task: str
+    layer: str
+    phase: str
+    by_kind: dict[str, int]
+    largest: tuple[Holder, ...]
+    replicated_bytes: int = 0
+
 
 SCHEMA = "schedcast.timeline/1"
 

@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from traces.documents.base import Document
-from traces.documents.curves import Curve
-from traces.documents.targets import Reached, Wins
+from traces.documents.targets import Curve, Reached, Wins
 
 #: The data of a model without a data set.
 ONE_BATCH = "one batch, repeated"

@@ -14,19 +14,23 @@ from typing import Any, NamedTuple
 
 from traces.errors import UnusableFileError
 from traces.formats.json_stream import items
-from traces.formats.operator_tree import CATEGORIES, MOST_OPERATORS, RawOperator, operator_tree, shapes_of
 from traces.formats.recording import (
+    CATEGORIES,
     COLLECTIVE,
     KERNEL,
     MEMCPY,
     MEMSET,
+    MOST_OPERATORS,
     Annotation,
     Call,
     CallKind,
+    RawOperator,
     Recording,
     Sync,
     Work,
     is_communication,
+    operator_tree,
+    shapes_of,
 )
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": MEMCPY, "memcpy": MEMCPY, "gpu_memset": MEMSET, "memset": MEMSET}
@@ -92,8 +96,6 @@ def load_trace(path: Path | str) -> Recording:
 
 
 class _Events:
-    """Collects the events that are used."""
-
     def __init__(self):
         self.works: list[_RawWork] = []
         self.operators: list[RawOperator] = []

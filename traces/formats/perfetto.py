@@ -10,9 +10,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from traces.documents.actions import LEAST_GAP, TRANSFER, stretches
-from traces.documents.critical import critical_spans
-from traces.documents.lanes import lanes
+from traces.documents.spans import LEAST_GAP, TRANSFER, critical_spans, lanes, stretches
 from traces.documents.timeline import Cause, Span, Timeline
 from traces.files import write_json
 
@@ -105,7 +103,6 @@ class _Writer:
         self.critical = critical_spans(timeline)
 
     def events(self) -> Iterator[Event]:
-        """All events, unsorted."""
         causes = {span: link.cause for span, link in self.critical}
         for span in self.timeline.spans:
             yield self._slice(span, causes.get(span))

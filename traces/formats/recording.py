@@ -1,15 +1,93 @@
-"""A recorded run: device work, the host calls that launched it or waited for it, and the annotations around them.
+"""A recorded run: device work, the host calls that launched it or waited for it, the annotations around them, and PyTorch's operators.
 
 Times are seconds since `Recording.origin_ns`, so that nanoseconds are not lost. Recordings of several ranks have origins on one clock.
+
+Operators are calls of PyTorch's ops on the host, as a tree. PyTorch writes them as events of the category `cpu_op` (`Operator` before
+1.12), and named ranges as `user_annotation`. An operator is the child of the innermost operator of its thread that encloses it. Shapes
+are recorded with `record_shapes=True` only.
 """
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from traces.formats.operators import Operators
+Shape = tuple[int, ...]
+#: An operator covers a stretch of time if it lasts for at least this share of it.
+COVERED = 0.5
+#: What the profiler calls its steps, which cover everything.
+_STEP = "ProfilerStep#"
+
+
+class Operator(NamedTuple):
+    """One call of an op on the host, in seconds since the recording's origin.
+
+    `shapes`: those of its arguments, () for an argument that is no tensor or a scalar; None if not recorded. `parent`: the index of the
+    operator that called it, -1 if there is none.
+    """
+
+    name: str
+    thread: int
+    start_s: float
+    end_s: float
+    shapes: tuple[Shape, ...] | None
+    parent: int
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of a recording: parents before children, otherwise in order of start. `of_call`: the operator of each launching call.
+
+    `properties`: what the trace says of each GPU, by number.
+    """
+
+    all: tuple[Operator, ...] = ()
+    of_call: Mapping[int, int] = field(default_factory=dict)
+    properties: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """The operators that an operator called, in order of start; those of -1 were called by none."""
+        children: dict[int, list[int]] = {}
+        for index, operator in enumerate(self.all):
+            children.setdefault(operator.parent, []).append(index)
+        return children
+
+    @cached_property
+    def _outermost(self) -> dict[int, list[int]]:
+        """The operators of each thread that were called by none, in order of start."""
+        by_thread: dict[int, list[int]] = {}
+        for index in self.children.get(-1, ()):
+            by_thread.setdefault(self.all[index].thread, []).append(index)
+        return by_thread
+
+    def launching(self, call: int) -> str:
+        """The name of the innermost operator that made a launch, by the launch's index among the calls; "" if there is none."""
+        return self.all[self.of_call[call]].name if call in self.of_call else ""
+
+    def covering(self, thread: int, start_s: float, end_s: float) -> str:
+        """The name of the innermost operator that covers a thread's time from `start_s` to `end_s`; "" if none but a profiler step does."""
+        name, inside = "", self._outermost.get(thread, [])
+        while inside:
+            first = max(0, bisect_right(inside, start_s, key=lambda index: self.all[index].start_s) - 1)
+            last = bisect_right(inside, end_s, key=lambda index: self.all[index].start_s)
+            shares = {i: min(end_s, self.all[i].end_s) - max(start_s, self.all[i].start_s) for i in inside[first:last]}
+            longest = max(shares, key=shares.__getitem__, default=-1)
+            if longest < 0 or shares[longest] < COVERED * (end_s - start_s):
+                break
+            name = name if self.all[longest].name.startswith(_STEP) else self.all[longest].name
+            inside = self.children.get(longest, [])
+        return name
+
+    def ancestors(self, index: int) -> Iterable[int]:
+        """The operator, its caller, and so on outward."""
+        while index >= 0:
+            yield index
+            index = self.all[index].parent
+
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
 
@@ -127,7 +205,6 @@ class Recording:
 
     @property
     def begin_s(self) -> float:
-        """The earliest start of any work or call."""
         return min([self.works[0].start_s, *(call.start_s for call in self.calls[:1])])
 
 
@@ -137,3 +214,75 @@ def by_lane(works: Sequence[Work]) -> dict[tuple[int, int], list[int]]:
     for index, work in enumerate(works):
         lanes.setdefault(work.lane, []).append(index)
     return lanes
+
+
+CATEGORIES = frozenset({"cpu_op", "operator", "user_annotation"})
+
+
+#: Operators of a recording at most: a step of a large model has some 50,000.
+MOST_OPERATORS = 2_000_000
+
+
+#: Shapes of an operator, and extents of a shape, at most; longer lists are those of no tensor op.
+_MOST_SHAPES, _MOST_EXTENTS = 4096, 16
+
+
+#: Starts and lengths are rounded to microseconds each, so that an operator may seem to outlast its caller.
+_ROUNDED_NS = 2000
+
+
+class RawOperator(NamedTuple):
+    """An operator as the trace has it. `shapes`: None if they were not recorded. `external`: the id that its launches may name."""
+
+    name: str
+    thread: tuple[int | str, int | str]
+    start_ns: int
+    end_ns: int
+    shapes: tuple[Shape, ...] | None
+    external: int
+
+
+def shapes_of(argument: Any) -> tuple[Shape, ...] | None:
+    """The shapes in "Input Dims"; None if there are none. Lists of tensors, as foreach ops take them, count as no tensor."""
+    if not isinstance(argument, list) or len(argument) > _MOST_SHAPES:
+        return None
+    return tuple(tuple(shape) if _is_shape(shape) else () for shape in argument)
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and len(shape) <= _MOST_EXTENTS and all(isinstance(x, int) and 0 <= x < 2**63 for x in shape)
+
+
+def operator_tree(
+    raw: list[RawOperator],
+    threads: dict[tuple[int | str, int | str], int],
+    calls: Sequence[Call],
+    external_of_call: Sequence[int],
+    origin_ns: int,
+    properties: Mapping[int, Mapping[str, Any]],
+) -> Operators:
+    """Nest the operators, and find the one that made each launch: the innermost around it, else the one that it names by its id."""
+    raw.sort(key=lambda operator: (operator.start_ns, -operator.end_ns))
+    open_by_thread: dict[int, list[int]] = {}
+    operators: list[Operator] = []
+    events = [(operator.start_ns, 0, index) for index, operator in enumerate(raw)]
+    events += [(round(call.start_s * 1e9) + origin_ns, 1, n) for n, call in enumerate(calls) if call.kind is CallKind.LAUNCH]
+    by_external = {operator.external: index for index, operator in reversed([*enumerate(raw)]) if operator.external > 0}
+    of_call: dict[int, int] = {}
+    for start_ns, is_call, index in sorted(events):
+        thread = calls[index].thread if is_call else threads.setdefault(raw[index].thread, len(threads))
+        opened = open_by_thread.setdefault(thread, [])
+        while opened and raw[opened[-1]].end_ns <= start_ns and not (is_call and raw[opened[-1]].end_ns == start_ns):
+            opened.pop()
+        while not is_call and opened and raw[index].end_ns > raw[opened[-1]].end_ns + _ROUNDED_NS:
+            opened.pop()  # it overlaps, but is not inside
+        if is_call:
+            around = opened[-1] if opened else by_external.get(external_of_call[index], -1)
+            if around >= 0:
+                of_call[index] = around
+            continue
+        one = raw[index]
+        span = ((one.start_ns - origin_ns) / 1e9, (one.end_ns - origin_ns) / 1e9)
+        operators.append(Operator(one.name, thread, *span, one.shapes, opened[-1] if opened else -1))
+        opened.append(index)
+    return Operators(tuple(operators), of_call, properties)

@@ -17,12 +17,11 @@ from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Ask, Processes, Runner
 from calibrate.preflight.validations import TARGETS, Target
 from simulator.model.job import Job
-from traces.archives import archive_path, write_archive
 from traces.documents.gpu_report import README, REPORT, GpuReport, PartRecord
 from traces.documents.profile import slug
 from traces.errors import SchedcastError
 from traces.files import write_atomic
-from traces.outputs import OutputFolder, check_outputs
+from traces.outputs import OutputFolder, archive_path, check_outputs, write_archive
 from ui.commands.output import GPU_FIRST, GPU_REPORT, print_document
 from ui.present import gpu_report as page
 from ui.present import verdicts

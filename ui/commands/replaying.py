@@ -12,8 +12,7 @@ from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import compare_timelines, compare_traces, compare_validated
 from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed
 from traces.documents.comparison import ValidationResult
-from traces.documents.diff_result import Diff
-from traces.documents.replay_result import ReplayResult
+from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import SCHEMA, Timeline
 from traces.errors import SchedcastError, UnknownNameError
 from traces.files import starts_with_schema

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from traces.documents.comparison import Prediction
-from traces.documents.diff_result import Diff
 from traces.documents.predictions import Predictions
+from traces.documents.replay_result import Diff
 from traces.documents.reproduction import Reproduction
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline

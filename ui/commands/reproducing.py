@@ -11,8 +11,8 @@ from simulator.papers import registry as reproduce
 from simulator.papers.predicting import Steps
 from traces.documents.reproduction import Paper, Reproduction
 from traces.errors import SchedcastError
-from traces.interrupts import interrupts_delayed
 from traces.outputs import OutputFolder, check_outputs
+from traces.process import interrupts_delayed
 from ui.commands import listing
 from ui.commands.output import REPRODUCTION, print_document, print_json, print_then_write
 from ui.present import reproductions as reproduction_tables

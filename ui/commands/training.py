@@ -22,9 +22,8 @@ from simulator.predict.forecast import Forecast, forecast, plan_strategy
 from simulator.predict.preset import forecast_elsewhere
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
-from traces.documents.curves import AUTOGRAD, largest_difference
 from traces.documents.profile import Profile
-from traces.documents.targets import reached, wins
+from traces.documents.targets import AUTOGRAD, largest_difference, reached, wins
 from traces.documents.training import ONE_BATCH, TrainingRun
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import OutputFolder, check_outputs

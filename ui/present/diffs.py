@@ -2,7 +2,7 @@
 
 from traces import units
 from traces.documents.comparison import Change
-from traces.documents.diff_result import Diff, DiffTerm
+from traces.documents.replay_result import Diff, DiffTerm
 from ui.present.waterfalls import SMALLER, Bar, bars
 
 #: A term below this share of the step is shown with other small ones, and the terms and contributions that a sentence names.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from traces.documents.diff_result import Diff
+from traces.documents.replay_result import Diff
 from traces.documents.timeline import Timeline
 from traces.files import check_writable, write_atomic
 from traces.formats.perfetto import export

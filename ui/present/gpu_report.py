@@ -43,7 +43,7 @@ def readme(report: GpuReport, validations: Mapping[str, Validation]) -> str:
 
 
 def mend_words(report: GpuReport) -> list[str]:
-    """What to mend, numbered, in order of worth."""
+    """What to fix, numbered, in order of worth."""
     return [f"{number}. {text}" for number, text in enumerate(report.fix_first, 1)] or ["Nothing: every answer is as Schedcast assumes."]
 
 

@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from simulator.engine.memory.contents import KIND_NAMES, STACKED
 from simulator.machine.machine import HOST
 from traces import units
-from traces.documents.memory_use import HeldByKind
-from traces.documents.timeline import Timeline
+from traces.documents.timeline import HeldByKind, Timeline
 from ui.present import palette
 from ui.present.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
 from ui.present.timeline_rows import X_LABEL

@@ -7,9 +7,7 @@ from functools import lru_cache
 
 from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action
 from traces import units
-from traces.documents.actions import LEAST_GAP, TRANSFER, is_pipeline, stretches
-from traces.documents.critical import critical_spans
-from traces.documents.lanes import lanes
+from traces.documents.spans import LEAST_GAP, TRANSFER, critical_spans, is_pipeline, lanes, stretches
 from traces.documents.timeline import Cause, Span, Timeline
 from ui.present import palette
 from ui.present.labels import lane_label

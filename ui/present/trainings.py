@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from traces import units
-from traces.documents.curves import AUTOGRAD, Curve, by_name, first_difference, largest_difference
-from traces.documents.speedup import measured_speedup
-from traces.documents.targets import Reached, Wins
+from traces.documents.targets import AUTOGRAD, Curve, Reached, Wins, by_name, first_difference, largest_difference
 from traces.documents.training import TrainingRun
-from traces.documents.verdict import Gain
+from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
 from ui.present.labels import model_name
 from ui.present.tables import Grid, stacked

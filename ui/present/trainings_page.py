@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from plotly.subplots import make_subplots
 
-from traces.documents.curves import Curve
+from traces.documents.targets import Curve
 from traces.documents.training import TrainingRun
 from traces.files import check_writable, write_atomic
 from ui.present import palette, trainings

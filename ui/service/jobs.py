@@ -36,7 +36,7 @@ from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
 from traces.errors import Refusal
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 from ui.present import machines
 from ui.present.machines import precision_words, specification_words, unmeasured_words
 from ui.request import JobRequest, start_models, stored_profiles

@@ -12,8 +12,8 @@ from calibrate.cuda.host import tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import SUBSTITUTE, WRONG, Context, Probe
 from executors.cuda.driver import Driver, Stream
+from executors.cuda.driver_api import POOLED
 from executors.cuda.issue import fork, join
-from executors.cuda.streams import POOLED
 from simulator.model.user_code import brief
 from traces.errors import SchedcastError
 

@@ -1,7 +1,7 @@
 """Dropout, and random numbers that a model draws itself (torch.randn_like).
 
 With "keyed" draws (`executors.binding.Forms`) they follow from (seed, step, index), so that every order of execution, and plain PyTorch,
-draws the same ones. `index` numbers the draws of one step, from 0, over all its micro-batches. On the CPU, `mask` makes dropout masks. All
+draws the same ones. `index` numbers the draws of one step, from 0, over all its microbatches. On the CPU, `mask` makes dropout masks. All
 other draws, and on CUDA all of them, are made by the op itself, after the device's generator has been seeded for the draw. With "stream"
 draws they come from the device's generator, and the op runs in its canonical form.
 """

@@ -13,8 +13,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, SCRATCH
 from traces import units
 from traces.documents.comparison import MemoryNeed
-from traces.documents.memory_use import AtPeak, HeldByKind, Holder
-from traces.documents.timeline import Span, Timeline
+from traces.documents.timeline import AtPeak, HeldByKind, Holder, Span, Timeline
 
 #: Kinds in the order in which figures stack them. A storage with values of several kinds has the kind that comes first.
 STACKED = (PARAMETER, OPTIMIZER_STATE, BUFFER, INPUT, ACTIVATION, GRADIENT, SCRATCH)

@@ -28,7 +28,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.user_code import time_limit, training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 
 class Layers:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from simulator.predict.search.setup import code_digest
 from traces.errors import SchedcastError
-from traces.parents import end_with
+from traces.process import end_with
 
 #: The folder of our packages, which other processes import too.
 _ROOT = str(Path(__file__).resolve().parents[3])

@@ -22,7 +22,7 @@ from simulator.replay.diff.hybrid import Hybrid
 from simulator.replay.diff.pairs import pair
 from simulator.replay.diff.run import Run
 from traces import units
-from traces.documents.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.replay_result import Contribution, Diff, DiffTerm
 from traces.errors import SchedcastError
 
 

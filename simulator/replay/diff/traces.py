@@ -18,11 +18,11 @@ from simulator.replay.replay import LAUNCHING
 from simulator.replay.replay import PYTHON as PYTHON_PHASE
 from simulator.replay.whatif.replayed import replayed, window_of
 from traces.documents.comparison import Comparison, ValidationResult
-from traces.documents.critical import TOLERANCE_S
-from traces.documents.diff_result import Contribution, Diff, DiffTerm
+from traces.documents.replay_result import Contribution, Diff, DiffTerm
+from traces.documents.spans import TOLERANCE_S
 from traces.documents.timeline import Span, Timeline
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 #: Terms of host threads' spans, which the timeline of a replay has.
 _HOST_TERMS = {PYTHON_PHASE: PYTHON, LAUNCHING: LAUNCHES}

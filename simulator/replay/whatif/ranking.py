@@ -15,7 +15,7 @@ from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, r
 from traces import units
 from traces.documents.replay_result import RuleAnswer
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 
 class TriedRule(NamedTuple):

@@ -21,7 +21,7 @@ from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
 from traces.formats.kineto import load_trace
 from traces.formats.recording import Recording
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 #: The largest number of rules in one question, and of host threads in a picture.
 MOST_RULES, SHOWN_THREADS = 16, 4

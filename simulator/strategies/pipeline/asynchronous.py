@@ -17,7 +17,7 @@ from simulator.strategies.pipeline.planning import StageOptions, cut, named, ref
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
 from traces.errors import SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 CURRENT, STASHED = "current", "stashed"
 

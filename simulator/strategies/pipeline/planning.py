@@ -21,7 +21,7 @@ from simulator.strategies.pipeline.pipeline import Cut, Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
 from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
 from traces.errors import Code, SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 #: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
 _PER_DEVICE = 2

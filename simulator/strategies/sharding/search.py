@@ -27,7 +27,7 @@ from simulator.strategies.sharding.costs.compute import Prices, compute_tables
 from simulator.strategies.sharding.costs.exact import CostTables, ExactCosts, paper_tables
 from simulator.strategies.sharding.network import Network
 from traces.errors import Code, SchedcastError
-from traces.garbage import gc_paused
+from traces.process import gc_paused
 
 #: The largest number of joint choices of the remaining nodes that is enumerated: 80 MB of costs.
 MOST_JOINT_CHOICES = 10_000_000

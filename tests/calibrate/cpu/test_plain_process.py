@@ -15,7 +15,7 @@ from calibrate.cpu import plain_process
 from calibrate.cpu.plain_process import PlainProcess, ProcessLoop, ProcessSampler
 from calibrate.numerics import reference
 from executors.cpu import allocator
-from executors.cpu.wait_policy import user_environment, wait_passively, waiting
+from executors.cpu.cores import user_environment, wait_passively, waiting
 from simulator.engine.costs.model import CostModel
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job

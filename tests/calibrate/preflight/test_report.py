@@ -24,13 +24,13 @@ from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.jobs import MLP
-from traces.archives import archive_path
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
 from traces.errors import SchedcastError
+from traces.outputs import archive_path
 from ui.commands import preflight as command
 from ui.present import gpu_report as gpu_report_page
 

@@ -15,7 +15,7 @@ from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Processes, Runner, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
-from traces.documents.gpu_report import GpuReport, Mend, PartRecord, fix_first
+from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first
 from traces.errors import SchedcastError
 
 GPUS = "tests.support.first_gpus"
@@ -176,7 +176,7 @@ def test_the_first_probes_say_whether_the_gpu_works_at_all():
 
 def test_what_to_fix_first_is_in_order_of_worth():
     def record(name: str, *mends: tuple[int, str]) -> PartRecord:
-        mend = tuple(Mend(worth=worth, text=text) for worth, text in mends)
+        mend = tuple(Fix(worth=worth, text=text) for worth, text in mends)
         return PartRecord(name=name, title="?", priority=0, status="done", mend=mend)
 
     parts = [record("a", (4, "last"), (2, "second")), record("b", (1, "first"), (2, "third"), (2, "third"))]

@@ -11,9 +11,9 @@ import re
 import pytest
 import torch
 
-from executors.cuda import capture, host_calls, profiled, torch_driver
-from executors.cuda.bindings import DriverApi
-from executors.cuda.probe import Probe
+from executors.cuda import capture, driver_api, profiled, torch_driver
+from executors.cuda.driver_api import DriverApi
+from executors.cuda.partitions import Probe
 from executors.cuda.torch_driver import set_precision
 from tests.support.fake_cuda import POOLED, Bindings, Torch
 from tests.support.kineto_traces import Trace
@@ -160,7 +160,7 @@ def library(monkeypatch):
 
     stand_in = Library()
     stand_in.calls = []
-    monkeypatch.setattr(host_calls, "_driver", lambda: stand_in)
+    monkeypatch.setattr(driver_api, "_driver", lambda: stand_in)
     return stand_in
 
 
@@ -183,18 +183,18 @@ def test_a_stream_calls_usleep_of_the_c_library_with_the_duration(cuda, library,
 def test_a_duration_out_of_range_or_a_failed_call_is_an_error_of_one_line(library):
     for duration_s in (4294.9673, -1e-3):
         with pytest.raises(SchedcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
-            host_calls.call_host(0x1, duration_s)
+            driver_api.call_host(0x1, duration_s)
     assert library.calls == []
     for code, name in ((1, "CUDA_ERROR_INVALID_VALUE"), (7, "error 7")):
         library.result = code
         with pytest.raises(SchedcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
-            host_calls.call_host(0x1, 0.0)
+            driver_api.call_host(0x1, 0.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_the_drivers_library_streams_cannot_call_the_host():
     with pytest.raises(SchedcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
-        host_calls.call_host(0x1, 0.0)
+        driver_api.call_host(0x1, 0.0)
 
 
 def test_the_priority_range_needs_a_current_context(bindings):

@@ -15,8 +15,8 @@ import torch
 from calibrate.distributed.testbeds import replicated
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
-from executors.distributed import own_gpu
 from executors.distributed.backend import DistributedBackend
+from executors.distributed.loaded_plans import gpu_name
 from executors.distributed.ranks import Ranks
 from executors.kernels.communication import dense
 from executors.tensors import gradient_difference, job_tensors, parameter_difference
@@ -159,8 +159,8 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch):
     """With stand-ins for the other process and for the GPU."""
     gpu = FakeGpu()
     gpu.uuid = "GPU-1"
-    monkeypatch.setattr(own_gpu, "own_gpu", lambda ranks: gpu)
-    answers = [{}, {"gpu": own_gpu.name_of(gpu)}]
+    monkeypatch.setattr("executors.distributed.loaded_plans.own_gpu", lambda ranks: gpu)
+    answers = [{}, {"gpu": gpu_name(gpu)}]
     channel = SimpleNamespace(ranks=Ranks(0, 2, 0, 2), send=lambda *_: None, gather=lambda _: answers)
     with gpu, pytest.raises(SchedcastError, match=r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
         DistributedBackend(replicated(load_machine("h200"), 2), channel, "cuda")

@@ -3,7 +3,7 @@
 import pytest
 
 from executors.cuda import torch_driver
-from executors.distributed.own_gpu import check_distinct, own_gpu
+from executors.distributed.loaded_plans import check_distinct, own_gpu
 from executors.distributed.ranks import Ranks, launched
 from traces.errors import SchedcastError
 

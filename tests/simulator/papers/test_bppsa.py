@@ -18,7 +18,7 @@ from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
 from simulator.plan.bodies.csr.rules import ConvolutionRule, LinearRule
 from simulator.plan.task import FORWARD
-from traces.documents.reproduction import BppsaReproduction, Figure, Reproduction, Row, Table
+from traces.documents.reproduction import BppsaReproduction, Figure, PaperCase, Reproduction, Table
 from ui.commands import reproducing
 from ui.present import reproductions as reproduction_tables
 
@@ -212,7 +212,7 @@ def test_with_other_papers_the_document_is_that_of_all(small):
 
 
 def test_a_table_with_long_times_is_in_seconds():
-    rows = [Row(labels={"T": "1"}, figures=(Figure(name="epoch", unit="s", predicted=seconds),)) for seconds in (0.5, 25.0)]
+    rows = [PaperCase(labels={"T": "1"}, figures=(Figure(name="epoch", unit="s", predicted=seconds),)) for seconds in (0.5, 25.0)]
     long = reproduction_tables.cells(Table(name="t", title="T", about="", rows=tuple(rows)))
     assert [row["epoch s"] for row in long] == ["0.500", "25.0"]
     short = reproduction_tables.cells(Table(name="t", title="T", about="", rows=(rows[0],)))

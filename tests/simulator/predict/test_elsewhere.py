@@ -8,7 +8,7 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from simulator.predict.preset import forecast_elsewhere
 from simulator.strategies import registry as strategies
-from traces.documents.curves import Curve
+from traces.documents.targets import Curve
 from traces.errors import SchedcastError
 
 JOB = Job("lenet5", 8, 16)

@@ -78,7 +78,7 @@ def test_a_split_gpu_is_whole_for_plain_pytorch_which_is_always_eager():
 
 def profile_of(plan: Plan, machine: Machine, loop: LoopCosts | None) -> Profile:
     """Every op takes 1 us on the GPU and 5 us of the host."""
-    second = Stats.of([1e-6])
+    second = Stats.from_samples([1e-6])
     costs = {key: KeyCost(second, second, op_class="elementwise", issue_s=5e-6) for key in plan.keys(machine)}
     return Profile(identity=Identity(kind="gpu", gpu="H100", sms=132), costs=costs, dispatch=Dispatch(dispatch_s=7e-6), loop=loop)
 
@@ -151,7 +151,7 @@ def test_on_a_cpu_what_the_loop_adds_belongs_to_the_task():
 def test_costs_on_several_threads_are_at_most_those_of_one():
     machine = this_cpu()
     plan = plan_strategy("baseline", {}, job := Job(MLP, 4), machine, CostModel(machine))
-    one = Stats.of([1.0])
+    one = Stats.from_samples([1.0])
     costs = {key: KeyCost(one, one, op_class="elementwise", flops=1.0, bytes=1.0) for key in plan.keys(machine)}
     model = CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=costs))
     threads = machine.for_pytorch.devices[0].threads

@@ -53,12 +53,12 @@ def test_a_profile_without_the_later_fields_loads(tmp_path):
 
 
 def test_a_stall_counts_as_twice_the_median_in_the_mean():
-    stats = Stats.of([1.0, 1.0, 1.0, 1.0, 50.0])
+    stats = Stats.from_samples([1.0, 1.0, 1.0, 1.0, 50.0])
     assert stats == Stats(median_s=1.0, mean_s=1.2, q25_s=1.0, q75_s=1.0, samples=5)
-    assert Stats.of([2.0]) == Stats(2.0, 2.0, 2.0, 2.0, 1)
-    assert Stats.of([1.0, 2.0, 3.0]).spread == pytest.approx(0.25)
+    assert Stats.from_samples([2.0]) == Stats(2.0, 2.0, 2.0, 2.0, 1)
+    assert Stats.from_samples([1.0, 2.0, 3.0]).spread == pytest.approx(0.25)
     with pytest.raises(ValueError, match="no samples"):
-        Stats.of([])
+        Stats.from_samples([])
 
 
 def test_another_machine_is_described_in_words():

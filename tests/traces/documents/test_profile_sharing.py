@@ -8,12 +8,10 @@ import time
 
 import pytest
 
-from traces import locks
-from traces.documents.merging import merged
+from traces.documents import profile_files
 from traces.documents.profile import Contention, Dispatch, Identity, KeyCost, Profile, Stats
-from traces.documents.profile_files import append_samples
+from traces.documents.profile_files import append_samples, locked, merged
 from traces.errors import SchedcastError
-from traces.locks import locked
 
 CPU = Identity(kind="cpu", cpu="AMD EPYC", cores=2)
 FORK = multiprocessing.get_context("fork")
@@ -98,7 +96,7 @@ def test_a_killed_process_leaves_no_stuck_lock(tmp_path, monkeypatch):
     holder = FORK.Process(target=hold, args=(path, ready))
     holder.start()
     ready.wait(30)
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(profile_files, "PATIENCE_S", 0.1)
     with pytest.raises(SchedcastError, match=r"another process has been writing p.json for 0 s; end it"), locked(path):
         pass
     os.kill(holder.pid, signal.SIGKILL)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.kineto_traces import Trace
 from traces.errors import UnusableFileError
-from traces.formats import json_stream, kineto, synchronisation
+from traces.formats import json_stream, kineto, synchronization
 from traces.formats.kineto import load_trace
-from traces.formats.synchronisation import recover
+from traces.formats.synchronization import recover
 
 
 def simple(**args) -> Trace:
@@ -65,7 +65,7 @@ def test_work_of_one_correlation_id_is_joined_to_the_latest_call_before_it(tmp_p
 
 
 def test_thousands_of_threads_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(synchronisation, "MOST_PAIRS", 10_000)
+    monkeypatch.setattr(synchronization, "MOST_PAIRS", 10_000)
     trace = Trace()
     for i in range(100):
         trace.kernel("k", 10 * i, 10 * i + 2, 5, thread=i)
@@ -74,7 +74,7 @@ def test_thousands_of_threads_are_refused(tmp_path, monkeypatch):
 
 
 def test_thousands_of_kernels_at_once_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(synchronisation, "MOST_PAIRS", 1000)
+    monkeypatch.setattr(synchronization, "MOST_PAIRS", 1000)
     trace = Trace()
     for i in range(100):
         trace.kernel("k", i, i + 2, 10_000, stream=i)

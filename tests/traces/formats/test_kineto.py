@@ -11,8 +11,8 @@ from traces.errors import UnusableFileError
 from traces.formats import iterations, json_stream
 from traces.formats.kineto import load_trace
 from traces.formats.recording import CallKind, is_communication
-from traces.formats.synchronisation import recover
-from traces.formats.threads import hand_overs
+from traces.formats.streams import hand_overs
+from traces.formats.synchronization import recover
 
 
 def load(trace: Trace, tmp_path, name: str = "trace.json"):

@@ -8,10 +8,8 @@ from dataclasses import replace
 from simulator.strategies.pipeline import orders
 from tests.support.page_samples import two_lanes
 from tests.support.small_pipelines import pipeline_timeline
-from traces.documents.critical import critical_spans
-from traces.documents.lanes import lanes
-from traces.documents.memory_use import HeldByKind
-from traces.documents.timeline import DeviceUse, Span, Timeline
+from traces.documents.spans import critical_spans, lanes
+from traces.documents.timeline import DeviceUse, HeldByKind, Span, Timeline
 from traces.formats.perfetto import export, trace_document
 
 

@@ -46,7 +46,7 @@ def test_a_preset_has_figures_and_a_roofline(start):
 
 def test_a_profile_says_what_it_has_and_what_is_wrong_with_it(start):
     identity = comparable_cpu().model_copy(update={"torch": "1.0"})
-    stats = Stats.of([0.001, 0.002])
+    stats = Stats.from_samples([0.001, 0.002])
     update = KeyCost(stats, stats, "update.sgd:for", 10.0, 10.0)
     transfer = Transfer(latency_s=1e-6, bytes_per_s=1e9, points=[(1e6, 1e-3)])
     default_folder().mkdir(parents=True)

@@ -8,7 +8,7 @@ import streamlit
 from simulator.papers import registry as reproduce
 from tests.support.app_pages import app_at
 from traces.documents.comparison import Shares
-from traces.documents.reproduction import Check, Figure, Paper, Reproduction, Row, Table
+from traces.documents.reproduction import Check, Figure, Paper, PaperCase, Reproduction, Table
 from ui.app import runs
 from ui.app.pages import papers as papers_page
 
@@ -61,7 +61,7 @@ def test_a_link_to_a_paper_that_is_not_there_says_so(start):
 
 def keep(name=NAME):
     figure = Figure(name="step", unit="s", predicted=0.01, published=0.012)
-    table = Table(name="t", title="Table 1", about="what it is", rows=(Row(labels={"net": "alexnet"}, figures=(figure,)),))
+    table = Table(name="t", title="Table 1", about="what it is", rows=(PaperCase(labels={"net": "alexnet"}, figures=(figure,)),))
     checks = (
         Check(name="a", claim="it is faster", holds=True, said="1.2x", figures={}),
         Check(name="b", claim="always", holds=False, said="0.9x once", figures={}, reason="launches"),

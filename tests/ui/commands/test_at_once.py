@@ -110,7 +110,7 @@ class Counting:
         keys = [key for plan in plans for key in plan.keys(machine)]
         for number, key in enumerate(keys):
             progress(number, len(keys), key)
-            profile.costs[key] = KeyCost(Stats.of([1e-3]), None, "matmul", 1.0, 1.0, model=profile.measured_model)
+            profile.costs[key] = KeyCost(Stats.from_samples([1e-3]), None, "matmul", 1.0, 1.0, model=profile.measured_model)
             profile.save(save_to)
             self.now += 1.0
         return len(keys)

@@ -12,7 +12,7 @@ from tests.support.page_samples import result
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.training_traces import TrainingJob
 from traces.documents.comparison import Change
-from traces.documents.diff_result import Diff
+from traces.documents.replay_result import Diff
 from ui.commands.output import DIFF
 from ui.present.report import write_report
 

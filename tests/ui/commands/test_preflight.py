@@ -10,14 +10,14 @@ from calibrate.preflight import registry
 from calibrate.preflight.registry import probes
 from tests.support.places import ROOT
 from tests.support.refusals import refused
-from traces.documents.gpu_report import GpuReport, Mend, PartRecord
+from traces.documents.gpu_report import Fix, GpuReport, PartRecord
 from ui.commands import preflight as command
 from ui.present import gpu_report as page
 
 GPUS = "tests.support.first_gpus"
 EVENTS = PartRecord(
     name="events", title="Do events work?", priority=3, status="done", seconds=2.0, figures={"seconds": 1.5}, why="they do not",
-    mend=(Mend(worth=2, text="mend <events>"),),
+    mend=(Fix(worth=2, text="mend <events>"),),
 )  # fmt: skip
 REPORT = GpuReport(
     fix_first=("mend <events> (events)",), date="2026-01-01", device={"name": "NVIDIA H100"}, versions={"torch": "2.11"}, minutes=9.0,

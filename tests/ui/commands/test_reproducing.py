@@ -16,8 +16,8 @@ from simulator.papers import registry as reproduce
 from simulator.papers.predicting import BASELINE, PredictedStep, Steps
 from simulator.papers.turbodl import ASYNC, CUDNN, TURBODL
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.documents.overlap import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
-from traces.documents.reproduction import OK, Figure, Paper, Reproduction, Row, Table
+from traces.documents.reproduction import OK, Figure, Paper, PaperCase, Reproduction, Table
+from traces.documents.spans import overlapped_kernel_seconds, overlapped_seconds, phase_stretches
 from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, Refusal, SchedcastError, UnknownNameError, UnusableFileError
 from ui.commands import quiet as commands_quiet
@@ -374,7 +374,7 @@ def test_an_absent_network_is_one_row_with_what_was_published(small):
 
 def test_a_published_quantity_has_columns_for_both_and_for_the_ratio():
     figures = (Figure(name="step", unit="s", predicted=0.012, published=0.01, interval=(0.01, 0.02)), Figure(name="gain", unit="x"))
-    rows = (Row(labels={"model": "a"}, figures=figures), Row(labels={"model": "b"}, figures=(), status="not available: why"))
+    rows = (PaperCase(labels={"model": "a"}, figures=figures), PaperCase(labels={"model": "b"}, figures=(), status="not available: why"))
     cells = reproduction_tables.cells(Table(name="t", title="T", about="", rows=rows))
     assert cells[0] == {
         "model": "a", "step ms published": "10.0", "step ms predicted": "12.0", "step pred. / publ.": "1.20",

@@ -4,7 +4,7 @@ from simulator.engine.memory.contents import shortfall_words
 from tests.support.page_samples import prediction
 from traces import units
 from traces.documents.comparison import MemoryNeed
-from traces.documents.memory_use import AtPeak, Holder
+from traces.documents.timeline import AtPeak, Holder
 from ui.present import predictions
 
 PEAK = AtPeak(

@@ -16,7 +16,7 @@ from tests.support.html_pages import figures_of_page, written_words
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.comparison import Comparison, Validation
-from traces.documents.memory_use import AtPeak
+from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
 from ui.present import report, sentences, tables, verdicts
 from ui.present.report import read_report, write_report

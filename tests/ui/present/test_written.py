@@ -11,7 +11,7 @@ from tests.support.page_samples import prediction, result, two_lanes, validation
 from tests.support.sample_trainings import training
 from tests.support.search_samples import search_result
 from traces.documents.comparison import Comparison
-from traces.documents.diff_result import Diff
+from traces.documents.replay_result import Diff
 from traces.errors import UnusableFileError
 from ui.commands.reporting import DOCUMENTS, sections_of
 from ui.present import diffs_page as diff_report

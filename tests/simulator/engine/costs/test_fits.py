@@ -27,7 +27,7 @@ def profile(slow: dict[str, float]) -> Profile:
         for rows in (16, 32, 48, 64, 96, 128, 192, 256):
             task = product(rows, 64 + number)
             work = task.body.work(task)
-            stats = Stats.of([work.flops * 1e-10 * factor])
+            stats = Stats.from_samples([work.flops * 1e-10 * factor])
             costs[f"{task.body.key(task)}@2"] = KeyCost(stats, stats, "matmul", work.flops, work.bytes, model=model)
     return Profile(identity=Identity(kind="cpu", cpu="toy", cores=2), costs=costs)
 
@@ -60,7 +60,7 @@ def test_the_costs_of_a_class_err_together():
 
 
 def test_residuals_are_weighted_by_seconds_within_a_model_and_alike_among_models():
-    stats = {seconds: Stats.of([seconds]) for seconds in (1.0, 3.0)}
+    stats = {seconds: Stats.from_samples([seconds]) for seconds in (1.0, 3.0)}
     costs = {
         f"{model}{seconds}@2": KeyCost(stats[seconds], None, "conv", 1.0, 1.0, model=model)
         for model in "abcd"[:LEAST_MODELS]

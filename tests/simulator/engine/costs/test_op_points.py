@@ -38,7 +38,7 @@ def test_a_task_on_a_cpu_has_one_core():
 
 
 def test_the_keys_of_a_profile_are_points_with_their_cold_times():
-    warm, cold = Stats.of([0.001]), Stats.of([0.002])
+    warm, cold = Stats.from_samples([0.001]), Stats.from_samples([0.002])
     costs = {"mm@2": KeyCost(warm, cold, "matmul", 10.0, 5.0), "relu@2": KeyCost(warm, None, "elementwise", 1.0, 1.0), "x@2": KeyCost(warm)}
     profile = Profile(identity=Identity(kind="cpu"), costs=costs)
     assert [(point.name, point.seconds) for point in key_points(profile)] == [("mm@2", 0.002), ("relu@2", 0.001)]

@@ -25,8 +25,7 @@ from tests.support import mlp
 from tests.support.jobs import planned
 from tests.support.small_plans import W1, W2, H, X, Y, machine, mm, plan_of
 from tests.support.tiny import build, copy, cpu, gpu, task
-from traces.documents.memory_use import HeldByKind, Holder
-from traces.documents.timeline import Span
+from traces.documents.timeline import HeldByKind, Holder, Span
 
 # What the library of matrix products keeps allocated for each lane is part of the predicted memory.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from executors.cpu.backend import CpuBackend
-from executors.cpu.links import EmulatedLinks, transfer_of
+from executors.cpu.schedule import EmulatedLinks, transfer_of
 from simulator.machine.machine import Link, Machine
 from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
 from simulator.plan.bodies.copy import Copy

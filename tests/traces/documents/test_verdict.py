@@ -3,8 +3,7 @@ import random
 
 import pytest
 
-from traces.documents.speedup import measured_speedup
-from traces.documents.verdict import for_choice, verdict
+from traces.documents.verdict import for_choice, measured_speedup, verdict
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from executors.cuda import green, torch_driver
-from executors.cuda.bindings import DriverApi
+from executors.cuda import driver_api, torch_driver
+from executors.cuda.driver_api import DriverApi
 from tests.support.fake_cuda import Bindings, Torch
 from traces.errors import SchedcastError
 
@@ -14,7 +14,7 @@ from traces.errors import SchedcastError
 @pytest.mark.parametrize(("count", "sms"), [(1, 128), (2, 64), (4, 32), (8, 16)])
 def test_the_sms_of_an_h200_are_split_once_into_equal_disjoint_parts(count, sms):
     bindings = Bindings(132)
-    partitions = green.split(DriverApi(bindings), 0, count)
+    partitions = driver_api.split(DriverApi(bindings), 0, count)
     assert [(partition.index, partition.sms) for partition in partitions] == [(index, sms) for index in range(count)]
     assert bindings.calls == ["resource", f"split {count} x {sms}", *["context"] * count]
     assert len(frozenset().union(*(partition.handle.sms for partition in partitions))) == count * sms
@@ -40,7 +40,7 @@ def test_a_partitions_streams_belong_to_its_context(monkeypatch):
 
 
 def test_drivers_before_cuda_13_do_not_report_the_granularity():
-    assert green.split(DriverApi(Bindings(version=12080, reports=(0, 0))), 0, 2)[0].sms == 64
+    assert driver_api.split(DriverApi(Bindings(version=12080, reports=(0, 0))), 0, 2)[0].sms == 64
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_drivers_before_cuda_13_do_not_report_the_granularity():
 )
 def test_a_gpu_that_cannot_be_split_is_an_error_of_one_line(api, count, words):
     with pytest.raises(SchedcastError, match=words) as caught:
-        green.split(api, 0, count)
+        driver_api.split(api, 0, count)
     assert "\n" not in str(caught.value)
 
 
