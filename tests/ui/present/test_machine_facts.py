@@ -37,7 +37,7 @@ def test_measured_host_times_come_before_assumed_ones():
 
 
 def test_updates_warm_and_cold():
-    cost = KeyCost(Stats.of([0.001]), Stats.of([0.0025]), "update.adam:foreach", 1.0, 2**20)
+    cost = KeyCost(Stats.from_samples([0.001]), Stats.from_samples([0.0025]), "update.adam:foreach", 1.0, 2**20)
     rows = machines.update_cells(profile(costs={"update.adam:foreach|x@2": cost, "mm@2": cost._replace(op_class="matmul")}))
     assert rows == [
         {"update": "adam:foreach", "SMs (cores)": "2", "moves": "1 MiB", "warm ms": "1.00", "cold ms": "2.50", "cold / warm": "2.50",
@@ -46,7 +46,7 @@ def test_updates_warm_and_cold():
 
 
 def test_an_update_by_several_threads_says_how_many():
-    cost = KeyCost(Stats.of([0.001]), None, "update.adam:foreach", 1.0, 2**20)
+    cost = KeyCost(Stats.from_samples([0.001]), None, "update.adam:foreach", 1.0, 2**20)
     (row,) = machines.update_cells(profile(costs={"update.adam:foreach|x@2-threads": cost}))
     assert row["SMs (cores)"] == "2 threads on one op"
 
