@@ -134,6 +134,6 @@ def _host(plan: Plan, machine: Machine, costs: Sequence[Cost], dependencies: Dep
             for index, task in enumerate(plan.tasks)
             if task.device in host.devices
         }
-        times = IssueTimes(host, dependencies, launches, issue_s, recorded, None).of(dependencies.steady)
+        times = IssueTimes(host, dependencies, launches, issue_s, recorded, None).in_period(dependencies.steady)
         longest = max(longest, sum(times.values()))
     return longest

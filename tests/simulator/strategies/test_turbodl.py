@@ -131,7 +131,7 @@ def test_a_chain_takes_three_streams():
 def test_the_dependency_distance_of_a_chain():
     graph = Job(f"{layered.__file__}:chain", 4).graph()
     layers = LayerGraph(graph, [1.0] * len(graph.ops))
-    distances = {op.name: layers.of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
+    distances = {op.name: layers.layer_of(index).distance(op.gradient) for index, op in enumerate(graph.ops) if op.gradient}
     assert {name: distances[name] for name in ("2/mm.dX", "1/mm.dX")} == {"2/mm.dX": 1, "1/mm.dX": 1}
     assert [distances[f"{i - 1}/mm.dW"] for i in (1, 2, 3)] == [2 * (i - 1) + 1 for i in (1, 2, 3)]
 
