@@ -16,6 +16,7 @@ from calibrate.identity import cpu_identity
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import does_not_fit, plan_all, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
+from calibrate.samples import store_samples
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job
@@ -173,11 +174,11 @@ def test_winsorised_means_and_quartiles_come_from_all_rounds_but_the_first(two_c
     samples = sampler.samples[key]
     samples.warm_s, samples.cold_s, samples.numbers = [9.0, 1.0, 1.0, 10.0], [9.0, 2.0, 2.0, 2.0], [0, 1, 2, 3]
     profile = Profile(identity=cpu_identity())
-    sampler.store_samples(sampler.samples, sampler.failures, profile, range(1, 4))
+    store_samples(sampler.samples, sampler.failures, profile, range(1, 4))
     assert profile.costs[key].warm == Stats.from_samples([1.0, 1.0, 10.0])
     assert profile.costs[key].warm.mean_s == pytest.approx(4 / 3, rel=1e-5)
     assert profile.costs[key].cold.median_s == 2.0
-    sampler.store_samples(sampler.samples, sampler.failures, profile, [3])
+    store_samples(sampler.samples, sampler.failures, profile, [3])
     assert profile.costs[key].warm.median_s == 10.0
 
 

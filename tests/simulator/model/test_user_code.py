@@ -99,7 +99,7 @@ def test_code_that_retries_on_errors_is_ended(short):
         retry_for_ever()
     line = retry_for_ever.__code__.co_firstlineno
     assert re.search(
-        rf"test_time_limit.py:{line + 3} in retry_for_ever: the factory f has made no progress for 0.2 s; .*set {VARIABLE}",
+        rf"test_user_code.py:{line + 3} in retry_for_ever: the factory f has made no progress for 0.2 s; .*set {VARIABLE}",
         str(refusal.value),
     )
 
