@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -39,3 +39,16 @@ def opened_by_link(address: str, query: Mapping[str, str | list[str]], monkeypat
 def charts_of(app: AppTest) -> list[str]:
     """The titles of the plotly charts on a page, from top to bottom, each in one line."""
     return [json.loads(chart.proto.spec)["layout"]["title"]["text"].replace("<br>", " ") for chart in app.get("plotly_chart")]
+
+
+def words_of(app: AppTest, kinds: Sequence[str] = ("markdown", "info", "error", "warning", "subheader", "caption")) -> str:
+    """What a page says in its elements of these kinds, a line for each element, without the marks that keep Markdown out."""
+    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
+
+
+def press(app: AppTest, label: str) -> AppTest:
+    """The app after a click on the one button that bears this label, which raised no exception."""
+    (button,) = [button for button in app.button if button.label == label]
+    button.click().run()
+    assert not app.exception
+    return app

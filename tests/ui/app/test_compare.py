@@ -10,7 +10,7 @@ import streamlit
 from simulator.predict.sweep import Axis
 from simulator.strategies import registry as strategies
 from tests.support import fake_jobs
-from tests.support.app_pages import app_at, charts_of
+from tests.support.app_pages import app_at, charts_of, words_of
 from tests.support.stand_in import answer_by
 from traces.errors import Code, SchedcastError
 from ui.app.pages.compare import BackgroundRun
@@ -43,11 +43,6 @@ def asked(app):
     app.run()
     assert not app.exception
     return app
-
-
-def words_of(app):
-    kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
-    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
 
 
 def test_strategies_side_by_side_without_a_sweep(start):

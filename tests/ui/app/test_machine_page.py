@@ -6,7 +6,7 @@ import pytest
 import streamlit
 
 from calibrate.identity import comparable_cpu
-from tests.support.app_pages import app_at, charts_of
+from tests.support.app_pages import app_at, charts_of, words_of
 from traces.documents.profile import KeyCost, Profile, Stats, Transfer
 from traces.documents.profile_files import default_folder
 
@@ -22,11 +22,6 @@ def start(monkeypatch, tmp_path):
 def choose(app, label, value):
     (box,) = [box for box in app.selectbox if box.label == label]
     box.set_value(value)
-
-
-def words_of(app):
-    kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
-    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
 
 
 def test_a_preset_has_figures_and_a_roofline(start):

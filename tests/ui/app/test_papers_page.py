@@ -6,7 +6,7 @@ import pytest
 import streamlit
 
 from simulator.papers import registry as reproduce
-from tests.support.app_pages import app_at
+from tests.support.app_pages import app_at, press
 from traces.documents.comparison import Shares
 from traces.documents.reproduction import Check, Figure, Paper, PaperCase, Reproduction, Table
 from ui.app import runs
@@ -78,13 +78,6 @@ def keep(name=NAME):
 def words_of(app):
     kinds = ("markdown", "info", "error", "warning", "subheader", "caption", "code")
     return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
-
-
-def press(app, label):
-    (button,) = [button for button in app.button if button.label == label]
-    button.click().run()
-    assert not app.exception
-    return app
 
 
 def test_what_is_kept_is_shown_with_its_claims(start):

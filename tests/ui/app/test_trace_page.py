@@ -6,6 +6,7 @@ import pytest
 import streamlit
 
 from simulator.replay.whatif.registry import parse
+from tests.support import app_pages
 from tests.support.app_pages import app_at
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.loader_traces import LOADER, write_loader_trace
@@ -31,8 +32,7 @@ def trace(tmp_path_factory):
 
 
 def words_of(app):
-    kinds = ("markdown", "info", "error", "warning", "subheader", "caption")
-    return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "").replace("\u2060", "")
+    return app_pages.words_of(app).replace("\u2060", "")
 
 
 def choose(app, label, value):

@@ -8,7 +8,7 @@ import pytest
 import streamlit
 
 from tests.support import fake_jobs
-from tests.support.app_pages import app_at
+from tests.support.app_pages import app_at, press
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from tests.support.stand_in import answer_by
@@ -52,13 +52,6 @@ def start(monkeypatch, tmp_path):
     return app_at("validate").run
 
 
-def pressed(app, label):
-    (button,) = [button for button in app.button if button.label == label]
-    button.click().run()
-    assert not app.exception
-    return app
-
-
 def words_of(app):
     kinds = ("markdown", "info", "error", "warning", "success", "subheader", "code")
     return "\n".join(element.value for kind in kinds for element in app.get(kind)).replace("\\", "")
@@ -76,7 +69,7 @@ def test_the_command_is_what_a_user_types(tmp_path):
 def test_a_validation_runs_and_its_report_opens(start):
     app = start()
     app.toggle[0].set_value(True).run()
-    app = pressed(app, "Validate here")
+    app = press(app, "Validate here")
     current = runs.latest("validate")
     assert "schedcast validate --model small-cnn --batch 32" in words_of(app)
     assert "takes about 10 seconds" in words_of(app)
@@ -94,7 +87,7 @@ def test_a_validation_runs_and_its_report_opens(start):
 def test_a_reload_and_another_tab_find_the_run_and_none_starts_a_second_one(start):
     app = start()
     app.toggle[0].set_value(True).run()
-    pressed(app, "Validate here")
+    press(app, "Validate here")
     other = start()
     assert "12 of 60" in other.get("progress")[0].proto.text
     assert [button.label for button in other.button if "Validate" in button.label] == []
@@ -102,14 +95,14 @@ def test_a_reload_and_another_tab_find_the_run_and_none_starts_a_second_one(star
         runs.start(["demo"], "editor", reports_folder())
     elsewhere = app_at("what-if").run()
     assert "12 of 60" in elsewhere.get("progress")[0].proto.text
-    pressed(elsewhere, "Cancel")
+    press(elsewhere, "Cancel")
     assert "Cancelled. No report was written." in words_of(other.run())
 
 
 def test_a_cancelled_validation_leaves_no_report(start):
     app = start()
     app.toggle[0].set_value(True).run()
-    app = pressed(pressed(app, "Validate here"), "Cancel")
+    app = press(press(app, "Validate here"), "Cancel")
     app.run()
     assert "Cancelled. No report was written." in words_of(app)
     assert not app.exception
@@ -118,15 +111,15 @@ def test_a_cancelled_validation_leaves_no_report(start):
 def test_an_unusable_job_is_one_line(start):
     app = start()
     app.toggle[0].set_value(True).run()
-    app = pressed(app, "Validate here")
+    app = press(app, "Validate here")
     run = runs.latest("validate").command
     run.lines, run.ended = ["schedcast: batch 32 is not divisible by 5"], 2
     app.run()
     assert [error.value.replace("\\", "") for error in app.error] == ["schedcast: batch 32 is not divisible by 5"]
     app.text_input[0].set_value("alpha")
-    assert "cannot read the option 'alpha'" in pressed(app, "Validate here").error[0].value.replace("\\", "")
+    assert "cannot read the option 'alpha'" in press(app, "Validate here").error[0].value.replace("\\", "")
     app.text_input[0].set_value("schedule=/etc/hostname")
-    assert "the app reads no schedule files" in pressed(app, "Validate here").error[0].value
+    assert "the app reads no schedule files" in press(app, "Validate here").error[0].value
 
 
 def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start):

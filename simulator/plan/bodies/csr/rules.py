@@ -24,13 +24,6 @@ class _Pooling(WindowRule):
 
     __slots__ = ()
 
-    channels: int
-
-    @property
-    def rows(self) -> int:
-        """Elements of an input sample."""
-        return self.channels * self.height * self.width
-
     @property
     def cols(self) -> int:
         """Elements of an output sample."""
@@ -226,11 +219,6 @@ class ConvolutionRule(WindowRule):
         """Height and width of the output."""
         pairs = zip((self.height, self.width), self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return tuple((extent + 2 * p - d * (k - 1) - 1) // s + 1 for extent, k, s, p, d in pairs)
-
-    @property
-    def rows(self) -> int:
-        """Elements of an input sample."""
-        return self.channels * self.height * self.width
 
     @property
     def cols(self) -> int:

@@ -103,10 +103,16 @@ class WindowRule(SparseRule):
 
     __slots__ = ()
 
+    channels: int
     height: int
     width: int
     #: Height and width of the output.
     out: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        """Elements of an input sample."""
+        return self.channels * self.height * self.width
 
     def axes(self) -> tuple["Pattern", "Pattern"]:
         """The patterns of the vertical and of the horizontal axis: which places each window covers."""
