@@ -227,7 +227,7 @@ class References:
         degrees = cast(dict[str, list[int]], plan.semantics.get("batch_norm_parts", {}))
         batch_norm = tuple(sorted((layer, tuple(own)) for layer, own in degrees.items()))
         return tuple(
-            (part.micro_batches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))), batch_norm)
+            (part.microbatches, tuple(sorted((name, each) for name, each in staleness(part).items() if any(each))), batch_norm)
             for part in plan.parts
         )
 

@@ -170,7 +170,7 @@ def timeline_of(
             end_s=item.end_s - zero,
             phase=task.phase,
             layer=task.layer,
-            micro_batch=task.micro_batch,
+            microbatch=task.microbatch,
             iteration=item.period - task.lag,
             period=item.period,
             action=task.action,

@@ -16,6 +16,7 @@ from tests.support.places import ROOT
 PACKAGES = ("traces", "simulator", "executors", "calibrate", "ui")
 #: Names that this project used for things that have a standard term: what to say instead.
 OLD_NAMES = {
+    "micro_batch": "microbatch", "micro_batches": "microbatches", "image_parallel": "data_parallel",
     "Stand": "Testbed", "stand": "testbed", "stands": "testbeds", "visit": "sample", "visits": "samples", "take_over": "record",
     "Circle": "ProcessGroup", "circle": "group", "circles": "groups", "Team": "ControlChannel", "team": "channel",
     "Follower": "RankServer", "Passage": "ChunkTimes", "passage": "chunk", "Contender": "Candidate", "contenders": "candidates",

@@ -32,8 +32,13 @@ _HEAD_BYTES = 200
 #: A number that may be too large for a float or for 64 bits, and an escape that may be half a character.
 _LONG_NUMBER = re.compile(rb"(?<!\d)\d{19}|[eE]\+?\d{3}")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-#: How a document begins that was written when the project was called Stepcast, and its names of schemas and ops.
-_FORMER_HEAD, _FORMER = re.compile(rb'\s*\{\s*"schema"\s*:\s*"stepcast\.'), re.compile(rb"\bstepcast(?=[.:])")
+#: How a document begins that was written when the project was called Stepcast, and its names that have changed.
+_FORMER_HEAD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"stepcast\.')
+_FORMER_NAMES = (
+    (re.compile(rb"\bstepcast(?=[.:])"), b"schedcast"),
+    (re.compile(rb'"micro_batch(?=(es)?")'), b'"microbatch'),
+    (re.compile(rb'"image-parallel(?=[":])'), b'"data-parallel'),
+)
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> Path:
@@ -149,7 +154,11 @@ def read_json(path: Path | str, what: str) -> Any:
 
 
 def _with_present_names(text: bytes) -> bytes:
-    return _FORMER.sub(b"schedcast", text) if _FORMER_HEAD.match(text) else text
+    if not _FORMER_HEAD.match(text):
+        return text
+    for former, present in _FORMER_NAMES:
+        text = former.sub(present, text)
+    return text
 
 
 def read_text(path: Path | str, what: str, most_bytes: int | None = None) -> str:

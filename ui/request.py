@@ -78,9 +78,7 @@ class JobRequest:
     """
 
     model: str = _option(MISSING, "Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME.", JOB)
-    batch: int | None = _option(
-        None, "Samples per step, all micro-batches together. Default: a usual number.", JOB, words="batch {}".format
-    )
+    batch: int | None = _option(None, "Samples per step, all microbatches together. Default: a usual number.", JOB, words="batch {}".format)
     image_size: int | None = _option(
         None, "Side of the image, or sequence length, of a built-in model.", JOB, label="Image size, or length of a sequence",
         empty="the model's own", words="image size {}".format,
@@ -93,8 +91,8 @@ class JobRequest:
         words="norm at most {:g}".format,
     )  # fmt: skip
     accumulate: int = _option(
-        1, "Micro-batches per update; must divide the batch.", JOB, label="Micro-batches per update", about="gradient accumulation",
-        words="{} micro-batches".format,
+        1, "Microbatches per update; must divide the batch.", JOB, label="Microbatches per update", about="gradient accumulation",
+        words="{} microbatches".format,
     )  # fmt: skip
     precision: str = _option(
         "default",

@@ -52,7 +52,7 @@ RECURRENT = "rnn_bitstream"
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
 #: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
 PARTITIONS = 2
-DIVIDED = (BASELINE, "image-parallel", "image-parallel:overlap=off")
+DIVIDED = (BASELINE, "data-parallel", "data-parallel:overlap=off")
 #: Pipelines on the partitions: with a drain in each step, with the backward split, and with stale weights.
 PIPELINES = (BASELINE, "gpipe", "1f1b", "zero-bubble", "stale-pipeline")
 

@@ -297,13 +297,13 @@ class Simulation:
     def _spans(self) -> tuple[Span, ...]:
         world, tasks = self._world, self._plan.tasks
         start_s, end_s = world.start_s, world.end_s
-        fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.micro_batch, t.lag, t.action) for t in tasks]
+        fixed = [(t.name, t.device, f"stream {t.stream}", t.phase, t.layer, t.microbatch, t.lag, t.action) for t in tasks]
         spans = []
         for number in world.ran():
             period, index = divmod(number, len(tasks))
-            name, device, lane, phase, layer, micro_batch, lag, action = fixed[index]
+            name, device, lane, phase, layer, microbatch, lag, action = fixed[index]
             times_s = start_s[number], end_s[number]
-            spans.append(Span(name, device, lane, *times_s, phase, layer, micro_batch, period - lag, period, action))
+            spans.append(Span(name, device, lane, *times_s, phase, layer, microbatch, period - lag, period, action))
         return tuple(spans)
 
 

@@ -42,7 +42,7 @@ class Job:
     model: str
     """Built-in name, `path/to/file.py:factory`, `package.module:factory`, or `torchvision:NAME`, `timm:NAME`, `hf:NAME`."""
     batch: int
-    """Samples per step, all micro-batches together."""
+    """Samples per step, all microbatches together."""
     image_size: int | None = None
     """Side of the input image, or sequence length; None for the model's own."""
     optimizer: str = "momentum"
@@ -56,7 +56,7 @@ class Job:
     clip_norm: float | None = None
     """Largest global norm of the gradients; None for no clipping."""
     accumulate: int = 1
-    """Micro-batches whose gradients are accumulated before the update."""
+    """Microbatches whose gradients are accumulated before the update."""
     precision: str = "fp32"
     """default (PyTorch's own), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
     layout: str = "nchw"
@@ -92,8 +92,8 @@ class Job:
             raise SchedcastError(f"--lr {self.lr:g} and --lr-schedule {self.lr_schedule} both give the first rate; leave out --lr")
 
     @property
-    def micro_batch(self) -> int:
-        """Samples of one micro-batch."""
+    def microbatch(self) -> int:
+        """Samples of one microbatch."""
         return self.batch // self.accumulate
 
     @property
@@ -204,7 +204,7 @@ class Job:
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
         """
-        arguments = (self.micro_batch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
+        arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
         if arguments not in self._graphs:
             self._graphs[arguments] = self._load_or_capture(*arguments[:2])
         return self._graphs[arguments]

@@ -84,8 +84,8 @@ Found = Mapping[str, Divided | Refusal]
 
 
 #: The paper's systems as strategies. The frameworks are TensorFlow and PyTorch.
-FRAMEWORKS = "image-parallel:server=host"
-IMAGE = "image-parallel:server=distributed"
+FRAMEWORKS = "data-parallel:server=host"
+IMAGE = "data-parallel:server=distributed"
 OWT = "owt:server=distributed"
 DEEPA = "deepa:server=distributed"
 IMAGE_EXPOSED, DEEPA_EXPOSED, DEEPA_LATE = f"{IMAGE},overlap=off", f"{DEEPA},overlap=off", f"{DEEPA},update=asynchronous"

@@ -15,8 +15,8 @@ class PlanContents:
     """What a strategy decided: the fields of a plan, and properties derived from them alone.
 
     A run repeats the first segment for its number of iterations, completes these, goes on with the next segment, and so on; the last one
-    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per micro-batch of each segment, or one
-    per shard of a micro-batch). `gradients` maps a parameter, or a value that holds a piece of one (`gradient_sources`), to the operand
+    goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment, or one
+    per shard of a microbatch). `gradients` maps a parameter, or a value that holds a piece of one (`gradient_sources`), to the operand
     that holds its complete gradient, in the last segment. `semantics` describes what differs from plain training.
     """
 
@@ -87,10 +87,10 @@ class PlanContents:
         return replace(self, segments=tuple(segments))
 
     @cached_property
-    def micro_batches(self) -> int:
-        """The micro-batches into which a step of the last segment divides the batch. Shards of one micro-batch have one loss each."""
+    def microbatches(self) -> int:
+        """The microbatches into which a step of the last segment divides the batch. Shards of one microbatch have one loss each."""
         losses = set(self.losses)
-        numbers = {task.micro_batch for task in self.tasks if any(operand.value in losses for operand in task.writes)}
+        numbers = {task.microbatch for task in self.tasks if any(operand.value in losses for operand in task.writes)}
         return len(numbers) or len(losses)
 
     @cached_property

@@ -136,8 +136,8 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
 def _task_faults(plan: Plan, task: Task) -> Iterator[str]:
     if task.phase not in PHASES:
         yield f"task {task.name} has phase {task.phase!r}, expected one of {', '.join(PHASES)}"
-    if task.lag < 0 or task.stream < 0 or task.micro_batch < 0:
-        yield f"task {task.name} has a negative lag, stream or micro-batch"
+    if task.lag < 0 or task.stream < 0 or task.microbatch < 0:
+        yield f"task {task.name} has a negative lag, stream or microbatch"
     for operand in (*task.reads, *task.writes, *task.mutates):
         yield from operand_faults(plan.values, operand, f"task {task.name}")
     yield from body_faults(task, f"task {task.name}")

@@ -268,7 +268,7 @@ class Task:
     after: tuple[str, ...] = ()
     phase: str = FORWARD
     layer: str = ""
-    micro_batch: int = 0
+    microbatch: int = 0
     lag: int = 0
     view_calls: int = 0
     action: str = ""

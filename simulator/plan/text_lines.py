@@ -25,7 +25,7 @@ METHODS = {
 }
 SLICE, SELECT = METHODS["slice"], METHODS["select"]
 #: Settings of a task that are written only where they are not 0 or empty.
-SETTINGS = ("priority", "lag", "micro-batch", "action")
+SETTINGS = ("priority", "lag", "microbatch", "action")
 #: What introduces a task's lists of operands and of earlier tasks.
 CLAUSES = ("reads", "writes", "mutates", "after")
 #: Names of the columns of a task.
@@ -121,7 +121,7 @@ def expanded(text: str) -> str:
 
 def task_cells(task: Task, body: Sequence[str], operands: Sequence[Sequence[str]]) -> list[str]:
     """The cells of a task's line. `body`: texts of its body's fields. `operands`: texts of its reads, writes, mutates and `after`."""
-    settings = zip(SETTINGS, (task.priority, task.lag, task.micro_batch, task.action), strict=True)
+    settings = zip(SETTINGS, (task.priority, task.lag, task.microbatch, task.action), strict=True)
     nonzero = [f"{name}={field_text(content)}" for name, content in settings if content]
     lists = [f"{verb} {', '.join(texts)}" for verb, texts in zip(CLAUSES, operands, strict=True) if texts]
     lane, layer = f"{word(task.device)}/{task.stream}", word(task.layer) if task.layer else NO_LAYER

@@ -21,7 +21,7 @@ def largest_batch(
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
-    fit, or the refusal to plan it because it is too large. Batches are multiples of the micro-batches times the plan's devices (without a
+    fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times the plan's devices (without a
     plan, one), so that both divide them. Each candidate is captured, planned and forecast like the job itself.
     """
 

@@ -18,6 +18,6 @@ class Options:
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """Run the micro-batches one after another, then clip, then update all parameters (in the for-loop form, one task per parameter)."""
+    """Run the microbatches one after another, then clip, then update all parameters (in the for-loop form, one task per parameter)."""
     build = PlanBuilder(job, machine.devices[0].name)
     return build.plan(NAME, build.step() + build.updates(), options)

@@ -102,8 +102,8 @@ class _Drafts:
         """The plan whose scans have `level` levels, or their own full level if that is lower."""
         build = self._build()
         tasks: list[Task] = []
-        for micro_batch in range(self._job.accumulate):
-            forward, backward = build.forward(micro_batch), build.backward(micro_batch)
+        for microbatch in range(self._job.accumulate):
+            forward, backward = build.forward(microbatch), build.backward(microbatch)
             jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
         return build.plan(NAME, [*tasks, *build.finish_gradients(), *build.updates()], self._options, {"scan_level": level})

@@ -1,6 +1,6 @@
 """Build the tasks of a job from its graph: the part that all strategies have in common.
 
-A strategy asks for the forward and backward tasks of its micro-batches and for updates of parameters, puts them in its own order, and calls
+A strategy asks for the forward and backward tasks of its microbatches and for updates of parameters, puts them in its own order, and calls
 `plan`.
 """
 
@@ -41,7 +41,7 @@ from traces.errors import Code, SchedcastError
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of a step that tasks work on: the micro-batches `numbers` of `parts` equal parts of the batch."""
+    """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch."""
 
     parts: int
     numbers: range
@@ -67,18 +67,18 @@ class Placement:
 class PlanBuilder:
     """Collects the values, storages and tasks of one copy of a job's model.
 
-    The copy lies on one device, or is spread over several by a `Placement`. It works on all micro-batches of a step, or on a `Share` of
-    them if other copies work on the others. Names of carried values, and of tasks that belong to no micro-batch, end in `suffix`.
+    The copy lies on one device, or is spread over several by a `Placement`. It works on all microbatches of a step, or on a `Share` of
+    them if other copies work on the others. Names of carried values, and of tasks that belong to no microbatch, end in `suffix`.
     """
 
     def __init__(self, job: Job, place: str | Placement, graph: TrainingGraph | None = None, share: Share | None = None, suffix: str = ""):
-        """`graph`: a changed graph that computes the same as the graph of the job's micro-batch; default: that graph."""
+        """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph."""
         share = share or Share(job.accumulate, range(job.accumulate))
-        self.job, self.parts, self.micro_batches = job, share.parts, share.numbers
+        self.job, self.parts, self.microbatches = job, share.parts, share.numbers
         self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts)
         self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
         self.tensors = PlanTensors()
-        #: The micro-batch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
+        #: The microbatch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
         self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
@@ -98,39 +98,39 @@ class PlanBuilder:
         return layers
 
     def step(self) -> list[Task]:
-        """Return forward and backward of all micro-batches, one after another, and what is done to all gradients before the update."""
+        """Return forward and backward of all microbatches, one after another, and what is done to all gradients before the update."""
         return self.passes() + self.finish_gradients()
 
     def passes(self) -> list[Task]:
-        """Return forward and backward of all micro-batches, one after another."""
-        return [task for m in self.micro_batches for task in (*self.forward(m), *self.backward(m))]
+        """Return forward and backward of all microbatches, one after another."""
+        return [task for m in self.microbatches for task in (*self.forward(m), *self.backward(m))]
 
-    def forward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Return forward and loss of one micro-batch."""
-        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == FORWARD], micro_batch, stream)
+    def forward(self, microbatch: int = 0, stream: int = 0) -> list[Task]:
+        """Return forward and loss of one microbatch."""
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == FORWARD], microbatch, stream)
 
-    def backward(self, micro_batch: int = 0, stream: int = 0) -> list[Task]:
-        """Return the backward of one micro-batch. In all but the first, each complete gradient is added to that of the first."""
-        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], micro_batch, stream)
+    def backward(self, microbatch: int = 0, stream: int = 0) -> list[Task]:
+        """Return the backward of one microbatch. In all but the first, each complete gradient is added to that of the first."""
+        return self.ops([index for index, op in enumerate(self.graph.ops) if op.phase == BACKWARD], microbatch, stream)
 
     def ops(
         self,
         indices: Sequence[int],
-        micro_batch: int = 0,
+        microbatch: int = 0,
         stream: int = 0,
         instead: Mapping[str, str] | None = None,
         lag: int = 0,
         action: str = "",
     ) -> list[Task]:
-        """Return the tasks of some ops of the graph for one micro-batch, in order, each on its own device.
+        """Return the tasks of some ops of the graph for one microbatch, in order, each on its own device.
 
-        A gradient that is complete is added to that of the first micro-batch. `instead`: values to use in the place of others.
+        A gradient that is complete is added to that of the first microbatch. `instead`: values to use in the place of others.
         """
         tasks = []
         for index in indices:
-            tasks.append(self._task(index, micro_batch, stream, instead or {}, lag, action))
-            added = (parameter for parameter in self._completed.get(index, ()) if micro_batch != self._first(parameter))
-            tasks += [self._accumulate(parameter, index, micro_batch, stream, lag, action) for parameter in added]
+            tasks.append(self._task(index, microbatch, stream, instead or {}, lag, action))
+            added = (parameter for parameter in self._completed.get(index, ()) if microbatch != self._first(parameter))
+            tasks += [self._accumulate(parameter, index, microbatch, stream, lag, action) for parameter in added]
         return tasks
 
     @cached_property
@@ -142,7 +142,7 @@ class PlanBuilder:
         return completed
 
     def _first(self, parameter: str) -> int:
-        return self.first_of.get(parameter, self.micro_batches[0])
+        return self.first_of.get(parameter, self.microbatches[0])
 
     def finish_gradients(self, lag: int = 0) -> list[Task]:
         """Return the tasks that change all gradients before the update.
@@ -241,7 +241,7 @@ class PlanBuilder:
         return self.tensors.holders(self.device)
 
     def fetches(self, machine: Machine) -> list[Task]:
-        """Return copies of the inputs from the host to the device, for the micro-batches whose tasks have been made.
+        """Return copies of the inputs from the host to the device, for the microbatches whose tasks have been made.
 
         The inputs are values of the host from then on.
         """
@@ -263,7 +263,7 @@ class PlanBuilder:
             )
 
     def gradient(self, parameter: str) -> Operand:
-        """Return the operand with the parameter's gradient, which is complete after the last micro-batch."""
+        """Return the operand with the parameter's gradient, which is complete after the last microbatch."""
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
@@ -277,21 +277,21 @@ class PlanBuilder:
         kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
         return self.tensors.add(kept).operand()
 
-    def again(self, value: str, micro_batch: int) -> str:
-        """Make a value like `value` of a micro-batch, on a storage of its own, for an op that runs again. Returns its name."""
-        first = self.tensors.values[self._operand(self.graph.values[value].operand(), micro_batch).value]
+    def again(self, value: str, microbatch: int) -> str:
+        """Make a value like `value` of a microbatch, on a storage of its own, for an op that runs again. Returns its name."""
+        first = self.tensors.values[self._operand(self.graph.values[value].operand(), microbatch).value]
         second = replace(first, name=f"{first.name}#again", storage=f"{first.storage}#again")
         return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
 
-    def sent(self, value: str, held: str, copy: str, target: str, micro_batch: int) -> tuple[Operand, Operand]:
+    def sent(self, value: str, held: str, copy: str, target: str, microbatch: int) -> tuple[Operand, Operand]:
         """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`."""
         of_graph = self.graph.values[value]
-        source = self._operand(of_graph.operand(), micro_batch)
+        source = self._operand(of_graph.operand(), microbatch)
         if held != value:
-            source = self.tensors.values[self.copy_name(held, of_graph.kind, micro_batch)].operand()
-        name = self.copy_name(copy, of_graph.kind, micro_batch)
+            source = self.tensors.values[self.copy_name(held, of_graph.kind, microbatch)].operand()
+        name = self.copy_name(copy, of_graph.kind, microbatch)
         if name not in self.tensors.values:
-            self._copied(of_graph, name, micro_batch, target)
+            self._copied(of_graph, name, microbatch, target)
         return source, self.tensors.values[name].operand()
 
     def storage(self, value: str) -> str:
@@ -314,7 +314,7 @@ class PlanBuilder:
         """Return the finished plan. `others`: the builders of the model's other copies."""
         notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
         if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
-            notes["batch_norm"] = "statistics per micro-batch" if not others else "statistics per device and micro-batch"
+            notes["batch_norm"] = "statistics per microbatch" if not others else "statistics per device and microbatch"
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
         for builder in (self, *others):
@@ -337,17 +337,17 @@ class PlanBuilder:
             if self.graph.values[name].kind in (PARAMETER, BUFFER):
                 self._carried(name, self.graph.values[name].kind)
 
-    def _task(self, index: int, micro_batch: int, stream: int, instead: Mapping[str, str], lag: int, action: str) -> Task:
+    def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]
 
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-            return tuple(self._operand(operand, micro_batch, index, instead) for operand in operands)
+            return tuple(self._operand(operand, microbatch, index, instead) for operand in operands)
 
-        name = self._name(op.name, micro_batch, task=True)
+        name = self._name(op.name, microbatch, task=True)
         self.served[name] = (index, op.gradient)
         return Task(
             name=name,
-            body=self._numbered(op.body, micro_batch),
+            body=self._numbered(op.body, microbatch),
             device=self.place.devices[index],
             stream=stream,
             reads=place(op.reads),
@@ -355,18 +355,18 @@ class PlanBuilder:
             mutates=place(op.mutates),
             phase=op.phase,
             layer=op.layer,
-            micro_batch=micro_batch,
+            microbatch=microbatch,
             lag=lag,
             action=action,
         )
 
-    def _numbered(self, body: OpCall, micro_batch: int) -> OpCall:
-        """The op as a micro-batch runs it: the draws of one micro-batch come after those of the one before."""
-        return replace(body, draw=body.draw + micro_batch * self.graph.draws) if micro_batch and body.random else body
+    def _numbered(self, body: OpCall, microbatch: int) -> OpCall:
+        """The op as a microbatch runs it: the draws of one microbatch come after those of the one before."""
+        return replace(body, draw=body.draw + microbatch * self.graph.draws) if microbatch and body.random else body
 
-    def _accumulate(self, parameter: str, op: int, micro_batch: int, stream: int, lag: int, action: str) -> Task:
-        addend = self._operand(self.graph.gradients[parameter], micro_batch)
-        name = f"{parameter}/accumulate@{micro_batch}"
+    def _accumulate(self, parameter: str, op: int, microbatch: int, stream: int, lag: int, action: str) -> Task:
+        addend = self._operand(self.graph.gradients[parameter], microbatch)
+        name = f"{parameter}/accumulate@{microbatch}"
         self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
         return Task(
             name=name,
@@ -377,7 +377,7 @@ class PlanBuilder:
             mutates=(self.gradient(parameter),),
             phase=BACKWARD,
             layer=self.graph.layers[parameter],
-            micro_batch=micro_batch,
+            microbatch=microbatch,
             lag=lag,
             action=action,
         )
@@ -386,49 +386,49 @@ class PlanBuilder:
         """Return the name of this device's copy of a carried value, storage or task."""
         return name + self._suffix
 
-    def _name(self, name: str, micro_batch: int, task: bool = False) -> str:
+    def _name(self, name: str, microbatch: int, task: bool = False) -> str:
         if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
             return self._own(name)
-        return name if micro_batch == 0 else f"{name}@{micro_batch}"
+        return name if microbatch == 0 else f"{name}@{microbatch}"
 
-    def _operand(self, operand: Operand, micro_batch: int, op: int = -1, instead: Mapping[str, str] | None = None) -> Operand:
-        """The operand of the graph as op `op` has it in a micro-batch (-1: as it is in the end)."""
+    def _operand(self, operand: Operand, microbatch: int, op: int = -1, instead: Mapping[str, str] | None = None) -> Operand:
+        """The operand of the graph as op `op` has it in a microbatch (-1: as it is in the end)."""
         value = self.graph.values[operand.value]
         if instead and operand.value in instead:
             return _named(operand, instead[operand.value])
         copy = self.place.copies.get((op, operand.value))
-        name = self._name(operand.value, micro_batch) if copy is None else self.copy_name(copy, value.kind, micro_batch)
+        name = self._name(operand.value, microbatch) if copy is None else self.copy_name(copy, value.kind, microbatch)
         if name not in self.tensors.values:
             if copy is not None:
-                self._copied(value, name, micro_batch, self.place.devices[op])
+                self._copied(value, name, microbatch, self.place.devices[op])
             elif value.kind in (PARAMETER, BUFFER):
                 self._carried(operand.value, value.kind)
             else:
-                storage = self._name(value.storage, micro_batch) if value.storage in self.graph.values else name
-                source = self._slice(value, micro_batch) if value.kind == INPUT else None
+                storage = self._name(value.storage, microbatch) if value.storage in self.graph.values else name
+                source = self._slice(value, microbatch) if value.kind == INPUT else None
                 device = self.place.home(operand.value)
                 placed = Value(name, value.shape, value.strides, value.dtype, device, value.kind, storage, source)
                 self.tensors.add(placed, self.graph.storage_bytes[value.storage])
         return operand if name == operand.value else _named(operand, name)
 
     @staticmethod
-    def copy_name(copy: str, kind: str, micro_batch: int) -> str:
-        """The name of a micro-batch's copy of a value of this kind on another device. A buffer's serves all micro-batches."""
-        return copy if micro_batch == 0 or kind == BUFFER else f"{copy}@{micro_batch}"
+    def copy_name(copy: str, kind: str, microbatch: int) -> str:
+        """The name of a microbatch's copy of a value of this kind on another device. A buffer's serves all microbatches."""
+        return copy if microbatch == 0 or kind == BUFFER else f"{copy}@{microbatch}"
 
-    def _copied(self, value: Value, name: str, micro_batch: int, device: str) -> None:
+    def _copied(self, value: Value, name: str, microbatch: int, device: str) -> None:
         """Add a value that another device has too: inputs are fed to both, and buffers that nothing changes are carried by both."""
         source, kind = None, ACTIVATION
         if value.kind in (INPUT, BUFFER):
-            source, kind = self._slice(value, micro_batch) if value.kind == INPUT else value.operand(), value.kind
+            source, kind = self._slice(value, microbatch) if value.kind == INPUT else value.operand(), value.kind
         self.tensors.add(replace(value, name=name, device=device, storage=name, source=source, kind=kind))
 
-    def _slice(self, value: Value, micro_batch: int) -> Operand:
-        """Return the micro-batch's slice of the job's input tensor."""
+    def _slice(self, value: Value, microbatch: int) -> Operand:
+        """Return the microbatch's slice of the job's input tensor."""
         size = self.job.batch // self.parts
         if self.parts == 1 or not value.shape or value.shape[0] != size:
             return value.operand()
-        view = ViewStep("aten.slice.Tensor", json.dumps([0, micro_batch * size, (micro_batch + 1) * size]))
+        view = ViewStep("aten.slice.Tensor", json.dumps([0, microbatch * size, (microbatch + 1) * size]))
         return replace(value.operand(), views=(view,))
 
     def _carried(self, tensor: str, kind: str) -> Value:

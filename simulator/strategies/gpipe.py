@@ -1,4 +1,4 @@
-"""GPipe: all micro-batches go forward through the stages, then all go backward ("GPipe", Huang et al., 2019)."""
+"""GPipe: all microbatches go forward through the stages, then all go backward ("GPipe", Huang et al., 2019)."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
 
 NAME = "gpipe"
 FAMILY = "pipelines"
-ABOUT = "pipeline of stages: all forwards of the micro-batches, then all backwards, then the update"
+ABOUT = "pipeline of stages: all forwards of the microbatches, then all backwards, then the update"
 USES_COSTS = True
 LEAST_DEVICES = 2
 
@@ -22,8 +22,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, forwards that are repeated, and backward-fusion."""
-    return combined(micro_batch_texts(job, machine), ("rematerialize=on",), FUSED)
+    """Numbers of microbatches, forwards that are repeated, and backward-fusion."""
+    return combined(microbatch_texts(job, machine), ("rematerialize=on",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

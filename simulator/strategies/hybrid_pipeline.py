@@ -15,7 +15,7 @@ from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Storage, Task, 
 from simulator.strategies import stale_pipeline
 from simulator.strategies.options import option_values
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.planning import cut, micro_batches_in, named, scheduled
+from simulator.strategies.pipeline.planning import cut, microbatches_in, named, scheduled
 from traces.errors import SchedcastError
 
 # Joins plans of one job, of which a run follows one after the other, into a plan of several segments.
@@ -97,7 +97,7 @@ class Options(stale_pipeline.Options):
     iterations: int = 100
     """Iterations of the whole run; `schedcast run` takes them from --steps."""
     then: Literal["model-parallel", "gpipe", "1f1b"] = "model-parallel"
-    """What the other iterations follow; `microbatches` is the number of its micro-batches."""
+    """What the other iterations follow; `microbatches` is the number of its microbatches."""
 
     def __post_init__(self):
         """Raise SchedcastError if one of the two parts would have no iteration."""
@@ -110,7 +110,7 @@ class Options(stale_pipeline.Options):
         if not 2 <= self.iterations <= _MOST_ITERATIONS:
             raise SchedcastError(f"{NAME} has two parts, iterations is {self.iterations}; expected 2 to {_MOST_ITERATIONS:,}")
         if self.then == "model-parallel" and self.microbatches > 1:
-            raise SchedcastError(f"model-parallel has one micro-batch, microbatches is {self.microbatches}; use then=gpipe for several")
+            raise SchedcastError(f"model-parallel has one microbatch, microbatches is {self.microbatches}; use then=gpipe for several")
 
     @property
     def before_switch(self) -> int:
@@ -124,7 +124,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     stale = stale_pipeline.stale(NAME, job, machine, costs, replace(options, microbatches=0), forward, backward)
     then = _then(job, machine, costs, replace(options, placement=stale.semantics["placement"]), forward, backward)
     switch = options.before_switch
-    semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "micro_batches": then.semantics["micro_batches"]}
+    semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "microbatches": then.semantics["microbatches"]}
     return in_turn(NAME, [(stale, switch), (then, options.iterations - switch)], option_values(options), semantics)
 
 
@@ -133,7 +133,7 @@ def _then(
 ) -> Plan:
     """The synchronous part. Parameters stay where they are, so its placement, in `options`, must be that of the first part."""
     stages = len(forward)
-    micro_batches = 1 if options.then == "model-parallel" else micro_batches_in(job, options, stages)
+    microbatches = 1 if options.then == "model-parallel" else microbatches_in(job, options, stages)
     with named(NAME):
-        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
-    return scheduled(NAME, job, machine, options, _ORDERS[options.then](stages, micro_batches), forward, cut_graph, backward)
+        cut_graph = cut(job, machine, costs, options, stages, microbatches)
+    return scheduled(NAME, job, machine, options, _ORDERS[options.then](stages, microbatches), forward, cut_graph, backward)

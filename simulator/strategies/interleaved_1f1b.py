@@ -11,29 +11,29 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule
 from traces.errors import SchedcastError
 
 
-def order(ranks: int, micro_batches: int, per_rank: int = 2) -> Schedule:
+def order(ranks: int, microbatches: int, per_rank: int = 2) -> Schedule:
     """Interleaved 1F1B with `per_rank` stages on each rank.
 
-    Micro-batches pass in rounds of at least `ranks` (of all, if there are fewer): each stage of a rank runs a round before the next stage
-    does. Where torch's ScheduleInterleaved1F1B accepts the number of micro-batches the order is the same; it refuses those that it
-    cannot cut into equal rounds, and here the first rounds are one micro-batch longer.
+    Microbatches pass in rounds of at least `ranks` (of all, if there are fewer): each stage of a rank runs a round before the next stage
+    does. Where torch's ScheduleInterleaved1F1B accepts the number of microbatches the order is the same; it refuses those that it
+    cannot cut into equal rounds, and here the first rounds are one microbatch longer.
     """
-    return Schedule(tuple(_rank(rank, ranks, _rounds(ranks, micro_batches), per_rank) for rank in range(ranks)))
+    return Schedule(tuple(_rank(rank, ranks, _rounds(ranks, microbatches), per_rank) for rank in range(ranks)))
 
 
 def _stages(rank: int, ranks: int, per_rank: int) -> range:
     return range(rank, ranks * per_rank, ranks)
 
 
-def _rounds(ranks: int, micro_batches: int) -> list[range]:
-    """The micro-batches of each round."""
-    count = max(1, micro_batches // ranks)
-    length, longer = divmod(micro_batches, count)
+def _rounds(ranks: int, microbatches: int) -> list[range]:
+    """The microbatches of each round."""
+    count = max(1, microbatches // ranks)
+    length, longer = divmod(microbatches, count)
     ends = [(n + 1) * length + min(n + 1, longer) for n in range(count)]
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -72,8 +72,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, and of stages on each device, and backward-fusion."""
-    return combined(micro_batch_texts(job, machine), ("per_device=4",), FUSED)
+    """Numbers of microbatches, and of stages on each device, and backward-fusion."""
+    return combined(microbatch_texts(job, machine), ("per_device=4",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

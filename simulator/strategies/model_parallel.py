@@ -1,4 +1,4 @@
-"""Naive model parallelism: a pipeline of one micro-batch, in which one device works at a time."""
+"""Naive model parallelism: a pipeline of one microbatch, in which one device works at a time."""
 
 from dataclasses import dataclass
 
@@ -23,11 +23,11 @@ class Options(DrainingOptions):
     """How the model is cut."""
 
     microbatches: int = 1
-    """Micro-batches of a step; gpipe has several."""
+    """Microbatches of a step; gpipe has several."""
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One stage per device. With --accumulate, the micro-batches follow each other as gpipe's do."""
+    """One stage per device. With --accumulate, the microbatches follow each other as gpipe's do."""
     if options.microbatches != 1:
-        raise SchedcastError(f"{NAME} has one micro-batch, microbatches is {options.microbatches}; use gpipe for several")
-    return synchronous(NAME, job, machine, costs, options, orders.gpipe_order, micro_batches=job.accumulate)
+        raise SchedcastError(f"{NAME} has one microbatch, microbatches is {options.microbatches}; use gpipe for several")
+    return synchronous(NAME, job, machine, costs, options, orders.gpipe_order, microbatches=job.accumulate)

@@ -7,7 +7,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, micro_batch_texts, synchronous
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
 
 NAME = "1f1b"
 FAMILY = "pipelines"
@@ -22,10 +22,10 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, forwards that are repeated, and backward-fusion."""
-    return combined(micro_batch_texts(job, machine), ("rematerialize=on",), FUSED)
+    """Numbers of microbatches, forwards that are repeated, and backward-fusion."""
+    return combined(microbatch_texts(job, machine), ("rematerialize=on",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One stage per device. Stage s of S keeps the activations of at most S - s micro-batches; the bubble is that of GPipe."""
+    """One stage per device. Stage s of S keeps the activations of at most S - s microbatches; the bubble is that of GPipe."""
     return synchronous(NAME, job, machine, costs, options, orders.one_f_one_b_order)

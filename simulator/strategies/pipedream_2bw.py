@@ -1,4 +1,4 @@
-"""PipeDream-2BW: 1F1B without a flush over the micro-batches of every step, with two versions of the weights.
+"""PipeDream-2BW: 1F1B without a flush over the microbatches of every step, with two versions of the weights.
 
 "Memory-Efficient Pipeline-Parallel DNN Training" (Narayanan et al., ICML 2021). Every step computes with weights that lack one update.
 """
@@ -15,8 +15,8 @@ from simulator.strategies.pipeline.planning import (
     StageOptions,
     cut,
     devices_of,
-    micro_batch_texts,
-    micro_batches_in,
+    microbatch_texts,
+    microbatches_in,
     named,
     refuse_clipping,
     stage_notes,
@@ -29,7 +29,7 @@ from traces.process import gc_paused
 
 NAME = "pipedream-2bw"
 FAMILY = "pipelines"
-ABOUT = "pipeline of micro-batches without a flush: weights that lack one update, in two versions"
+ABOUT = "pipeline of microbatches without a flush: weights that lack one update, in two versions"
 USES_COSTS = True
 LEAST_DEVICES = 2
 
@@ -40,18 +40,18 @@ class Options(StageOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches."""
-    return micro_batch_texts(job, machine)
+    """Numbers of microbatches."""
+    return microbatch_texts(job, machine)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
-    """One stage per device. Raises SchedcastError for fewer micro-batches than stages."""
+    """One stage per device. Raises SchedcastError for fewer microbatches than stages."""
     refuse_clipping(job, NAME)
     devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
-    stages, count = len(devices), micro_batches_in(job, options, len(devices))
+    stages, count = len(devices), microbatches_in(job, options, len(devices))
     if count < stages:
         raise SchedcastError(
-            f"{NAME} needs at least as many micro-batches as stages: {count} for {stages}; choose a larger --batch", Code.BATCH
+            f"{NAME} needs at least as many microbatches as stages: {count} for {stages}; choose a larger --batch", Code.BATCH
         )
     with gc_paused():
         with named(NAME):
@@ -65,7 +65,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 def _period(pipeline: Pipeline, count: int) -> list[Task]:
     """One step's forwards, each followed by the backward that is due.
 
-    Stage s of S is S - 1 - s micro-batches behind with its backwards, so the last of them belong to the step before. When these are done,
+    Stage s of S is S - 1 - s microbatches behind with its backwards, so the last of them belong to the step before. When these are done,
     the stage keeps a copy of its weights for the rest of this step, and updates them with the gradients of the step before.
     """
     stages = pipeline.stages
@@ -84,8 +84,8 @@ def _period(pipeline: Pipeline, count: int) -> list[Task]:
             tasks += pipeline.work(Action(stage, FORWARD, position), instead=kept.get(stage))
         for stage in reversed(range(stages)):
             earlier = position < behind[stage]
-            micro_batch = position - behind[stage] + (count if earlier else 0)
-            tasks += pipeline.work(Action(stage, BACKWARD, micro_batch), int(earlier), copies_of[stage])
+            microbatch = position - behind[stage] + (count if earlier else 0)
+            tasks += pipeline.work(Action(stage, BACKWARD, microbatch), int(earlier), copies_of[stage])
             if position == behind[stage] - 1:
                 tasks += renew(stage)
     return tasks

@@ -3,6 +3,7 @@
 A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Options` with a docstring per field, and a function `plan` of type
 `PlanFunction`. A module of this folder without `NAME` is not a strategy. Optional constants:
 
+- `ALIASES`: other names by which it is found.
 - `FAMILY`: the strategies of one family are variants of one idea, whose predictions err in the same way (default: a family of its own).
 - `USES_COSTS = True`: the plan depends on the costs, or on rates and times of the machine. Its keys are measured before it is made final.
 - `METHODS`: option texts that switch on the strategy's methods one after another; reports compare them.
@@ -32,7 +33,7 @@ from simulator.plan.plan import Plan
 from simulator.strategies.options import option_names, option_values
 from traces.errors import Code, SchedcastError, UnknownNameError
 
-#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many micro-batches on.
+#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
 MOST_TASKS, FEW_PARTS = 100_000, 256
 
 
@@ -59,6 +60,7 @@ class Strategy:
     methods: tuple[str, ...] = ()
     least_devices: int = 1
     executed: bool = True
+    aliases: tuple[str, ...] = ()
     candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
 
     def texts(self, job: Job, machine: Machine) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
         if (tasks := sum(len(segment.tasks) for segment in made.segments)) > MOST_TASKS:
             raise SchedcastError(
                 f"{name}: {tasks:,} tasks in a step on {len(made.devices)} devices, more than the {MOST_TASKS:,} that can be simulated in a"
-                " minute; choose fewer devices or micro-batches"
+                " minute; choose fewer devices or microbatches"
             )
         if made != before:
             job.plans[key] = before = made
@@ -139,14 +141,14 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
 
 
 def _check_size(name: str, job: Job, options: Any) -> None:
-    """Raise SchedcastError if there are too many micro-batches to plan and simulate a step in a minute."""
+    """Raise SchedcastError if there are too many microbatches to plan and simulate a step in a minute."""
     parts = max([job.accumulate, *(count for count in [getattr(options, "microbatches", None)] if isinstance(count, int))])
     if parts > max(FEW_PARTS, job.batch):
         raise SchedcastError(
-            f"{name}: --batch {job.batch} does not divide into {parts:,} micro-batches; choose at most {job.batch}", Code.BATCH
+            f"{name}: --batch {job.batch} does not divide into {parts:,} microbatches; choose at most {job.batch}", Code.BATCH
         )
     if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
-        raise SchedcastError(f"{name}: {parts:,} micro-batches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
+        raise SchedcastError(f"{name}: {parts:,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 
 
 @cache
@@ -155,13 +157,18 @@ def _discover() -> dict[str, Strategy]:
     for module in modules(__package__):
         if not hasattr(module, "NAME"):
             continue
-        defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True}
+        defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True, "ALIASES": ()}
         optional = [getattr(module, name, default) for name, default in defaults.items()]
         plan = _on_machine(module.NAME, module.plan, uses_costs=optional[0])
         candidates = getattr(module, "candidates", getattr(module, "CANDIDATES", None))
         own_family = getattr(module, "FAMILY", module.NAME)
         strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, plan, own_family, *optional, candidates)
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
+
+
+def _named(name: str) -> Strategy | None:
+    known = _discover()
+    return known.get(name) or next((strategy for strategy in known.values() if name in strategy.aliases), None)
 
 
 def names(devices: int | None = None) -> list[str]:
@@ -190,16 +197,15 @@ def require_executed(strategy: Strategy) -> None:
 def family(text: str) -> str:
     """The family of a strategy by its name, with or without options. A name that is not known here is a family of its own."""
     name = text.partition(":")[0]
-    strategy = _discover().get(name)
+    strategy = _named(name)
     return strategy.family if strategy else name
 
 
 def get(name: str) -> Strategy:
     """The strategy called `name`. Raises UnknownNameError if there is none."""
-    try:
-        return _discover()[name]
-    except KeyError:
-        raise UnknownNameError("strategy", name, list(_discover()), "schedcast strategies lists them") from None
+    if strategy := _named(name):
+        return strategy
+    raise UnknownNameError("strategy", name, list(_discover()), "schedcast strategies lists them")
 
 
 #: The option by which every strategy follows a file: the order of its plan's tasks, or a pipeline's actions.

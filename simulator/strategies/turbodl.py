@@ -200,7 +200,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     draft = build.plan(NAME, tasks, options)
     seconds = [0.0] * len(build.graph.ops)
     for task, cost in zip(tasks, (costs or CostModel(machine)).resolve(draft), strict=True):
-        if task.micro_batch == 0 and task.name in build.served:
+        if task.microbatch == 0 and task.name in build.served:
             seconds[build.served[task.name][0]] = cost.cold_s
     layers = LayerGraph(build.graph, seconds)
     lanes = _Lanes(options, layers, machine.devices[0].priority_levels, [group_of.get(op.name, 0) for op in build.graph.ops])
@@ -257,10 +257,10 @@ class _Lanes:
 def _urgency(task: Task, build: PlanBuilder, layers: LayerGraph) -> tuple[int, bool, int, int]:
     """Rank in the issue order: block by block, and within a block path by path."""
     if task.name not in build.served:
-        return (task.micro_batch, True, len(layers.blocks), 0)
+        return (task.microbatch, True, len(layers.blocks), 0)
     op, role = build.served[task.name]
     layer = layers.layer_of(op)
-    return (task.micro_batch, bool(role), -layer.block if role else layer.block, layer.path)
+    return (task.microbatch, bool(role), -layer.block if role else layer.block, layer.path)
 
 
 def _with_path_order(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, lanes: _Lanes) -> list[Task]:
@@ -268,13 +268,13 @@ def _with_path_order(tasks: list[Task], build: PlanBuilder, layers: LayerGraph, 
 
     This is the paper's second method for devices with few priority levels.
     """
-    first_dx: dict[tuple[int, int, int], str] = {}  # (micro-batch, block, path) -> task
+    first_dx: dict[tuple[int, int, int], str] = {}  # (microbatch, block, path) -> task
     result = []
     for task in tasks:
         op, role = build.served.get(task.name, (0, ""))
         if role == DX:
             layer = layers.layer_of(op)
-            path = (task.micro_batch, layer.block, layer.path)
+            path = (task.microbatch, layer.block, layer.path)
             urgent = first_dx.get((*path[:2], layer.path - 1))
             if path not in first_dx and urgent is not None and lanes.level(layer.path) == lanes.level(layer.path - 1):
                 task = replace(task, after=(*task.after, urgent))
@@ -317,7 +317,7 @@ def _with_barriers(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _layer_key(task: Task) -> tuple[str, str, int]:
-    return (task.phase, task.layer, task.micro_batch)
+    return (task.phase, task.layer, task.microbatch)
 
 
 def _on_other_streams(tasks: dict[int, str], stream: int) -> Iterable[str]:

@@ -17,8 +17,8 @@ from simulator.strategies.pipeline.planning import (
     combined,
     cut,
     devices_of,
-    micro_batch_texts,
-    micro_batches_in,
+    microbatch_texts,
+    microbatches_in,
     named,
     op_seconds,
     refuse_clipping,
@@ -47,8 +47,8 @@ class Options(ScheduledOptions):
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of micro-batches, the memory, the shape, and backward-fusion."""
-    return combined(micro_batch_texts(job, machine), ("memory=free",), ("shape=v",), FUSED)
+    """Numbers of microbatches, the memory, the shape, and backward-fusion."""
+    return combined(microbatch_texts(job, machine), ("memory=free",), ("shape=v",), FUSED)
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -62,14 +62,14 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         raise SchedcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
     devices = devices_of(machine, stages // per_device, NAME)
     stages = len(devices) * per_device
-    micro_batches = micro_batches_in(job, options, len(devices))
+    microbatches = microbatches_in(job, options, len(devices))
     with named(NAME):
-        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
+        cut_graph = cut(job, machine, costs, options, stages, microbatches)
     seconds = op_seconds(job, machine, costs, cut_graph.graph)
 
     def seconds_of(action: Action) -> float:
         return sum(seconds[index] for index in cut_graph.chunks[action.stage, action.kind])
 
     most = stages if options.memory == "1f1b" else None
-    schedule = zero_bubble.order(stages, micro_batches, seconds_of, most, options.shape)
+    schedule = zero_bubble.order(stages, microbatches, seconds_of, most, options.shape)
     return scheduled(NAME, job, machine, options, schedule, devices, cut_graph)

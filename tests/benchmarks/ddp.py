@@ -1,7 +1,7 @@
 """Data-parallel ResNet-50 on T4s over Ethernet, predicted against AdaptDL's measured steps. Needs the shared data.
 
 A case is (nodes, replicas, images per replica) on AWS g4dn.12xlarge (4 T4, 50 Gb/s) with PyTorch's DistributedDataParallel over NCCL.
-`step` is the measured time, `sync` the part of it that waits for gradients. `image-parallel` predicts it with 25 MB buckets and rings,
+`step` is the measured time, `sync` the part of it that waits for gradients. `data-parallel` predicts it with 25 MB buckets and rings,
 without the copies of inputs:
 (a) from data sheets alone: costs of the table in float32, links of the preset `16xg4dn-12xlarge`;
 (b) with three numbers fitted on the smallest (nodes, replicas), which are not scored: a line of compute seconds by images (to step - sync),
@@ -28,7 +28,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
-from simulator.strategies.image_parallel import Options, plan
+from simulator.strategies.data_parallel import Options, plan
 from tests.support.shared_data import shared_folder
 
 FILE, PRESET, PER_NODE = "t4_ddp_imagenet_step_and_sync.csv.gz", "16xg4dn-12xlarge", 4

@@ -14,7 +14,7 @@ from tests.benchmarks.accuracy import print_header, print_row, validated
 
 MODELS = {"resnet18": (16, 64), "vgg16": (16, 32), "transformer_base": (8, 16)}
 LINKS = ("copy:0.5", "copy:2", "alias")
-STRATEGIES = ("image-parallel", "image-parallel:overlap=off")
+STRATEGIES = ("data-parallel", "data-parallel:overlap=off")
 MEDIAN, WORST, PEAK = 0.08, 0.15, 0.10
 
 

@@ -14,7 +14,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import data, preset
 from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
-from simulator.strategies.image_parallel import Options, plan
+from simulator.strategies.data_parallel import Options, plan
 from traces.process import gc_paused
 
 PER_GPU, IMAGE_SIZE = 32, 224

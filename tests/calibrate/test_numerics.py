@@ -76,7 +76,7 @@ def test_numbers_that_rounding_alone_changes_as_much_are_equal(tmp_path, two_cor
     assert References(job, job.build(), 1, None).judged(faster, far, backend) == far, "its first step differs already"
 
 
-def test_noise_is_drawn_anew_for_every_micro_batch(two_cores, backend):
+def test_noise_is_drawn_anew_for_every_microbatch(two_cores, backend):
     job = job_of("draws_noise", accumulate=2)
     built = job.build()
     numerics = compare(job, built, planned("forward-fusion", job, two_cores), backend, Expected.of(job, built))

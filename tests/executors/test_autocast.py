@@ -49,13 +49,13 @@ def test_five_steps_agree_within_the_tolerance(model, spec):
     assert max(result.max_grad_error, result.max_param_error) <= TOLERANCE["amp"]
 
 
-@pytest.mark.parametrize("spec", ["baseline", "forward-fusion", "backward-fusion", "turbodl", "image-parallel"])
+@pytest.mark.parametrize("spec", ["baseline", "forward-fusion", "backward-fusion", "turbodl", "data-parallel"])
 def test_a_cnn_computes_the_same_bits(spec):
     result = numerics(CNN, spec)
     assert (result.max_grad_error, result.max_param_error) == (0.0, 0.0)
 
 
-SCALED = ["baseline", "forward-fusion", "turbodl", "image-parallel"]
+SCALED = ["baseline", "forward-fusion", "turbodl", "data-parallel"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_steps_whose_gradients_overflow_are_skipped(optimizer, form):
     assert (result.max_grad_error, result.max_param_error) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("spec", ["backward-fusion", "turbodl:fuse=backward", "1f1b", "owt", "image-parallel:update=backward-fusion"])
+@pytest.mark.parametrize("spec", ["backward-fusion", "turbodl:fuse=backward", "1f1b", "owt", "data-parallel:update=backward-fusion"])
 def test_updates_before_all_gradients_are_known_are_refused_in_one_line(spec):
     job = Job("lenet5", 4, precision="amp-fp16")
     strategy, options = strategies.parse(spec)

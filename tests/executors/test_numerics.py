@@ -26,7 +26,7 @@ def job_of(path: Path, **fields) -> Job:
 
 @cache
 def references(path: Path):
-    """A job, its model, and the references: plain PyTorch with as many micro-batches, or with weights as stale as the plan's."""
+    """A job, its model, and the references: plain PyTorch with as many microbatches, or with weights as stale as the plan's."""
     job = job_of(path)
     built = job.build()
     return job, built, References(job, built, STEPS, None)
@@ -111,7 +111,7 @@ def test_clipping_and_accumulation(path, two_cores, backend):
     assert compared >= {"baseline", "forward-fusion"}
 
 
-def test_backward_fusion_updates_on_the_last_micro_batch(two_cores, backend):
+def test_backward_fusion_updates_on_the_last_microbatch(two_cores, backend):
     job = job_of(MODELS[0], accumulate=2)
     built = job.build()
     plan = planned("backward-fusion", job, two_cores)

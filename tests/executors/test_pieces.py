@@ -70,7 +70,7 @@ def test_devices_with_half_of_the_images(model, machine, two_devices):
     """
     job = job_of(model, optimizer="adam")
     plan = shard_plan(job, machine, by_images(job, *CPUS))
-    assert (len(plan.losses), plan.micro_batches) == (2, 1)
+    assert (len(plan.losses), plan.microbatches) == (2, 1)
     assert error_of(job, plan, two_devices) <= LIMIT
 
 

@@ -62,7 +62,7 @@ def test_the_same_dropout_seed_gives_the_same_run(path):
     assert all(torch.equal(first.parameters()[name], p) for name, p in second.parameters().items())
 
 
-def test_masks_change_from_step_to_step_and_between_micro_batches():
+def test_masks_change_from_step_to_step_and_between_microbatches():
     module = nn.Sequential(nn.Dropout(0.5))
     outputs = []
     module.register_forward_hook(lambda _, __, output: outputs.append(output.detach()))

@@ -21,7 +21,7 @@ from traces.documents.profile import Contention, CoRun, Dispatch, KeyCost, Profi
 from traces.documents.profile_files import default_path
 from ui.commands import listing, predicting
 
-STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"])
+STRATEGIES = st.sampled_from(["baseline", "backward-fusion", "forward-fusion", "turbodl", "data-parallel"])
 PLACEMENTS = st.sampled_from(
     [Placement(), Placement(), Placement(devices=2), Placement(devices=2, link="copy:0.5"), Placement(memory_limit_gb=1e-4)]
 )
@@ -36,7 +36,7 @@ def job():
 def sample(job):
     """The profile of this machine: half of the keys of a plan, and all other figures that calibration measures."""
     machine = this_cpu(devices=2)
-    plan = plan_strategy("image-parallel", {}, job, machine, CostModel(machine))
+    plan = plan_strategy("data-parallel", {}, job, machine, CostModel(machine))
     stats = Stats(2e-5, 2.1e-5, 1.9e-5, 2.2e-5, 12)
     keys = list(plan.keys(machine))
     profile = Profile(

@@ -42,7 +42,7 @@ class Payload:
             "phase": self.header["phases"][self.arrays["phase"][bar]]["name"], "labels": self.header["labels"][self.arrays["label"][bar]],
             "group": self.header["groups"][self.arrays["group"][bar]]["name"], "cause": self.header["causes"][cause - 1] if cause else None,
             "start_ms": float(self.arrays["start"][bar] * tick_ms), "end_ms": float(self.arrays["end"][bar] * tick_ms),
-            "micro_batch": int(self.arrays["micro_batch"][bar]), "iteration": int(self.arrays["iteration"][bar]),
+            "microbatch": int(self.arrays["microbatch"][bar]), "iteration": int(self.arrays["iteration"][bar]),
             "shade": int(self.arrays["shade"][bar]), "clipped": self.header["clipped"].get(str(bar)),
         }  # fmt: skip
 

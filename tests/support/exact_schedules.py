@@ -6,32 +6,32 @@ from itertools import count, product
 State = tuple[tuple[int, int, int], ...]
 
 
-def shortest(stages: int, micro_batches: int, most_alive: int | None = None) -> int:
+def shortest(stages: int, microbatches: int, most_alive: int | None = None) -> int:
     """The least makespan of any schedule in which a rank never holds more than `most_alive` forwards whose W has not run."""
     start: State = ((0, 0, 0),) * stages
-    return next(units for units in count(_least(start, micro_batches)) if _fits(start, micro_batches, units, most_alive, set()))
+    return next(units for units in count(_least(start, microbatches)) if _fits(start, microbatches, units, most_alive, set()))
 
 
-def _fits(state: State, micro_batches: int, units: int, most_alive: int | None, failed: set[tuple[State, int]]) -> bool:
+def _fits(state: State, microbatches: int, units: int, most_alive: int | None, failed: set[tuple[State, int]]) -> bool:
     """Whether the rest of the schedule fits into `units`. `failed` has the states of which it is known that theirs does not."""
-    if _least(state, micro_batches) > units:
+    if _least(state, microbatches) > units:
         return False
     if units == 0:
         return True
     if (state, units) in failed:
         return False
-    for choice in product(*(_choices(state, stage, micro_batches, most_alive) for stage in range(len(state)))):
+    for choice in product(*(_choices(state, stage, microbatches, most_alive) for stage in range(len(state)))):
         after = tuple(tuple(n + (place == kind) for place, n in enumerate(done)) for done, kind in zip(state, choice, strict=True))
-        if _fits(after, micro_batches, units - 1, most_alive, failed):
+        if _fits(after, microbatches, units - 1, most_alive, failed):
             return True
     failed.add((state, units))
     return False
 
 
-def _choices(state: State, stage: int, micro_batches: int, most_alive: int | None) -> list[int | None]:
+def _choices(state: State, stage: int, microbatches: int, most_alive: int | None) -> list[int | None]:
     """What a rank may do next: 0 for F, 1 for I, 2 for W, None to wait. Choices that never beat the others are left out."""
     forwards, inputs, weights = state[stage]
-    has_forward = forwards < (state[stage - 1][0] if stage else micro_batches)
+    has_forward = forwards < (state[stage - 1][0] if stage else microbatches)
     has_forward &= most_alive is None or forwards - weights < most_alive
     has_input = inputs < (state[stage + 1][1] if stage + 1 < len(state) else forwards)
     choices: list[int | None] = [kind for kind, possible in ((1, has_input), (0, has_forward)) if possible]
@@ -42,16 +42,16 @@ def _choices(state: State, stage: int, micro_batches: int, most_alive: int | Non
     return choices or [None]
 
 
-def _least(state: State, micro_batches: int) -> int:
+def _least(state: State, microbatches: int) -> int:
     """Units that the rest takes at least: on each rank, what is left, and what nothing can fill of the time until its next input."""
     least = 0
     for stage, (forwards, inputs, weights) in enumerate(state):
-        left = 3 * micro_batches - forwards - inputs - weights
+        left = 3 * microbatches - forwards - inputs - weights
         least = max(least, left)
-        if inputs < micro_batches:
+        if inputs < microbatches:
             before = sum(done[0] <= inputs for done in state) + sum(done[1] <= inputs for done in state[stage + 1 :])
-            least = max(least, before + left - min(before, micro_batches - forwards + inputs - weights))
-        if forwards < micro_batches:
+            least = max(least, before + left - min(before, microbatches - forwards + inputs - weights))
+        if forwards < microbatches:
             before = sum(done[0] <= forwards for done in state[:stage])
             least = max(least, before + left - min(before, 2 * forwards - inputs - weights))
     return least

@@ -38,7 +38,7 @@ def in_editor(request, strategy, order=None):
 
 def search(request, progress):
     if request.batch == 13:
-        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch")
+        raise SchedcastError("batch 13 is not divisible by 2 microbatches; choose another batch")
     names = request.strategies or ("baseline", "turbodl")
     for number, name in enumerate(names, 1):
         progress(number, len(names), name)
@@ -47,7 +47,7 @@ def search(request, progress):
 
 def predict_many(request):
     if request.batch == 13:
-        raise SchedcastError("batch 13 is not divisible by 2 micro-batches; choose another batch", Code.BATCH)
+        raise SchedcastError("batch 13 is not divisible by 2 microbatches; choose another batch", Code.BATCH)
     base = play("predicted", CASES["baseline"])
     answers = {}
     for text in request.strategies:

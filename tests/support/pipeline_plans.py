@@ -20,7 +20,7 @@ def devices(count: int) -> Machine:
 
 
 def costs(plan: Plan, machine: Machine) -> CostModel:
-    """Each op takes a whole number of microseconds, transfers and what makes micro-batches one take nothing."""
+    """Each op takes a whole number of microseconds, transfers and what makes microbatches one take nothing."""
     all_s = {key: 1e-6 * (1 + number % 7) for number, key in enumerate(plan.keys(machine))}
     known = {key: KeyCost(Stats.from_samples([s]), Stats.from_samples([s]), op_class="elementwise") for key, s in all_s.items()}
     return CostModel(machine, Profile(identity=Identity(kind="cpu"), costs=known))

@@ -22,7 +22,7 @@ def largest_error(path: str) -> float:
     rank = dist.get_rank()
     torch.manual_seed(0)
     layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()).double() for _ in range(schedule.stages)]
-    inputs, targets = (torch.randn(ROWS * schedule.micro_batches, WIDTH, dtype=torch.float64) for _ in range(2))
+    inputs, targets = (torch.randn(ROWS * schedule.microbatches, WIDTH, dtype=torch.float64) for _ in range(2))
 
     torch.nn.functional.mse_loss(torch.nn.Sequential(*layers)(inputs), targets).backward()
     expected = {stage: [parameter.grad for parameter in layer.parameters()] for stage, layer in enumerate(layers)}
@@ -31,7 +31,7 @@ def largest_error(path: str) -> float:
         layer.zero_grad()
 
     stages = [PipelineStage(layers[stage], stage, schedule.stages, torch.device("cpu"), input_args=(inputs[:ROWS],)) for stage in own]
-    runtime = _PipelineScheduleRuntime(stages, schedule.micro_batches, loss_fn=torch.nn.functional.mse_loss)
+    runtime = _PipelineScheduleRuntime(stages, schedule.microbatches, loss_fn=torch.nn.functional.mse_loss)
     runtime._load_csv(path)
     runtime.step(*([inputs] if 0 in own else []), target=targets if schedule.stages - 1 in own else None)
     return max(

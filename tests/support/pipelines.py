@@ -6,7 +6,7 @@ from simulator.strategies import interleaved_1f1b
 from simulator.strategies.pipeline import orders, zero_bubble
 from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
 
-#: Our schedules by their name: from numbers of ranks and micro-batches.
+#: Our schedules by their name: from numbers of ranks and microbatches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {
     "gpipe": orders.gpipe_order,
     "1f1b": orders.one_f_one_b_order,
@@ -30,4 +30,4 @@ def units(of: Schedule) -> int:
 
 def excess(of: Schedule) -> int:
     """Units of the makespan beyond the work of a rank: its bubbles."""
-    return units(of) - 3 * of.micro_batches * of.stages // len(of.ranks)
+    return units(of) - 3 * of.microbatches * of.stages // len(of.ranks)

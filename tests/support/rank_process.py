@@ -165,10 +165,10 @@ def _check(operation, operands, result, inputs, rank) -> None:
         assert torch.equal(result, expected)
 
 
-STYLES = [f"image-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
+STYLES = [f"data-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
 #: Updates a step late.
 LATE = [
-    "image-parallel:update=asynchronous",
+    "data-parallel:update=asynchronous",
     "owt:update=asynchronous,server=distributed",
     f"deepa:config={SUPPORT}/lenet5_mix.json,update=asynchronous",
 ]
@@ -182,7 +182,7 @@ PIPELINED = {
     f"{SUPPORT}/chain_models.py:residual": ["1f1b", "stale-pipeline:on=simulated"],
     f"{SUPPORT}/mlp.py:shared": ["gpipe", "stale-pipeline"],
 }
-MORE = ["image-parallel:bucket=0,priorities=on,update=backward-fusion", "image-parallel:server=host", "baseline", "forward-fusion"]
+MORE = ["data-parallel:bucket=0,priorities=on,update=backward-fusion", "data-parallel:server=host", "baseline", "forward-fusion"]
 
 
 def numerics(channel) -> dict[str, float]:

@@ -18,7 +18,7 @@ class Work:
     needs: tuple[tuple[str, int], ...]
     phase: str
     layer: str = ""
-    micro_batch: int = 0
+    microbatch: int = 0
 
 
 def play(kind, works, periods=4, spread=0.0, seed=1):
@@ -41,7 +41,7 @@ def play(kind, works, periods=4, spread=0.0, seed=1):
             end = start + work.seconds * max(0.3, rng.gauss(1 + spread, abs(spread) * 2))
             ends[work.name, period] = free[place] = end
             last[place] = (work.name, period)
-            spans.append(Span(work.name, *place, start, end, work.phase, work.layer, work.micro_batch, period, period))
+            spans.append(Span(work.name, *place, start, end, work.phase, work.layer, work.microbatch, period, period))
     makespans = [max(s.end_s for s in spans if s.period <= period) for period in range(periods)]
     window = (makespans[1], makespans[2])
     return _timeline(kind, spans, window, why)
@@ -107,16 +107,16 @@ def two_streams(layers=24, fused=True):
     return works
 
 
-def pipeline(stages=4, micro_batches=4):
+def pipeline(stages=4, microbatches=4):
     """1F1B over several GPUs, with transfers between neighbors."""
     works = []
     orders = []
     for stage in range(stages):
-        warm = min(stages - 1 - stage, micro_batches)
+        warm = min(stages - 1 - stage, microbatches)
         order = [("F", m) for m in range(warm)]
-        for m in range(micro_batches - warm):
+        for m in range(microbatches - warm):
             order += [("F", warm + m), ("B", m)]
-        order += [("B", m) for m in range(micro_batches - warm, micro_batches)]
+        order += [("B", m) for m in range(microbatches - warm, microbatches)]
         orders.append(order)
     done, cursor = set(), [0] * stages
     while any(cursor[s] < len(orders[s]) for s in range(stages)):
@@ -179,7 +179,7 @@ def _row(strategy, predicted, measured, base):
         measured_speedup=base[1].step_s / m,
         max_grad_error=0.0,
         max_param_error=2.4e-7,
-        semantics={"batch_norm": "statistics per micro-batch"} if strategy == "1f1b" else {},
+        semantics={"batch_norm": "statistics per microbatch"} if strategy == "1f1b" else {},
         predicted_peak_bytes=max(d.peak_bytes for d in predicted.devices),
         measured_peak_bytes=max(d.peak_bytes for d in measured.devices),
         predicted_peak_bytes_by_device={d.name: d.peak_bytes for d in predicted.devices},

@@ -16,7 +16,7 @@ def pipeline_timeline(schedule: Schedule, kind: str = "predicted", transfer_s: f
         phase = "forward" if action.kind == FORWARD else "backward"
         for name, begin, end in (("a", start_s, middle_s), ("b", middle_s, end_s)):
             layer = f"layer{action.stage}.{name}"
-            spans.append(Span(f"{action}/{name}", device, "stream 0", begin, end, phase, layer, action.micro_batch, action=str(action)))
+            spans.append(Span(f"{action}/{name}", device, "stream 0", begin, end, phase, layer, action.microbatch, action=str(action)))
         other = action.stage + (1 if action.kind == FORWARD else -1)
         if 0 <= other < schedule.stages and action.kind != BY_WEIGHT:
             until_s = end_s + transfer_s

@@ -10,14 +10,14 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime, _si
 
 from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule
 
-#: torch's names of its schedules that can run as they are, and (ranks, micro-batches) that all of them accept.
+#: torch's names of its schedules that can run as they are, and (ranks, microbatches) that all of them accept.
 NAMES = ("GPipe", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 SIZES = ((2, 4), (4, 8), (4, 16), (8, 32))
 
 
-def torch_order(name: str, ranks: int, micro_batches: int, per_rank: int | None = None) -> Schedule:
+def torch_order(name: str, ranks: int, microbatches: int, per_rank: int | None = None) -> Schedule:
     """The actions of torch's schedule, without its idle steps and reductions."""
-    rows = get_schedule_ops(name, ranks, micro_batches, per_rank)
+    rows = get_schedule_ops(name, ranks, microbatches, per_rank)
     return as_schedule(rows)
 
 
@@ -37,7 +37,7 @@ def runtime(schedule: Schedule) -> _PipelineScheduleRuntime:
     """torch's runtime for a pipeline of the size of `schedule`, as rank 0 makes it."""
     stage = mock.create_autospec(PipelineStage, instance=True)
     stage.group_rank, stage.group_size, stage.num_stages, stage.submod = 0, len(schedule.ranks), schedule.stages, None
-    return _PipelineScheduleRuntime([stage], schedule.micro_batches)
+    return _PipelineScheduleRuntime([stage], schedule.microbatches)
 
 
 def simulated(runtime: _PipelineScheduleRuntime) -> dict[int, list[Any]]:

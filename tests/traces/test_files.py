@@ -99,7 +99,8 @@ def test_names_that_no_file_can_have(tmp_path, name, message):
 
 def test_documents_are_read_that_have_the_projects_former_name(tmp_path):
     key = "stepcast.rnn.default|f32[8,4]"
-    former = {"schema": "stepcast.profile/1", "costs": {key: 1.0, f"ops[{key}]": 2.0}, "about": "stepcast, by hand"}
+    named = {"strategy": "image-parallel:overlap=off", "micro_batches": 2, "micro_batch": 1}
+    former = {"schema": "stepcast.profile/1", "costs": {key: 1.0, f"ops[{key}]": 2.0}, "about": "stepcast, by hand", **named}
     place = write_json(tmp_path / "p.json.gz", former)
     assert starts_with_schema(place, "schedcast.profile/")
     present = key.replace("stepcast", "schedcast")
@@ -108,6 +109,9 @@ def test_documents_are_read_that_have_the_projects_former_name(tmp_path):
         "schema": "schedcast.profile/1",
         "costs": costs,
         "about": former["about"],
+        "strategy": "data-parallel:overlap=off",
+        "microbatches": 2,
+        "microbatch": 1,
     }
 
 

@@ -56,7 +56,7 @@ WRONG_OPTIONS = [
     (options(partition=0, machine="h100"), "--partition is 0; expected at least 1"),
     (options(partition=2, devices=2, machine="p100x4"), "--partition 2 splits one GPU, and --devices 2 are several"),
     (options(link="wire"), "link is 'wire'", "copy:0.5"),
-    (options(strategy="image-parallel"), "needs at least 2 devices", "--devices 2"),
+    (options(strategy="data-parallel"), "needs at least 2 devices", "--devices 2"),
     (options(mode="fast"), "unknown mode 'fast'"),
     (options(mode="graph"), "--mode graph needs CUDA"),
     (options(optimizer="adamm"), "unknown optimizer 'adamm' (did you mean 'adam'?)"),

@@ -70,7 +70,7 @@ class Span:
     """One execution of one task. `iteration` is the training iteration it works on, `period` the period it was issued in.
 
     `action`: the pipeline action that the task is part of, as torch.distributed.pipelining writes it: 0F3 is stage 0's forward of
-    micro-batch 3, B a backward, I and W the halves of one.
+    microbatch 3, B a backward, I and W the halves of one.
     """
 
     task: str
@@ -80,7 +80,7 @@ class Span:
     end_s: Seconds
     phase: str
     layer: str = ""
-    micro_batch: int = 0
+    microbatch: int = 0
     iteration: int = 0
     period: int = 0
     action: str = ""

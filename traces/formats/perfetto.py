@@ -125,7 +125,7 @@ class _Writer:
     def _slice(self, span: Span, cause: Cause | None) -> Event:
         process, thread = self.tracks.place[span]
         start, end = self.clock(span.start_s), self.clock(span.end_s)
-        args: dict[str, Any] = {"phase": span.phase, "layer": span.layer, "micro-batch": span.micro_batch, "iteration": span.iteration}
+        args: dict[str, Any] = {"phase": span.phase, "layer": span.layer, "microbatch": span.microbatch, "iteration": span.iteration}
         if cause is not None:
             args["cause"] = str(cause)
         at = {"pid": process, "tid": thread, "ts": start / 1000, "dur": (end - start) / 1000}
@@ -140,7 +140,7 @@ class _Writer:
             first = group[0]
             start = max(reached, self.clock(first.start_s))
             reached = max(start, *(self.clock(span.end_s) for span in group))
-            args = {"phase": first.phase, "micro-batch": first.micro_batch, "iteration": first.iteration, "tasks": len(group)}
+            args = {"phase": first.phase, "microbatch": first.microbatch, "iteration": first.iteration, "tasks": len(group)}
             times = {"ts": start / 1000, "dur": (reached - start) / 1000}
             yield {"ph": "X", "name": first.action or first.phase, "cat": first.phase, **place, **times, "args": args}
 

@@ -105,7 +105,7 @@ def timelines_canvas(
     """Draw one step of each timeline, and return what the user did since the last run, by event.
 
     `events` may name "selected": the span that the user picked, as a dict of task, layer, phase, kind, device, lane, start_ms, duration_ms,
-    micro_batch and iteration. With `editable`, "moved" is a task that the user dragged: task, the device and lane it was dropped on, and
+    microbatch and iteration. With `editable`, "moved" is a task that the user dragged: task, the device and lane it was dropped on, and
     `before`, the task there that it was dropped before (None: after all). `spare`: (device, lane) of empty lanes to drop tasks on. An event
     that did not happen is None.
     """

@@ -130,8 +130,8 @@ def _size(schedule: Schedule | Order) -> str:
     if isinstance(schedule, Order):
         counts = (len(schedule.entries), "task"), (len({entry.lane for entry in schedule.entries}), "lane")
         return " on ".join(_counted(*count) for count in counts)
-    ranks, stages, micro_batches = len(schedule.ranks), schedule.stages, schedule.micro_batches
-    return f"{_counted(ranks, 'rank')}, {_counted(stages, 'stage')} and {_counted(micro_batches, 'micro-batch')}"
+    ranks, stages, microbatches = len(schedule.ranks), schedule.stages, schedule.microbatches
+    return f"{_counted(ranks, 'rank')}, {_counted(stages, 'stage')} and {_counted(microbatches, 'microbatch')}"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -31,7 +31,7 @@ class PipelineBars:
             if action is not None:
                 self._actions.setdefault((group[0].device, group[0].lane), set()).add(action)
         actions = {action for own in self._actions.values() for action in own}
-        self._by_iteration = len({action.micro_batch for action in actions}) < 2
+        self._by_iteration = len({action.microbatch for action in actions}) < 2
 
     def _visible(self, spans: Sequence[Span]) -> list[Span]:
         """The spans without those of lanes in which nothing takes time."""
@@ -70,9 +70,9 @@ class PipelineBars:
         return replace(first, task=name, layer=layer, end_s=max(span.end_s for span in group))
 
     def labels(self, span: Span) -> tuple[str, ...]:
-        """Texts for a span's bar, longest first: 1F3 for stage 1 and micro-batch 3, if the lane runs several stages; F3; 3.
+        """Texts for a span's bar, longest first: 1F3 for stage 1 and microbatch 3, if the lane runs several stages; F3; 3.
 
-        If there is one micro-batch in a step, the number is that of the iteration.
+        If there is one microbatch in a step, the number is that of the iteration.
         """
         action = _computed(span)
         if action is None:
@@ -82,7 +82,7 @@ class PipelineBars:
         return (*([f"{action.stage}{action.kind}{number}"] if several else []), f"{action.kind}{number}", number)
 
     def shade(self, span: Span) -> int:
-        """0 or 1: neighbors differ, which are the stages of a lane if it runs several, and else micro-batches."""
+        """0 or 1: neighbors differ, which are the stages of a lane if it runs several, and else microbatches."""
         action = _computed(span)
         if action is None:
             return 0
@@ -105,7 +105,7 @@ class PipelineBars:
             yield *place, start_s, end_s
 
     def _number(self, span: Span, action: Action) -> int:
-        return span.iteration if self._by_iteration else action.micro_batch
+        return span.iteration if self._by_iteration else action.microbatch
 
 
 def pipeline_bars(spans: Sequence[Span], begin_s: float, end_s: float) -> PipelineBars | None:
@@ -208,7 +208,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
     places = sorted(dict.fromkeys([*used, *spare]), key=lambda place: devices.index(place[0]))
     row_of = {place: row for row, place in enumerate(places)}
     causes = {span: link.cause for span, link in critical_spans(timeline)}
-    several_micro_batches = len({span.micro_batch for span in spans}) > 1
+    several_microbatches = len({span.microbatch for span in spans}) > 1
 
     def bar(span: Span, cause: Cause | None, labels: tuple[str, ...] = (), shade: int = 0) -> Bar:
         start_s, end_s = max(span.start_s, begin), min(span.end_s, end)
@@ -220,7 +220,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
         first = group[0]
         cause = next((causes[span] for span in group if span in causes), None)
         if pipeline is None:
-            labels = (str(first.micro_batch),) if several_micro_batches else _layer_labels(first.layer)
+            labels = (str(first.microbatch),) if several_microbatches else _layer_labels(first.layer)
             bars[first.phase].append(bar(first, cause, labels))
         else:
             drawn = bar(pipeline.merged(group), cause, pipeline.labels(first), pipeline.shade(first))

@@ -66,7 +66,7 @@ class Sender:
         mutates: Sequence[Operand] = (),
         add: bool = False,
         changed: bool = False,
-        micro_batch: int = 0,
+        microbatch: int = 0,
     ) -> Task:
         """The task that puts `reads`, on device `source`, into fresh values or, with `mutates`, into parts of values on `target`."""
         body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)))
@@ -81,7 +81,7 @@ class Sender:
             tuple(writes),
             tuple(mutates),
             phase=TRANSFER,
-            micro_batch=micro_batch,
+            microbatch=microbatch,
         )
 
 

@@ -28,7 +28,7 @@ def _expect(value: Tensor, expected: float) -> Tensor:
     if not bool(same):
         raise OtherBranchError(
             f"the model decides by a number of its batch what to compute: it is {float(value):g} now, and was {expected:g} in the batch"
-            " that the plan was made for; expected batches, and micro-batches, that take the same branches"
+            " that the plan was made for; expected batches, and microbatches, that take the same branches"
         )
     return same
 

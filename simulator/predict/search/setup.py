@@ -58,7 +58,7 @@ class Setup:
     @property
     def first(self) -> tuple[int, int]:
         """The graph that the baseline needs."""
-        return self.job.micro_batch, self.job.accumulate
+        return self.job.microbatch, self.job.accumulate
 
     def packed(self) -> bytes:
         """The setup as bytes. They go to processes that this one trusts, never to a file."""
@@ -90,7 +90,7 @@ def model_digest(job: Job) -> str:
     """What the model is: the hash of a built-in model's code, or the content of a user's captured graph."""
     if (fingerprint := job.factory.fingerprint) is not None:
         return str(fingerprint)
-    captured = json.dumps(graphs.dump(job.graph(job.micro_batch, job.accumulate)))
+    captured = json.dumps(graphs.dump(job.graph(job.microbatch, job.accumulate)))
     return hashlib.blake2b(captured.encode(), digest_size=16).hexdigest()
 
 

@@ -25,7 +25,7 @@ DISTURBED = 1.5
 BESIDE = 0.25
 #: An error below this share of the prediction needs no cause.
 SMALL_ERROR = 0.05
-#: What a task's name ends in besides its op: .dX, .dW, .dB, and numbers of micro-batches and shards.
+#: What a task's name ends in besides its op: .dX, .dW, .dB, and numbers of microbatches and shards.
 _SUFFIX = re.compile(r"[.@#:\s\[].*$")
 
 

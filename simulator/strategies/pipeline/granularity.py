@@ -90,7 +90,7 @@ def _merged(plan: Plan, name: str, run: Sequence[Task], inner: set[str]) -> Task
         **{role: tuple(operands) for role, operands in by_role.items()},
         phase=first.phase,
         layer=f"stage {first.action.rstrip('0123456789')[:-1]}",
-        micro_batch=first.micro_batch,
+        microbatch=first.microbatch,
         lag=first.lag,
         action=first.action,
     )

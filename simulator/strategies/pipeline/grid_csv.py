@@ -26,7 +26,7 @@ from simulator.strategies.pipeline.schedule import (
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import read_text
 
-#: Bytes and cells of a file at most. 64 ranks with 1,000 micro-batches take 2 MB and 0.2 million cells.
+#: Bytes and cells of a file at most. 64 ranks with 1,000 microbatches take 2 MB and 0.2 million cells.
 _MOST_BYTES, _MOST_CELLS = 1 << 23, 400_000
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _REDUCTION = re.compile(r"[0-9]{1,6}REDUCE_GRAD")
@@ -86,7 +86,7 @@ def _action(text: str) -> Action:
     if _COMMUNICATION.fullmatch(text):
         raise ValueError(f"{text!r} is communication; expected a compute-only file (torch's _dump_csv with format='compute_only')")
     shown = text if len(text) <= 40 else f"{text[:40]}..."
-    raise ValueError(f"{shown!r} is no action; expected a stage, F, I, W or B, and a micro-batch, such as 0F3, or nothing for an idle step")
+    raise ValueError(f"{shown!r} is no action; expected a stage, F, I, W or B, and a microbatch, such as 0F3, or nothing for an idle step")
 
 
 def _cells(schedule: Schedule, actions: tuple[Action, ...], steps: list[int]) -> list[str]:

@@ -3,13 +3,13 @@
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action, Schedule
 
 
-def gpipe_order(stages: int, micro_batches: int) -> Schedule:
-    """A stage on each rank. With one micro-batch this is plain model parallelism.
+def gpipe_order(stages: int, microbatches: int) -> Schedule:
+    """A stage on each rank. With one microbatch this is plain model parallelism.
 
     Backwards run in the order of the forwards, as torch's ScheduleGPipe does.
     """
     return Schedule(
-        tuple(tuple(Action(stage, kind, m) for kind in (FORWARD, BACKWARD) for m in range(micro_batches)) for stage in range(stages))
+        tuple(tuple(Action(stage, kind, m) for kind in (FORWARD, BACKWARD) for m in range(microbatches)) for stage in range(stages))
     )
 
 
@@ -18,15 +18,15 @@ def gpipe_order(stages: int, micro_batches: int) -> Schedule:
 # is PipeDream-Flush (Narayanan et al., 2021) and DeepSpeed's TrainSchedule.
 
 
-def one_f_one_b_order(stages: int, micro_batches: int) -> Schedule:
-    """A stage on each rank. Stage s holds at most min(stages - s, micro_batches) forwards whose backward has not run."""
-    return Schedule(tuple(_rank(stage, min(stages - 1 - stage, micro_batches), micro_batches) for stage in range(stages)))
+def one_f_one_b_order(stages: int, microbatches: int) -> Schedule:
+    """A stage on each rank. Stage s holds at most min(stages - s, microbatches) forwards whose backward has not run."""
+    return Schedule(tuple(_rank(stage, min(stages - 1 - stage, microbatches), microbatches) for stage in range(stages)))
 
 
-def _rank(stage: int, warm_up: int, micro_batches: int) -> tuple[Action, ...]:
+def _rank(stage: int, warm_up: int, microbatches: int) -> tuple[Action, ...]:
     actions = [Action(stage, FORWARD, m) for m in range(warm_up)]
-    for m in range(micro_batches):
-        if warm_up + m < micro_batches:
+    for m in range(microbatches):
+        if warm_up + m < microbatches:
             actions.append(Action(stage, FORWARD, warm_up + m))
         actions.append(Action(stage, BACKWARD, m))
     return tuple(actions)

@@ -96,7 +96,7 @@ def balanced_unfolded(forward_s: Sequence[float], backward_s: Sequence[float], s
 
 
 def in_flight_1f1b(stages: int, microbatches: int) -> tuple[int, ...]:
-    """Return the micro-batches in flight by stage if each stage runs one forward, one backward: S for the first, 1 for the last."""
+    """Return the microbatches in flight by stage if each stage runs one forward, one backward: S for the first, 1 for the last."""
     return tuple(min(stages - stage, microbatches) for stage in range(stages))
 
 

@@ -1,4 +1,4 @@
-"""A pipeline's tasks: what each stage does with a micro-batch, and what it sends to the others."""
+"""A pipeline's tasks: what each stage does with a microbatch, and what it sends to the others."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -208,11 +208,11 @@ class _Tracking:
 class Pipeline:
     """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update."""
 
-    def __init__(self, job: Job, machine: Machine, cut: Cut, micro_batches: int, forward: Sequence[str], backward: Sequence[str]):
+    def __init__(self, job: Job, machine: Machine, cut: Cut, microbatches: int, forward: Sequence[str], backward: Sequence[str]):
         self.machine, self.cut = machine, cut
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
-        self.build = PlanBuilder(job, place, cut.graph, Share(micro_batches, range(micro_batches)))
+        self.build = PlanBuilder(job, place, cut.graph, Share(microbatches, range(microbatches)))
         self._sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
@@ -226,11 +226,11 @@ class Pipeline:
         return self.cut.stages
 
     def begin_with(self, actions: Sequence[Action]) -> None:
-        """Let the first backward of each stage in `actions` make the gradients that those of the other micro-batches are added to."""
+        """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""
         first: dict[tuple[int, str], int] = {}  # by stage and half of a backward, which a whole one has both of
-        for stage, kind, micro_batch in actions:
+        for stage, kind, microbatch in actions:
             for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
-                first.setdefault((stage, half), micro_batch)
+                first.setdefault((stage, half), microbatch)
         for stage, owned in enumerate(self.cut.parameters):
             by_input = set(self.cut.chunks[stage, BY_INPUT])
             for parameter in owned:
@@ -239,13 +239,13 @@ class Pipeline:
 
     def work(self, action: Action, lag: int = 0, instead: Mapping[str, str] | None = None) -> list[Task]:
         """The tasks of an action, with the transfers before and after it. `instead`: values to use in the place of others."""
-        stage, kind, micro_batch = action
+        stage, kind, microbatch = action
         indices = self.cut.chunks[stage, kind]
         instead = instead or {}
         fetched = [sent for index in indices for sent in self._fetches.get(index, ()) if sent.value not in instead]
-        before = [self._send(sent, micro_batch) for sent in fetched]
-        ops = self.build.ops(indices, micro_batch, COMPUTE, instead, lag, str(action))
-        after = [self._send(sent, micro_batch) for index in indices for sent in self._sends.get(index, ())]
+        before = [self._send(sent, microbatch) for sent in fetched]
+        ops = self.build.ops(indices, microbatch, COMPUTE, instead, lag, str(action))
+        after = [self._send(sent, microbatch) for index in indices for sent in self._sends.get(index, ())]
         sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
         return [*sends[0], *ops, *sends[1]]
 
@@ -272,8 +272,8 @@ class Pipeline:
             return [self.build.update([name], f"{name}/update", self.build.graph.layers[name], lag) for name in owned]
         return [self.build.update(owned, f"update {stage}" if self.stages > 1 else "update", "optimizer", lag)]
 
-    def _send(self, sent: Sent, micro_batch: int) -> Task:
+    def _send(self, sent: Sent, microbatch: int) -> Task:
         """The copy of a value from one device to another, on the sender's stream for the receiver."""
-        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, micro_batch)
+        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch)
         name = f"send {target.value}"
-        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, micro_batch=micro_batch)
+        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)

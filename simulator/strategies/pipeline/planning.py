@@ -23,11 +23,11 @@ from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
-#: Micro-batches per device by default, where the batch allows it: bubbles are then at most a third of the work.
+#: Microbatches per device by default, where the batch allows it: bubbles are then at most a third of the work.
 _PER_DEVICE = 2
-#: Micro-batches of a step at most; plans have tasks for each.
-MOST_MICRO_BATCHES = 4096
-#: Samples of a micro-batch at least, by default: batch-norm cannot train on one.
+#: Microbatches of a step at most; plans have tasks for each.
+MOST_MICROBATCHES = 4096
+#: Samples of a microbatch at least, by default: batch-norm cannot train on one.
 _SAMPLES = 2
 #: What a search tries with pipelines that drain: backward-fusion.
 FUSED = ("update=backward-fusion",)
@@ -40,7 +40,7 @@ class StageOptions:
     stages: int = 0
     """Stages; 0: one for each device (of interleaved schedules: as many as each device takes)."""
     microbatches: int = 0
-    """Micro-batches of a step; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
+    """Microbatches of a step; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
     """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
 
@@ -72,7 +72,7 @@ class ScheduledOptions(DrainingOptions):
     """The options of pipelines that follow a schedule and drain in every step."""
 
     schedule: str = ""
-    """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and micro-batches; empty: the
+    """A CSV file of torch.distributed.pipelining with the order of actions, which also gives stages, devices and microbatches; empty: the
     strategy's own order."""
     rematerialize: bool = False
     """Keep only what each stage's forward reads, and repeat the forward before the backward, unless that follows at once."""
@@ -99,18 +99,18 @@ def stages_in(options: StageOptions, default: int, name: str) -> int:
     return len(options.cuts) + 1 if options.cuts else options.stages or default
 
 
-def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
-    """Return the number of micro-batches of a step. Raises SchedcastError if the batch does not divide into them."""
+def microbatches_in(job: Job, options: StageOptions, devices: int) -> int:
+    """Return the number of microbatches of a step. Raises SchedcastError if the batch does not divide into them."""
     if options.microbatches:
         if job.accumulate not in (1, options.microbatches):
             raise SchedcastError(
-                f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its micro-batches;"
+                f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its microbatches;"
                 " give one of the two"
             )
         if job.batch % options.microbatches:
             divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
             raise SchedcastError(
-                f"--batch {job.batch} does not divide into {options.microbatches} micro-batches; choose one of {divisors}", Code.BATCH
+                f"--batch {job.batch} does not divide into {options.microbatches} microbatches; choose one of {divisors}", Code.BATCH
             )
         return options.microbatches
     if job.accumulate > 1:
@@ -119,12 +119,12 @@ def micro_batches_in(job: Job, options: StageOptions, devices: int) -> int:
     return max(d for d in range(1, most + 1) if job.batch % d == 0)
 
 
-def micro_batch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
-    """The numbers of micro-batches that a search tries, as option texts: one, two and four for each device, of at least two samples."""
+def microbatch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
+    """The numbers of microbatches that a search tries, as option texts: one, two and four for each device, of at least two samples."""
     if job.accumulate > 1:
         return ()
     counts = (len(machine.devices) * each for each in (1, 2, 4))
-    usual = micro_batches_in(job, StageOptions(), len(machine.devices))
+    usual = microbatches_in(job, StageOptions(), len(machine.devices))
     return tuple(f"microbatches={n}" for n in counts if n != usual and job.batch % n == 0 and job.batch // n >= _SAMPLES)
 
 
@@ -142,13 +142,13 @@ def named(name: str) -> Iterator[None]:
         raise SchedcastError(f"{name}: {error}", error.code) from error
 
 
-def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, micro_batches: int) -> Cut:
+def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, microbatches: int) -> Cut:
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
-    if job.batch % micro_batches:
-        raise SchedcastError(f"--batch {job.batch} does not divide into {micro_batches} micro-batches; choose a multiple of it", Code.BATCH)
-    if micro_batches > MOST_MICRO_BATCHES:
-        raise SchedcastError(f"{micro_batches} micro-batches: expected at most {MOST_MICRO_BATCHES}; choose larger ones")
-    graph = job.graph(job.batch // micro_batches, micro_batches)
+    if job.batch % microbatches:
+        raise SchedcastError(f"--batch {job.batch} does not divide into {microbatches} microbatches; choose a multiple of it", Code.BATCH)
+    if microbatches > MOST_MICROBATCHES:
+        raise SchedcastError(f"{microbatches} microbatches: expected at most {MOST_MICROBATCHES}; choose larger ones")
+    graph = job.graph(job.batch // microbatches, microbatches)
     if options.cuts:
         return Cut(graph, options.cuts)
     if stages == 1:
@@ -157,7 +157,7 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
 
 
 def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
-    """Return the predicted seconds of each unit: forward and backward of one micro-batch."""
+    """Return the predicted seconds of each unit: forward and backward of one microbatch."""
     seconds = op_seconds(job, machine, costs, graph)
     return [sum(seconds[index] for index in (*unit.forward, *unit.backward)) for unit in units(graph)]
 
@@ -188,11 +188,11 @@ def synchronous(
     options: StageOptions,
     order: Callable[[int, int], Schedule],
     per_rank: int = 1,
-    micro_batches: int = 0,
+    microbatches: int = 0,
 ) -> Plan:
-    """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all micro-batches.
+    """Plan a pipeline that computes what plain training does: every stage updates when it has the gradients of all microbatches.
 
-    `order(ranks, micro_batches)` is the schedule, with `per_rank` stages on each rank, unless the options name a file with another one.
+    `order(ranks, microbatches)` is the schedule, with `per_rank` stages on each rank, unless the options name a file with another one.
     Raises SchedcastError for unusable options.
     """
     if isinstance(options, ScheduledOptions) and options.schedule:
@@ -205,14 +205,14 @@ def synchronous(
         )
     devices = devices_of(machine, stages // per_rank, name)
     stages = len(devices) * per_rank
-    micro_batches = micro_batches or micro_batches_in(job, options, len(devices))
+    microbatches = microbatches or microbatches_in(job, options, len(devices))
     with named(name):
-        cut_graph = cut(job, machine, costs, options, stages, micro_batches)
-    return scheduled(name, job, machine, options, order(len(devices), micro_batches), devices, cut_graph)
+        cut_graph = cut(job, machine, costs, options, stages, microbatches)
+    return scheduled(name, job, machine, options, order(len(devices), microbatches), devices, cut_graph)
 
 
 def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
-    """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its micro-batches.
+    """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its microbatches.
 
     Raises SchedcastError for an unusable file, or one that contradicts other options.
     """
@@ -220,14 +220,14 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     schedule = grid_csv.read(options.schedule)
     for option, wanted, count in (
         ("stages", stages_in(options, 0, name), schedule.stages),
-        ("microbatches", options.microbatches, schedule.micro_batches),
-        ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.micro_batches),
+        ("microbatches", options.microbatches, schedule.microbatches),
+        ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.microbatches),
     ):
         if wanted not in (0, count):
             raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
     devices = devices_of(machine, len(schedule.ranks), name)
     with named(name):
-        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.micro_batches)
+        cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
 
 
@@ -250,7 +250,7 @@ def scheduled(
             [of_rank[schedule.rank_of[stage]] for stage in range(schedule.stages)] for of_rank in (devices, backward or devices)
         )
         with named(name):
-            pipeline = Pipeline(job, machine, cut_graph, schedule.micro_batches, places, backward_places)
+            pipeline = Pipeline(job, machine, cut_graph, schedule.microbatches, places, backward_places)
         actions = linear(schedule)
         pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}
@@ -259,7 +259,7 @@ def scheduled(
         forwards = Rematerialization(pipeline) if isinstance(options, ScheduledOptions) and options.rematerialize else None
         instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
         for number, action in enumerate(actions):
-            work = action.stage, action.micro_batch
+            work = action.stage, action.microbatch
             if forwards is not None and action.kind != FORWARD and work not in instead:
                 again, instead[work] = forwards.forward(*work)
                 tasks += again
@@ -268,10 +268,10 @@ def scheduled(
                 tasks += pipeline.updates(action.stage)
         if fused:
             tasks = pipeline.build.with_fused_updates(tasks)
-        plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.micro_batches))
+        plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.microbatches))
         return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
 
 
-def stage_notes(pipeline: Pipeline, micro_batches: int) -> dict[str, object]:
+def stage_notes(pipeline: Pipeline, microbatches: int) -> dict[str, object]:
     """What the semantics of a plan say of its stages."""
-    return {"stages": pipeline.stages, "micro_batches": micro_batches, "placement": "-".join(map(str, pipeline.cut.placement))}
+    return {"stages": pipeline.stages, "microbatches": microbatches, "placement": "-".join(map(str, pipeline.cut.placement))}

@@ -26,12 +26,12 @@ _BATCH_NORM = "aten.native_batch_norm.default"
 
 
 def at_once(schedule: Schedule) -> frozenset[tuple[int, int]]:
-    """The (stage, micro-batch) pairs whose backward directly follows the forward on their rank: repeating it would save nothing."""
+    """The (stage, microbatch) pairs whose backward directly follows the forward on their rank: repeating it would save nothing."""
     pairs = set()
     for actions in schedule.ranks:
         for first, second in pairwise(actions):
-            if first.kind == FORWARD != second.kind and (first.stage, first.micro_batch) == (second.stage, second.micro_batch):
-                pairs.add((first.stage, first.micro_batch))
+            if first.kind == FORWARD != second.kind and (first.stage, first.microbatch) == (second.stage, second.microbatch):
+                pairs.add((first.stage, first.microbatch))
     return frozenset(pairs)
 
 
@@ -45,13 +45,13 @@ class Rematerialization:
     def _repeated(self) -> list[list[int]]:
         return [repeated(self.pipeline.cut, stage) for stage in range(self.pipeline.stages)]
 
-    def forward(self, stage: int, micro_batch: int) -> tuple[list[Task], dict[str, str]]:
-        """The tasks that repeat a stage's forward of a micro-batch, and by value of the graph the one that the backward then reads."""
+    def forward(self, stage: int, microbatch: int) -> tuple[list[Task], dict[str, str]]:
+        """The tasks that repeat a stage's forward of a microbatch, and by value of the graph the one that the backward then reads."""
         build = self.pipeline.build
         indices, graph = self._repeated[stage], build.graph
-        instead = {o.value: build.again(o.value, micro_batch) for index in indices for o in graph.ops[index].writes}
-        tasks = [_without_statistics(task) for task in build.ops(indices, micro_batch, COMPUTE, instead)]
-        action = str(Action(stage, AGAIN, micro_batch))
+        instead = {o.value: build.again(o.value, microbatch) for index in indices for o in graph.ops[index].writes}
+        tasks = [_without_statistics(task) for task in build.ops(indices, microbatch, COMPUTE, instead)]
+        action = str(Action(stage, AGAIN, microbatch))
         return [replace(task, name=f"{task.name}#again", phase=BACKWARD_PHASE, action=action) for task in tasks], instead
 
 

@@ -86,14 +86,14 @@ class ScheduleError(SchedcastError):
 
 
 class Action(NamedTuple):
-    """What a rank does at a time: one kind of work of one stage on one micro-batch. Its text is that of torch: `0F3`."""
+    """What a rank does at a time: one kind of work of one stage on one microbatch. Its text is that of torch: `0F3`."""
 
     stage: int
     kind: str
-    micro_batch: int
+    microbatch: int
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.micro_batch}"
+        return f"{self.stage}{self.kind}{self.microbatch}"
 
     @classmethod
     def read(cls, text: str) -> "Action | None":
@@ -126,9 +126,9 @@ class Schedule:
         return 1 + max((action.stage for action in self.actions), default=-1)
 
     @cached_property
-    def micro_batches(self) -> int:
-        """The number of micro-batches, one more than the largest index."""
-        return 1 + max((action.micro_batch for action in self.actions), default=-1)
+    def microbatches(self) -> int:
+        """The number of microbatches, one more than the largest index."""
+        return 1 + max((action.microbatch for action in self.actions), default=-1)
 
     @cached_property
     def rank_of(self) -> dict[int, int]:
@@ -142,16 +142,16 @@ class Schedule:
 
     def needs(self, action: Action) -> tuple[Action, ...]:
         """The actions whose results `action` takes."""
-        stage, kind, micro_batch = action
+        stage, kind, microbatch = action
         if kind == FORWARD:
-            return (Action(stage - 1, FORWARD, micro_batch),) if stage else ()
+            return (Action(stage - 1, FORWARD, microbatch),) if stage else ()
         if kind == BY_WEIGHT:
-            return (Action(stage, BY_INPUT, micro_batch),)
-        forward = Action(stage, FORWARD, micro_batch)
+            return (Action(stage, BY_INPUT, microbatch),)
+        forward = Action(stage, FORWARD, microbatch)
         if stage + 1 == self.stages:
             return (forward,)
-        gradient = Action(stage + 1, BACKWARD, micro_batch)
-        return forward, gradient if gradient in self.actions else Action(stage + 1, BY_INPUT, micro_batch)
+        gradient = Action(stage + 1, BACKWARD, microbatch)
+        return forward, gradient if gradient in self.actions else Action(stage + 1, BY_INPUT, microbatch)
 
 
 def linear(schedule: Schedule) -> list[Action]:
@@ -262,8 +262,8 @@ def _rank_faults(schedule: Schedule) -> Iterator[_Fault]:
         if not actions:
             yield _Fault(rank, 0, f"rank {rank} has no actions; expected at least one stage a rank")
         for position, action in enumerate(actions):
-            if action.kind not in UNITS or action.stage < 0 or action.micro_batch < 0:
-                yield _Fault(rank, position, f"rank {rank} has the action {action}; expected a stage, F, I, W or B, and a micro-batch")
+            if action.kind not in UNITS or action.stage < 0 or action.microbatch < 0:
+                yield _Fault(rank, position, f"rank {rank} has the action {action}; expected a stage, F, I, W or B, and a microbatch")
             other = first_rank.setdefault(action.stage, rank)
             if other != rank:
                 what = f"ranks {other} and {rank} both run stage {action.stage}; expected one rank a stage"
@@ -275,8 +275,8 @@ def _order_faults(schedule: Schedule) -> Iterator[_Fault]:
     for rank, actions in enumerate(schedule.ranks):
         done: set[Action] = set()
         for position, action in enumerate(actions):
-            stage, kind, micro_batch = action
-            forward, whole, by_input = (Action(stage, other, micro_batch) for other in (FORWARD, BACKWARD, BY_INPUT))
+            stage, kind, microbatch = action
+            forward, whole, by_input = (Action(stage, other, microbatch) for other in (FORWARD, BACKWARD, BY_INPUT))
             if action in done:
                 yield _Fault(rank, position, f"rank {rank} runs {action} twice; expected each action once")
             elif kind in (BACKWARD, BY_INPUT) and forward not in done:
@@ -292,9 +292,9 @@ def _order_faults(schedule: Schedule) -> Iterator[_Fault]:
 
 def _torch_hint(schedule: Schedule, forward: Action) -> str:
     """A hint if `forward` is missing as in the 1F1B order of torch 2.13, whose last rank numbers its forwards from 1."""
-    stage, _, micro_batch = forward
-    others = [action.micro_batch for action in schedule.ranks[schedule.rank_of[stage]] if action.kind == FORWARD]
-    if stage + 1 != schedule.stages or micro_batch or not others or sorted(others) != list(range(1, len(others) + 1)):
+    stage, _, microbatch = forward
+    others = [action.microbatch for action in schedule.ranks[schedule.rank_of[stage]] if action.kind == FORWARD]
+    if stage + 1 != schedule.stages or microbatch or not others or sorted(others) != list(range(1, len(others) + 1)):
         return ""
     return f" (torch's own 1F1B order leaves out the last rank's F0: number its forwards from 0, {forward} to {stage}F{len(others) - 1})"
 
@@ -306,9 +306,9 @@ def _missing(schedule: Schedule) -> Iterator[_Fault]:
             what = f"no rank runs stage {stage}; expected stages 0 to {schedule.stages - 1}, the largest in the schedule"
             yield _Fault(len(schedule.ranks) - 1, len(schedule.ranks[-1]), what)
         rank = schedule.rank_of[stage]
-        expected = f"F, and either B or I and W, of micro-batches 0 to {schedule.micro_batches - 1}"
-        for micro_batch in range(schedule.micro_batches):
-            forward, whole, by_input, by_weight = (Action(stage, kind, micro_batch) for kind in (FORWARD, BACKWARD, BY_INPUT, BY_WEIGHT))
+        expected = f"F, and either B or I and W, of microbatches 0 to {schedule.microbatches - 1}"
+        for microbatch in range(schedule.microbatches):
+            forward, whole, by_input, by_weight = (Action(stage, kind, microbatch) for kind in (FORWARD, BACKWARD, BY_INPUT, BY_WEIGHT))
             wanted = (forward, by_input, by_weight) if by_input in schedule.actions else (forward, whole)
             for action in wanted:
                 if action not in schedule.actions:

@@ -15,9 +15,9 @@ from traces.errors import SchedcastError, UnknownNameError
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be scheduled: forwards and both halves of the backwards of all stages and micro-batches."""
+    """What is to be scheduled: forwards and both halves of the backwards of all stages and microbatches."""
 
-    micro_batches: int
+    microbatches: int
     #: The rank of each stage.
     rank_of: tuple[int, ...]
     #: Seconds of an action by its kind, then its stage.
@@ -54,15 +54,15 @@ class Problem:
         gradient.reverse()
         least = gradient[0] + by_input[0] + by_weight[0]
         for own in self.stages_of:
-            work = sum(self.micro_batches * (forward[s] + by_input[s] + by_weight[s]) for s in own)
+            work = sum(self.microbatches * (forward[s] + by_input[s] + by_weight[s]) for s in own)
             start, first = min(arrival[s] for s in own), min(gradient[s] for s in own)
-            longest = sorted((forward[s] for s in own for _ in range(self.micro_batches)), reverse=True)
+            longest = sorted((forward[s] for s in own for _ in range(self.microbatches)), reverse=True)
             before = sum(longest[: int(min(self.most_alive, len(longest)))])
             least = max(least, first + work - min(before, first - start))
         return least
 
 
-#: Which of a rank's stages goes first: the latest; the earliest; or rounds of one micro-batch a rank pass, each through all stages of the
+#: Which of a rank's stages goes first: the latest; the earliest; or rounds of one microbatch a rank pass, each through all stages of the
 #: rank in the order of the work, before the next round does.
 LATER, EARLIER, ROUNDS = "later", "earlier", "rounds"
 
@@ -95,7 +95,7 @@ def plan(problem: Problem, rules: tuple[Rule, ...]) -> Plan:
 
 
 class _Run:
-    """One schedule in the making. Every stage takes its micro-batches in order, so that counts say what is done."""
+    """One schedule in the making. Every stage takes its microbatches in order, so that counts say what is done."""
 
     def __init__(self, problem: Problem, rules: tuple[Rule, ...]):
         stages = len(problem.rank_of)
@@ -103,7 +103,7 @@ class _Run:
         self.done = {kind: [0] * stages for kind in (FORWARD, BY_INPUT, BY_WEIGHT)}
         #: When the input of each stage's next forwards, and the gradient for its next backwards, are there; those known so far.
         self.arrivals_s: dict[str, list[deque[float]]] = {kind: [deque() for _ in range(stages)] for kind in (FORWARD, BY_INPUT)}
-        self.arrivals_s[FORWARD][0].extend([0.0] * problem.micro_batches)
+        self.arrivals_s[FORWARD][0].extend([0.0] * problem.microbatches)
         self.orders: list[list[Action]] = [[] for _ in problem.stages_of]
         #: The stages whose gradients by the weights wait, oldest first.
         self.postponed: list[deque[int]] = [deque() for _ in problem.stages_of]
@@ -166,9 +166,9 @@ class _Run:
         return ahead < rule.ahead * (len(self.orders) - rank)
 
     def _start(self, rank: int, now_s: float, kind: str, stage: int) -> None:
-        micro_batch = self.done[kind][stage]
+        microbatch = self.done[kind][stage]
         self.done[kind][stage] += 1
-        self.orders[rank].append(Action(stage, kind, micro_batch))
+        self.orders[rank].append(Action(stage, kind, microbatch))
         end_s = self.free_s[rank] = now_s + self.problem.seconds[kind][stage]
         heappush(self.events, (end_s, rank))
         if kind == FORWARD:
@@ -219,7 +219,7 @@ _CLOSE = 1e-9
 
 def order(
     stages: int,
-    micro_batches: int,
+    microbatches: int,
     seconds: Callable[[Action], float] = lambda action: 1.0,
     most_alive: int | None = None,
     shape: str = STRAIGHT,
@@ -228,21 +228,21 @@ def order(
 ) -> Schedule:
     """The shortest schedule that the search meets.
 
-    `seconds` gives the length of the actions of kinds F, I and W; the lengths for micro-batch 0 count. A result reaches another rank
+    `seconds` gives the length of the actions of kinds F, I and W; the lengths for microbatch 0 count. A result reaches another rank
     `transfer_s` after its action ends. A rank holds the activations of at most `most_alive` forwards, each until its W ends (None: of any
     number). `most_alive=stages` is the memory of 1F1B, in all shapes: a rank with two stages has stages of half the size. `per_rank` counts
     in the looped shape alone.
 
     Raises SchedcastError if `shape` or `most_alive` cannot be.
     """
-    problem = _problem(stages, micro_batches, seconds, most_alive, _ranks(stages, shape, per_rank), transfer_s)
+    problem = _problem(stages, microbatches, seconds, most_alive, _ranks(stages, shape, per_rank), transfer_s)
     return Schedule(_best(problem, list(_rules(shape))).ranks)
 
 
 def _best(problem: Problem, rules: list[Rule]) -> Plan:
     """The shortest of the plans that the search has time for."""
     ranks = len(problem.stages_of)
-    plans_left = max(1, _MOST_ACTIONS // (3 * len(problem.rank_of) * problem.micro_batches))
+    plans_left = max(1, _MOST_ACTIONS // (3 * len(problem.rank_of) * problem.microbatches))
     best, rules_of = None, ()
     for rule in rules[:plans_left]:
         other = plan(problem, (rule,) * ranks)
@@ -285,7 +285,7 @@ def _ranks(stages: int, shape: str, per_rank: int) -> tuple[int, ...]:
 
 def _problem(
     stages: int,
-    micro_batches: int,
+    microbatches: int,
     seconds: Callable[[Action], float],
     most_alive: int | None,
     rank_of: tuple[int, ...],
@@ -297,4 +297,4 @@ def _problem(
             f"a rank cannot work with {most_alive} forwards alive; expected at least {per_rank}, one for each of its stages"
         )
     lengths = {kind: tuple(seconds(Action(stage, kind, 0)) for stage in range(stages)) for kind in (FORWARD, BY_INPUT, BY_WEIGHT)}
-    return Problem(micro_batches, rank_of, lengths, math.inf if most_alive is None else most_alive, transfer_s)
+    return Problem(microbatches, rank_of, lengths, math.inf if most_alive is None else most_alive, transfer_s)

@@ -124,7 +124,7 @@ class _Element:
 
 
 class LayerScan:
-    """The chain of one micro-batch's backward tasks."""
+    """The chain of one microbatch's backward tasks."""
 
     def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS):
         """`jacobian`: dense, csr or auto. Raises SchedcastError if the backward pass is not a chain."""

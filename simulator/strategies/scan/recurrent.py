@@ -220,7 +220,7 @@ class _Lanes:
 
 
 class RecurrentScan:
-    """The scans of all recurrent layers in the backward tasks of one micro-batch. Other tasks stay unchanged."""
+    """The scans of all recurrent layers in the backward tasks of one microbatch. Other tasks stay unchanged."""
 
     def __init__(self, build: PlanBuilder, backward: Sequence[Task]):
         """Raises SchedcastError if a layer has no Jacobian rule, or if the loss reads a state other than its last."""

@@ -104,7 +104,7 @@ def check_job(strategy: str, job: Job, machine: Machine, options: StepOptions) -
         do = "split the GPU with --partition 2, or use a machine with several" if devices[0].kind == "gpu" else "use --devices 2"
         raise SchedcastError(f"{strategy} needs at least 2 devices, there is {len(devices)}; {do}", Code.DEVICES)
     if job.accumulate > 1:
-        raise SchedcastError(f"{strategy} divides the whole batch: it has no micro-batches; use --accumulate 1")
+        raise SchedcastError(f"{strategy} divides the whole batch: it has no microbatches; use --accumulate 1")
     if job.needs_all_gradients:
         raise SchedcastError(f"{strategy} cannot {job.needs_all_gradients}: no device has all gradients", Code.MODEL)
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in devices):

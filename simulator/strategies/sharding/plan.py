@@ -71,7 +71,7 @@ class ShardedStep:
             return self._plan()
         except NotABoxError as error:
             raise SchedcastError(
-                f"{self.strategy} cannot divide this model: {error}; use image-parallel, or a pipeline", Code.MODEL
+                f"{self.strategy} cannot divide this model: {error}; use data-parallel, or a pipeline", Code.MODEL
             ) from error
 
     def _plan(self) -> Plan:

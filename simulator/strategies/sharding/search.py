@@ -142,7 +142,7 @@ def cost_tables(
 ) -> CostTables:
     """What every configuration with at most as many workers as the machine has devices costs, and every pair of them along an edge.
 
-    `costs`: as strategies get them; None: the cost model's estimates for the machine. `server`: who sums gradients, as in image-parallel.
+    `costs`: as strategies get them; None: the cost model's estimates for the machine. `server`: who sums gradients, as in data-parallel.
     """
     with gc_paused():
         configurations = [tuple(network.legal(layer, len(machine.devices))) for layer in range(len(network.layers))]
@@ -168,7 +168,7 @@ def reduced(tables: CostTables, update: float = 1.0, transfer: float = 1.0) -> C
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         raise SchedcastError(
             f"the network does not reduce: {len(names)} layers with more than two neighbors each remain ({shown}), and there are too many"
-            " ways to configure them together; give configurations in a file with deepa:config=FILE.json, or use image-parallel or owt",
+            " ways to configure them together; give configurations in a file with deepa:config=FILE.json, or use data-parallel or owt",
             Code.MODEL,
         ) from error
 

@@ -227,7 +227,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
 
 
 def two_replicas(machine: Machine) -> Forecast:
-    strategy, options = strategies.parse("image-parallel:fetch=off", {})
+    strategy, options = strategies.parse("data-parallel:fetch=off", {})
     model = CostModel(machine)
     return forecast(strategy.plan(Job("lenet5", 64), machine, model, options), machine, model)
 
@@ -247,7 +247,7 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
     assert two_replicas(own.with_memory_limit(1.5 * one)).fits
     tight = two_replicas(own.with_memory_limit(0.5 * one))
     assert re.match(
-        r"image-parallel does not fit: needs .* in ram [01], .* there, .* too much; 1 other memory is too small",
+        r"data-parallel does not fit: needs .* in ram [01], .* there, .* too much; 1 other memory is too small",
         does_not_fit(tight, 32).words,
     )
     assert does_not_fit(tight, 32).words.endswith("; the largest batch that fits is 32")

@@ -253,7 +253,7 @@ def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tm
     for name in names:
         rows = Validation.load(folder / "validations" / f"{name}.json").ran
         assert [(row.strategy, row.options.get("overlap")) for row in rows] == [
-            ("baseline", None), ("image-parallel", True), ("image-parallel", False)
+            ("baseline", None), ("data-parallel", True), ("data-parallel", False)
         ]  # fmt: skip
         assert {row.shares.measured for row in rows} == {1.0}
 

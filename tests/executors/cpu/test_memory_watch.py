@@ -75,7 +75,7 @@ def test_all_bytes_of_the_allocator_are_attributed_to_a_place(backend):
 def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, overlap):
     job = Job("lenet5", 64)
     tensors = job_tensors(job, job.build(), job.graph())
-    strategy, options = strategies.parse(f"image-parallel:update={update},overlap={overlap}", {})
+    strategy, options = strategies.parse(f"data-parallel:update={update},overlap={overlap}", {})
     model = CostModel(machine, None)
     predicted = forecast(strategy.plan(job, machine, model, options), machine, model)
     measured = backend.peak_bytes(predicted.plan, tensors, job.seed)

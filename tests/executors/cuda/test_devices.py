@@ -37,9 +37,9 @@ def partitioned(count: int) -> Machine:
 
 
 def job_and_plan(machine: Machine, options: str = "", model: str = MLP, batch: int = 8, **fields) -> tuple[Job, Plan]:
-    """A job and its image-parallel plan."""
+    """A job and its data-parallel plan."""
     job = Job(model, batch, **{"precision": "fp64", **fields})
-    plan = planned(f"image-parallel:{options}" if options else "image-parallel", job, machine)
+    plan = planned(f"data-parallel:{options}" if options else "data-parallel", job, machine)
     return job, plan
 
 

@@ -32,7 +32,7 @@ from tests.support.processes import HANGS_S, begin, end, rank_variables, require
 from tests.support.tiny import build, task
 from traces.errors import SchedcastError
 
-JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "image-parallel")
+JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "data-parallel")
 #: Code that runs before the command line and replaces `LoadedPlans.run`: with FAILS the second process fails at its first run; with WAITS
 #: the first process leaves a file after its first run and waits.
 FAILS = """
@@ -98,7 +98,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
-    assert [row["strategy"] for row in document["results"]] == ["baseline", "image-parallel", "stale-pipeline"]
+    assert [row["strategy"] for row in document["results"]] == ["baseline", "data-parallel", "stale-pipeline"]
     assert document["device"]["processes"] == 2
     for row in document["results"]:
         assert row["status"] == "ok"
@@ -221,7 +221,7 @@ def two_device_program():
     if (os.cpu_count() or 1) < 2:
         pytest.skip("two devices of one process need two cores")
     job, machine = Job("lenet5", 4), this_cpu(devices=2)
-    strategy, options = strategies.parse("image-parallel")
+    strategy, options = strategies.parse("data-parallel")
     tensors = job_tensors(job, job.build(), job.graph())
     return CpuBackend(machine).load(strategy.plan(job, machine, None, options), tensors), tensors
 

@@ -47,7 +47,7 @@ def test_a_model_can_be_scored_by_the_others():
 
 def test_steps_of_several_processes_are_a_group_of_their_own():
     together = off_by(math.expm1(0.4))
-    rows = tuple(row.model_copy(update={"strategy": "image-parallel"}) for row in together.results)
+    rows = tuple(row.model_copy(update={"strategy": "data-parallel"}) for row in together.results)
     together = together.model_copy(update={"results": rows, "device": {"kind": "cpu", "processes": 2}})
     validations = [together, off_by(math.expm1(0.02))]
     assert discrepancy(validations, "deepa", "cpu", "eager", processes=True) == pytest.approx(0.4)

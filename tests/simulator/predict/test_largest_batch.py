@@ -34,8 +34,8 @@ def test_the_next_larger_batch_does_not_fit(text, accumulate):
 
 def test_replicas_divide_the_batch():
     job = Job("lenet5", 4096)
-    too_large, model = forecast_of(job, "image-parallel", 0.01, "p100x4")
-    assert largest_batch(job, "image-parallel", {}, too_large, model) % 4 == 0
+    too_large, model = forecast_of(job, "data-parallel", 0.01, "p100x4")
+    assert largest_batch(job, "data-parallel", {}, too_large, model) % 4 == 0
 
 
 def test_without_room_for_the_parameters_no_batch_fits():

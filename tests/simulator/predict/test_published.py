@@ -69,8 +69,8 @@ def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batc
 
 def test_replicas_on_several_gpus_are_as_uncertain():
     job = Job("lenet5", 64)
-    forecasts = dict(forecast_many(job, ["image-parallel"], {}, *preset_costs(job, "dgx-h100", 4)))
-    forecast = forecasts["image-parallel"]
+    forecasts = dict(forecast_many(job, ["data-parallel"], {}, *preset_costs(job, "dgx-h100", 4)))
+    forecast = forecasts["data-parallel"]
     assert {name.rpartition(" ")[0] for name in forecast.sensitivity.deviations} >= {"link latency"}
     low, high = forecast.interval_s
     assert math.log(high / low) >= 2 * Z_90 * step_accuracy()

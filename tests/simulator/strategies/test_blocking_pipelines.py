@@ -36,9 +36,9 @@ PIPELINES = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_no_pipeline_deadlocks_if_receives_are_issued_in_the_order_of_the_plan(strategy, ranks):
     machine = linked(ranks, "blocking")
-    for micro_batches in (4, 8) if strategy in PIPELINES[1:] or strategy == "pipedream-2bw" else (1,):
+    for microbatches in (4, 8) if strategy in PIPELINES[1:] or strategy == "pipedream-2bw" else (1,):
         name, _, options = strategy.partition(":")
-        options = ",".join(filter(None, (options, f"microbatches={micro_batches}" if micro_batches > 1 else "")))
+        options = ",".join(filter(None, (options, f"microbatches={microbatches}" if microbatches > 1 else "")))
         plan = plan_pipeline(f"{name}:{options}" if options else name, chain(), machine)
         costs = CostModel(machine).resolve(plan)
         free, blocking = (simulate(plan, linked(ranks, receives), costs) for receives in ("free", "blocking"))

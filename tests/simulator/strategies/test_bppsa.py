@@ -64,7 +64,7 @@ def test_the_shortest_sequences(steps, two_cores, backend):
             assert error(job, two_cores, backend, options) < 1e-10, (model, options)
 
 
-def test_micro_batches_are_scanned_one_after_another(two_cores, backend):
+def test_microbatches_are_scanned_one_after_another(two_cores, backend):
     job = Job("gru_features", 4, image_size=9, precision="fp64", accumulate=2)
     assert error(job, two_cores, backend, "scan=blelloch") < 1e-10
 

@@ -35,7 +35,7 @@ def test_gradients_are_those_of_autograd(scan, jacobian, two_cores, backend):
 
 
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
-def test_one_sample_and_micro_batches(options, two_cores, backend):
+def test_one_sample_and_microbatches(options, two_cores, backend):
     for training_job in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(MLP, 4, precision="fp64")):
         assert error(training_job, two_cores, backend, options) < 1e-10
 

@@ -61,7 +61,7 @@ def job(name: str, batch: int = 8, **fields) -> Job:
 @pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
 @pytest.mark.parametrize("training", [job("residual", optimizer="adam"), job("chain", form="for")], ids=["residual", "chain"])
 def test_numbers_are_those_of_the_reference_trainer(strategy, training):
-    """That is plain PyTorch with as many micro-batches, or one mini-batch after another with old weights put into the module."""
+    """That is plain PyTorch with as many microbatches, or one mini-batch after another with old weights put into the module."""
     machine = this_cpu(devices=2)
     backend, built = CpuBackend(machine), training.build()
     plan = plan_pipeline(strategy, training, machine)
@@ -145,21 +145,21 @@ def test_a_mini_batch_takes_as_many_cycles_as_the_table_says(pairs):
 
 
 @pytest.mark.parametrize(("strategy", "order"), [("gpipe", orders.gpipe_order), ("1f1b", orders.one_f_one_b_order)])
-@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 8)])
-def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, micro_batches):
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 4), (4, 8)])
+def test_the_engine_takes_the_time_that_the_schedule_takes(strategy, order, stages, microbatches):
     """The oracle runs each rank's actions in order, with the summed seconds of their ops, as an independent few lines."""
     machine = devices(stages)
-    plan = plan_pipeline(f"{strategy}:microbatches={micro_batches}", job("chain", 16), machine)
+    plan = plan_pipeline(f"{strategy}:microbatches={microbatches}", job("chain", 16), machine)
     model = costs(plan, machine)
     seconds = [cost.cold_s for cost in model.resolve(plan)]
 
     def of(action: Action) -> float:
         phase = "forward" if action.kind == FORWARD else "backward"
-        place = (f"cpu:{action.stage}", phase, action.micro_batch)
-        return sum(s for task, s in zip(plan.tasks, seconds, strict=True) if (task.device, task.phase, task.micro_batch) == place)
+        place = (f"cpu:{action.stage}", phase, action.microbatch)
+        return sum(s for task, s in zip(plan.tasks, seconds, strict=True) if (task.device, task.phase, task.microbatch) == place)
 
     update_s = max(s for task, s in zip(plan.tasks, seconds, strict=True) if task.phase == UPDATE)
-    expected = makespan_s(timed(order(stages, micro_batches), of))
+    expected = makespan_s(timed(order(stages, microbatches), of))
     step_s = simulate(plan, machine, model.resolve(plan)).step_s
     assert expected - 1e-12 <= step_s <= expected + update_s + 1e-12
     assert all(task.body.means == "alias" for task in plan.tasks if task.phase == TRANSFER)
@@ -181,7 +181,7 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
     ("strategy", "fields", "said"),
     [
         ("gpipe:stages=3", {}, "needs 3 devices, there are 2"),
-        ("gpipe:microbatches=3", {}, "--batch 8 does not divide into 3 micro-batches; choose one of 1, 2, 4, 8"),
+        ("gpipe:microbatches=3", {}, "--batch 8 does not divide into 3 microbatches; choose one of 1, 2, 4, 8"),
         ("gpipe:placement=9", {}, "out of range"),
         ("gpipe:placement=a-b", {}, "expected the layers before each cut, such as 3-5-7"),
         ("gpipe:placement=2-4,stages=2", {}, "makes 3 stages, but stages is 2"),
@@ -195,12 +195,12 @@ def test_a_pipeline_with_fewer_bubbles_is_predicted_to_be_faster():
         ("zero-bubble:shape=v,stages=3", {}, "choose an even number"),
         ("stale-pipeline", {"accumulate": 2}, "use pipedream-2bw"),
         ("stale-pipeline:on=unfolded", {}, "needs an odd number of devices"),
-        ("pipedream-2bw:microbatches=1", {}, "at least as many micro-batches as stages"),
+        ("pipedream-2bw:microbatches=1", {}, "at least as many microbatches as stages"),
         ("hybrid-pipeline:pipelined=1", {}, "pipelined is 1; expected a share of the iterations between 0 and 1"),
         ("hybrid-pipeline:pipelined=nan", {}, "expected a share of the iterations between 0 and 1"),
         ("hybrid-pipeline:iterations=1", {}, "hybrid-pipeline has two parts, iterations is 1"),
         ("hybrid-pipeline:microbatches=2", {}, "use then=gpipe for several"),
-        ("hybrid-pipeline:then=gpipe,microbatches=3", {}, "--batch 8 does not divide into 3 micro-batches"),
+        ("hybrid-pipeline:then=gpipe,microbatches=3", {}, "--batch 8 does not divide into 3 microbatches"),
         ("hybrid-pipeline", {"accumulate": 2}, "hybrid-pipeline updates after each mini-batch"),
     ],
 )

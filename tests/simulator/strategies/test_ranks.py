@@ -14,8 +14,8 @@ from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.messages import between_devices
 from simulator.predict.forecast import forecast, prediction
-from simulator.strategies import baseline, image_parallel
-from simulator.strategies.image_parallel import Options
+from simulator.strategies import baseline, data_parallel
+from simulator.strategies.data_parallel import Options
 from tests.benchmarks.ddp import predicted
 from tests.support.jobs import planned
 
@@ -69,7 +69,7 @@ def two_nodes(devices: int = 16) -> Machine:
 def test_equal_devices_do_the_same_at_the_same_time(update, more):
     machine = replace(two_nodes(4), hosts=())  # the first device's host also issues the collectives
     model = CostModel(machine)
-    plan = image_parallel.plan(JOB, machine, model, Options(update=update, **more))
+    plan = data_parallel.plan(JOB, machine, model, Options(update=update, **more))
     spans = simulate(plan, machine, model.resolve(plan), iterations=3).spans
     first, *others = (
         [(s.phase, s.layer, s.start_s, s.end_s) for s in spans if s.device == device.name and s.phase != "collective"]
@@ -82,7 +82,7 @@ def test_equal_devices_do_the_same_at_the_same_time(update, more):
 def test_a_prediction_counts_the_tasks_of_all_devices():
     machine = two_nodes()
     model = CostModel(machine)
-    replicated = forecast(image_parallel.plan(JOB, machine, model, Options()), machine, model)
+    replicated = forecast(data_parallel.plan(JOB, machine, model, Options()), machine, model)
     alone = forecast(baseline.plan(JOB, machine, model, baseline.Options()), machine, model)
     assert prediction(replicated, alone, "fp32").tasks == len(replicated.timeline.spans) >= 3 * len(replicated.plan.tasks)
     assert len(replicated.plan.tasks) > 16 * len(alone.plan.tasks)  # besides, there are fetches of the batch and reductions
@@ -94,7 +94,7 @@ def test_equal_devices_share_costs_and_others_have_their_own():
     mixed = replace(machine, devices=(machine.devices[0], slow, machine.devices[2]))
     job = replace(JOB, batch=3)
     model = CostModel(mixed)
-    plan = image_parallel.plan(job, mixed, model, Options())
+    plan = data_parallel.plan(job, mixed, model, Options())
     costs = {
         device: [
             cost for task, cost in zip(plan.tasks, model.resolve(plan), strict=True) if task.device == device and task.phase == "forward"

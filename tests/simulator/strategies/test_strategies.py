@@ -144,6 +144,12 @@ def test_options():
             strategies.parse(text)
 
 
+def test_a_former_name_is_an_alias():
+    assert strategies.parse("image-parallel:overlap=off") == strategies.parse("data-parallel:overlap=off")
+    assert strategies.family("image-parallel:overlap=off") == "data-parallel"
+    assert "image-parallel" not in strategies.names()
+
+
 NEWCOMER = '''
 """Reversed order of updates."""
 
@@ -207,13 +213,13 @@ def test_every_plan_function_states_the_contract(name):
     }  # fmt: skip
 
 
-# A step of too many micro-batches is refused before it is planned.
+# A step of too many microbatches is refused before it is planned.
 
 
 @pytest.mark.parametrize("spec", ["baseline", "pytorch", "gpipe:microbatches=1000000"])
-def test_a_million_micro_batches_are_refused(spec):
+def test_a_million_microbatches_are_refused(spec):
     accumulate = 1 if "microbatches" in spec else 1_000_000
-    with pytest.raises(SchedcastError, match=r"1,000,000 micro-batches make more than 100,000 tasks in a step; choose fewer"):
+    with pytest.raises(SchedcastError, match=r"1,000,000 microbatches make more than 100,000 tasks in a step; choose fewer"):
         planned(spec, Job("lenet5", 1_000_000, accumulate=accumulate), load_machine("p100x4"))
 
 
@@ -222,7 +228,7 @@ def test_a_few_hundred_are_planned():
     assert 300 * 10 < len(plan.tasks) < strategies.MOST_TASKS
 
 
-def test_more_micro_batches_than_samples_are_refused_however_many():
+def test_more_microbatches_than_samples_are_refused_however_many():
     with pytest.raises(SchedcastError, match=r"--batch 32 does not divide into 10,000,.*; choose at most 32$"):
         planned(f"zero-bubble:microbatches={10**400}", Job("lenet5", 32), load_machine("p100x4"))
 
@@ -230,6 +236,6 @@ def test_more_micro_batches_than_samples_are_refused_however_many():
 def test_a_step_of_too_many_devices_is_refused_before_it_is_simulated(monkeypatch):
     monkeypatch.setattr(strategies, "MOST_TASKS", 500)
     with pytest.raises(
-        SchedcastError, match=r"^image-parallel: [\d,]+ tasks in a step on 16 devices, more than the 500 .*; choose fewer devices"
+        SchedcastError, match=r"^data-parallel: [\d,]+ tasks in a step on 16 devices, more than the 500 .*; choose fewer devices"
     ):
-        planned("image-parallel", Job("lenet5", 32), load_machine("k80x16"))
+        planned("data-parallel", Job("lenet5", 32), load_machine("k80x16"))

@@ -160,7 +160,7 @@ def test_clipping_needs_all_gradients():
         plan_of("turbodl:fuse=backward", clip_norm=1.0)
 
 
-def test_gradients_of_micro_batches_are_added_on_the_stream_of_the_gradient():
+def test_gradients_of_microbatches_are_added_on_the_stream_of_the_gradient():
     plan = plan_of("turbodl", "six", accumulate=2)
     added = {task.name: task.stream for task in plan.tasks if "accumulate" in task.name}
     assert added["long1.weight/accumulate@1"] == 1

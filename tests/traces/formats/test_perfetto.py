@@ -16,7 +16,7 @@ from traces.formats.perfetto import export, trace_document
 def test_golden_trace_of_one_arrow():
     document = trace_document({"predicted": two_lanes()})
     place = {"pid": 1, "tid": 1}
-    args = {"layer": "block<1>", "micro-batch": 0, "iteration": 0}
+    args = {"layer": "block<1>", "microbatch": 0, "iteration": 0}
     assert document["traceEvents"] == [
         {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "predicted gpu0"}},
         {"ph": "M", "name": "process_sort_index", "pid": 1, "tid": 0, "args": {"sort_index": 1}},

@@ -85,15 +85,15 @@ def test_run_on_data_beside_autograd(gpu, capfd, placement):
 
 def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     """The job runs before any calibration, as on a GPU without a preset; then its partitions are calibrated, and the job is predicted."""
-    training.run(job(), "image-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
+    training.run(job(), "data-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
     document = printed(capfd)
-    assert (document["strategy"], len(document["losses"])) == ("image-parallel", 11)
+    assert (document["strategy"], len(document["losses"])) == ("data-parallel", 11)
     assert {span["device"] for span in json.loads((tmp_path / "t.json").read_text())["spans"]} == {"cuda:0/0", "cuda:0/1"}
-    measuring.calibrate(job(), ["image-parallel"], [], None, HALVES, True)
+    measuring.calibrate(job(), ["data-parallel"], [], None, HALVES, True)
     profile = Profile.load(printed(capfd)["profile"])
     assert {key.rpartition("@")[2] for key in profile.costs} == {"64", "132"}, "plain PyTorch uses the whole GPU"
     assert any(key.startswith("copy|add|float32|") for key in profile.costs)
-    predicting.predict([job()], ["image-parallel"], [], None, ["this-gpu"], HALVES, None, False, True)
+    predicting.predict([job()], ["data-parallel"], [], None, ["this-gpu"], HALVES, None, False, True)
     predicted = printed(capfd)
     assert [device["name"] for device in predicted["devices"]] == ["cuda:0/0", "cuda:0/1"]
     assert predicted["shares"]["measured"] == 1.0
@@ -101,7 +101,7 @@ def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
 
 def test_on_partitions_the_baseline_uses_the_whole_gpu(gpu, capfd):
     """Both sizes are calibrated, and the baseline is measured beside the partitions."""
-    measuring.validate(job(), ["image-parallel"], [], None, True, HALVES, None, True)
+    measuring.validate(job(), ["data-parallel"], [], None, True, HALVES, None, True)
     document = Validation.model_validate({name: item for name, item in printed(capfd).items() if name != "schema"})
     baseline, parallel = document.results
     assert (baseline.status, parallel.status) == ("ok", "ok")
@@ -119,13 +119,13 @@ def document_name(document: Validation) -> str:
 
 def test_one_process_uses_one_gpu(gpu):
     with pytest.raises(SchedcastError, match=r"--devices 2: one process uses one GPU; start torchrun .* with --partition 2"):
-        measuring.validate(job(), ["image-parallel"], [], None, True, Placement("cuda", 2), None, True)
+        measuring.validate(job(), ["data-parallel"], [], None, True, Placement("cuda", 2), None, True)
 
 
 def test_a_gpu_that_cannot_be_split_is_refused(gpu):
     gpu.partitionable = False
     with pytest.raises(SchedcastError, match="Fake GPU cannot be partitioned"):
-        training.run(job(), "image-parallel", [], None, 11, HALVES, [], (None, None, None), True)
+        training.run(job(), "data-parallel", [], None, 11, HALVES, [], (None, None, None), True)
 
 
 def test_validate_with_a_report(gpu, capfd, tmp_path):

@@ -37,11 +37,11 @@ def test_without_a_strategy_all_that_apply_are_predicted(schedcast):
     done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100x4", "--devices", 2, "--json")
     assert done.status == 0
     names = {row["strategy"] for row in done.document["predictions"]}
-    assert names >= {"baseline", "backward-fusion", "forward-fusion", "turbodl", "image-parallel"}
+    assert names >= {"baseline", "backward-fusion", "forward-fusion", "turbodl", "data-parallel"}
     done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100", "--clip-norm", 1, "--json")
     refusals = {row["strategy"]: row["why"] for row in done.document["refused"]}
     assert (done.status, "cannot clip by the global norm" in refusals["backward-fusion"]) == (0, True)
-    assert "image-parallel" not in refusals, "it does not apply to one device"
+    assert "data-parallel" not in refusals, "it does not apply to one device"
 
 
 def test_a_strategy_that_was_asked_for_and_cannot_run(schedcast):
@@ -71,7 +71,7 @@ def test_the_baseline_of_partitions_is_the_whole_gpu(schedcast):
         ).document
 
     whole = predicted("--strategy", "baseline")
-    halves = predicted("--strategy", "image-parallel", "--partition", 2)
+    halves = predicted("--strategy", "data-parallel", "--partition", 2)
     fused = predicted("--strategy", "backward-fusion")
     assert halves["baseline_step_s"] == whole["step_s"]
     assert 0.8 < halves["speedup"] < 1.1
@@ -79,7 +79,7 @@ def test_the_baseline_of_partitions_is_the_whole_gpu(schedcast):
     assert predicted("--strategy", "baseline", "--partition", 2)["step_s"] == whole["step_s"]
     assert predicted("--strategy", "backward-fusion", "--partition", 2)["step_s"] == fused["step_s"]
     shown = schedcast.call(
-        "predict", "--model", "resnet18", "--batch", 32, "--machine", "h100", "--partition", 2, "--strategy", "image-parallel"
+        "predict", "--model", "resnet18", "--batch", 32, "--machine", "h100", "--partition", 2, "--strategy", "data-parallel"
     )
     words = " ".join(shown.out.split())
     assert "One GPU of h100 is split into 2 parts of 64 SMs (4 of its 132 SMs stay unused)." in words
@@ -130,7 +130,7 @@ def test_outputs_do_not_overwrite_inputs(schedcast, tmp_path):
 
 
 def test_the_app_counts_real_devices_too():
-    request = JobRequest("lenet5", 4, precision="fp32", machine="h100", strategies=("baseline", "image-parallel"), partition=2)
+    request = JobRequest("lenet5", 4, precision="fp32", machine="h100", strategies=("baseline", "data-parallel"), partition=2)
     plain, _, baseline, parallel = predict_many(request).values()
     assert isinstance(parallel, Forecast)
     assert plain.prediction.strategy == "pytorch"

@@ -23,10 +23,10 @@ def file(tmp_path):
 
 def test_a_schedule_is_written_once_and_then_followed(schedcast, file):
     written = schedcast.call("predict", *JOB, "--strategy", "1f1b", "--schedule", file, "--json")
-    assert written.err.splitlines()[-1] == f"schedcast: wrote the schedule of 1f1b to {file}: 2 ranks, 2 stages and 4 micro-batches"
+    assert written.err.splitlines()[-1] == f"schedcast: wrote the schedule of 1f1b to {file}: 2 ranks, 2 stages and 4 microbatches"
     assert file.read_text() == "0F0,0F1,,0B0,0F2,0B1,0F3,0B2,,0B3\n,1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n"
     followed = schedcast.call("predict", *JOB, "--strategy", "gpipe", "--schedule", file, "--json")
-    assert f"schedcast: gpipe followed the schedule in {file}: 2 ranks, 2 stages and 4 micro-batches" in followed.err
+    assert f"schedcast: gpipe followed the schedule in {file}: 2 ranks, 2 stages and 4 microbatches" in followed.err
     assert followed.document["step_s"] == written.document["step_s"]
     assert followed.document["options"]["schedule"] == str(file)
 
@@ -35,7 +35,7 @@ def test_any_order_that_can_run_computes_what_plain_training_does(schedcast, fil
     file.write_text(SPLIT)
     done = schedcast.call("run", *JOB, "--strategy", "gpipe", "--schedule", file, "--steps", 3, "--json")
     assert done.status == 0, done.err
-    assert done.document["semantics"]["micro_batches"] == 2
+    assert done.document["semantics"]["microbatches"] == 2
     assert done.document["max_grad_error"] < 1e-5
 
 
@@ -147,7 +147,7 @@ def test_files_that_do_not_fit_the_request(schedcast, file, tmp_path):
     file.write_text("0F0,0B0\n1F0,1B0\n2F0,2B0\n")
     refused(schedcast.call(*predict, "gpipe"), "gpipe needs 3 devices, there are 2")
     file.write_text("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n")
-    refused(schedcast.call(*predict, "gpipe"), "--batch 8 does not divide into 3 micro-batches")
+    refused(schedcast.call(*predict, "gpipe"), "--batch 8 does not divide into 3 microbatches")
     new = tmp_path / "new.csv"
     refused(schedcast.call("predict", "--schedule", new, *JOB), "needs one --strategy", "none is given")
     done = schedcast.call("predict", *JOB, "--batch", "8,16", "--strategy", "gpipe", "--schedule", new)

@@ -1,4 +1,4 @@
-"""One sees a pipeline's schedule: a bar for each action, its stage and micro-batch, and idle time."""
+"""One sees a pipeline's schedule: a bar for each action, its stage and microbatch, and idle time."""
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace

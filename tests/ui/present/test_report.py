@@ -306,7 +306,7 @@ def test_results_in_words(runs):
     exact = result(max_grad_error=0.0, max_param_error=0.0)
     assert "Gradients and parameters are identical to PyTorch's, bit for bit." in sentences.result_words(validation(exact), exact)
     assert "Differs" not in " ".join(sentences.result_words(validation(), result(semantics={"staleness": 0})))
-    assert "Differs from plain training: batch norm: statistics per micro-batch." in sentences.result_words(validation(), runs[2].result)
+    assert "Differs from plain training: batch norm: statistics per microbatch." in sentences.result_words(validation(), runs[2].result)
     assert sentences.phase_words(runs[2]).startswith("They differ most in backward: predicted 71.5 ms")
     empty = replace(two_lanes(), spans=())
     assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."

@@ -168,13 +168,13 @@ def test_thousands_of_spans_stay_fast():
 def test_a_file_that_lies_is_drawn_anyhow():
     big = 2**70
     spans = (
-        Span("a", "d", "0", -1e308, 1e308, "forward", micro_batch=big, iteration=-big),
+        Span("a", "d", "0", -1e308, 1e308, "forward", microbatch=big, iteration=-big),
         *(Span(f"p{number}", "d", "0", 0.0, 0.0, f"phase {number}") for number in range(300)),
     )
     drawn = payload(Timeline("predicted", spans, 1e308, (-1e308, 1e308)))
     assert len(drawn.header["phases"]) == 24
-    assert {"micro_batch", "iteration"} <= set(drawn.arrays)
-    assert drawn.bars()[0]["micro_batch"] == 2**31 - 1
+    assert {"microbatch", "iteration"} <= set(drawn.arrays)
+    assert drawn.bars()[0]["microbatch"] == 2**31 - 1
 
 
 def test_nothing_to_draw():

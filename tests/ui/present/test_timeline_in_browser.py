@@ -172,7 +172,7 @@ def test_a_pick_tells_the_measured_bar_of_a_predicted_one(page, tmp_path):
     canvas = opened(page, write_page(tmp_path / "both.html", [both.predicted, both.measured]))
     page.mouse.click(*point_at(page, canvas, bar_named(page, "B2 stage1")))
     words = page.locator(".details").text_content()
-    assert words.startswith("B2 stage1 · backward of stage1, micro-batch 2 · ")
+    assert words.startswith("B2 stage1 · backward of stage1, microbatch 2 · ")
     assert "predicted on gpu1 stream 0 · measured: " in words
     page.get_by_role("searchbox").fill("update")
     assert page.locator(".matches").text_content().startswith("predicted: 4 matches, ")

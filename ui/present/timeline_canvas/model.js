@@ -32,12 +32,12 @@ export function timesMs(model, bar) {
 
 /** What a bar is, in lines of text. */
 export function barLines(model, bar) {
-  const { task, layer, phase, micro_batch, iteration, cause } = model.arrays;
+  const { task, layer, phase, microbatch, iteration, cause } = model.arrays;
   const [startMs, durationMs] = timesMs(model, bar);
   const of = model.names[layer[bar]] ? ` of ${model.names[layer[bar]]}` : "";
   const lines = [
     model.names[task[bar]],
-    `${model.phases[phase[bar]].name}${of}, micro-batch ${micro_batch[bar]}`,
+    `${model.phases[phase[bar]].name}${of}, microbatch ${microbatch[bar]}`,
     `${digits(durationMs)} ms, from ${digits(startMs)} ms, iteration ${iteration[bar]}`,
   ];
   if (cause[bar]) lines.push(`on the critical path, waited for: ${model.causes[cause[bar] - 1]}`);
@@ -54,16 +54,16 @@ export function placeOf(model, bar) {
   return null;
 }
 
-/** Bars of other panels with the name and micro-batch of `bar`: the measured one of a predicted one. */
+/** Bars of other panels with the name and microbatch of `bar`: the measured one of a predicted one. */
 export function counterparts(model, bar) {
-  const { task, micro_batch } = model.arrays;
+  const { task, microbatch } = model.arrays;
   const own = placeOf(model, bar).panel;
   const others = [];
   model.panels.forEach(({ rows }, panel) => {
     if (panel === own || !rows.length) return;
     const last = rows[rows.length - 1].tracks;
     for (let at = rows[0].tracks[0]; at < last[last.length - 1]; at++) {
-      if (task[at] === task[bar] && micro_batch[at] === micro_batch[bar]) others.push({ panel, bar: at });
+      if (task[at] === task[bar] && microbatch[at] === microbatch[bar]) others.push({ panel, bar: at });
     }
   });
   return others;

@@ -109,7 +109,7 @@ OTHER_PHASES, OTHER_LAYERS, NO_LAYER = "other phases", "other layers", "no layer
 #: The arrays and their types. A bar has an entry in all of the first ones; stripes of the critical path and idle time have their own.
 ARRAYS = {
     "start": np.uint32, "end": np.uint32, "task": np.uint32, "layer": np.uint32, "label": np.uint32, "phase": np.uint8, "group": np.uint8,
-    "shade": np.uint8, "cause": np.uint8, "micro_batch": np.int32, "iteration": np.int32,
+    "shade": np.uint8, "cause": np.uint8, "microbatch": np.int32, "iteration": np.int32,
     "critical_start": np.uint32, "critical_end": np.uint32, "idle_start": np.uint32, "idle_end": np.uint32,
 }  # fmt: skip
 _CAUSES = tuple(Cause)
@@ -250,7 +250,7 @@ class _Writer:
         self._add("group", [self._group_of.get(span.layer, no_group) for span in spans])
         self._add("shade", [bar.shade for _, bar in drawn])
         self._add("cause", [1 + _CAUSES.index(bar.cause) if bar.cause else 0 for _, bar in drawn])
-        self._add("micro_batch", [_whole(span.micro_batch) for span in spans])
+        self._add("microbatch", [_whole(span.microbatch) for span in spans])
         self._add("iteration", [_whole(span.iteration) for span in spans])
         self.bars = places[-1]
         return places

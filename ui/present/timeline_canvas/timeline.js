@@ -126,10 +126,10 @@ export class Timeline {
   describe(bar) {
     const { model } = this, { panel, row } = placeOf(model, bar), { device, lane } = model.panels[panel].rows[row];
     const [start_ms, duration_ms] = timesMs(model, bar);
-    const { task, layer, phase, micro_batch, iteration } = model.arrays;
+    const { task, layer, phase, microbatch, iteration } = model.arrays;
     return {
       task: model.names[task[bar]], layer: model.names[layer[bar]], phase: model.phases[phase[bar]].name, kind: model.panels[panel].kind,
-      device, lane, start_ms, duration_ms, micro_batch: micro_batch[bar], iteration: iteration[bar],
+      device, lane, start_ms, duration_ms, microbatch: microbatch[bar], iteration: iteration[bar],
     };
   }
 

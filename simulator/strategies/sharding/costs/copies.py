@@ -205,7 +205,7 @@ class Copies:
         """Seconds in which all groups sum `payload_bytes` at the same time, and the bytes that all their devices send.
 
         A group is the numbers of its devices; all have as many, and no two share any. Channels that several groups use carry the bytes of
-        all. `server`: as in image-parallel.
+        all. `server`: as in data-parallel.
         """
         algorithm, replicas, at_host = ALGORITHM_OF[server], len(groups[0]), server == "host"
         sent = len(groups) * (_sent_share(replicas, algorithm, at_host) * payload_bytes)

@@ -112,7 +112,7 @@ _ELEMENT_BYTES = 4
 
 
 class ExactCosts:
-    """Transfers and updates of a network's layers on a machine. `server`: who sums gradients, as in image-parallel."""
+    """Transfers and updates of a network's layers on a machine. `server`: who sums gradients, as in data-parallel."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ from traces.errors import Code, SchedcastError, UnknownNameError
 
 JOB = Job("tests/support/mlp.py:make", 16)
 #: A part of what the strategies offer, of every kind.
-NAMES = ("baseline", "backward-fusion", "turbodl", "gpipe", "image-parallel", "pipedream")
-TEXTS = ("baseline", "turbodl", "gpipe", "gpipe:microbatches=2", "image-parallel", "image-parallel:bucket=1,priorities=on", "pipedream")
+NAMES = ("baseline", "backward-fusion", "turbodl", "gpipe", "data-parallel", "pipedream")
+TEXTS = ("baseline", "turbodl", "gpipe", "gpipe:microbatches=2", "data-parallel", "data-parallel:bucket=1,priorities=on", "pipedream")
 
 
 def setup_on(machine: Machine, job: Job = JOB) -> Setup:
@@ -56,7 +56,7 @@ def test_candidates_are_what_the_strategies_offer_the_defaults_first(setup):
     count = len(strategies.names(2))
     assert texts[:count] == strategies.names(2)
     assert len(texts) == len(set(texts)) > 60
-    assert {"turbodl:fuse=backward", "image-parallel:update=forward-fusion", "image-parallel:update=backward-fusion,priorities=on"} <= {
+    assert {"turbodl:fuse=backward", "data-parallel:update=forward-fusion", "data-parallel:update=backward-fusion,priorities=on"} <= {
         *texts
     }
     assert candidates(setup.job, setup.machine, ["gpipe", "turbodl:alpha=2"])[:2] == ["gpipe", "turbodl:alpha=2"]
@@ -68,10 +68,10 @@ def test_candidates_are_what_the_strategies_offer_the_defaults_first(setup):
 
 def test_two_devices_win_over_a_fast_link_and_lose_over_a_slow_one():
     wide = Job("tests/support/mlp.py:make", 4096)
-    texts = ["baseline", "image-parallel"]
+    texts = ["baseline", "data-parallel"]
     fast = rank(search(setup_on(core_groups(2, link_bytes_per_s=1e15), wide), texts, here)).result
     slow = rank(search(setup_on(core_groups(2, link_bytes_per_s=1e3), wide), texts, here)).result
-    assert (fast.best, slow.best) == ("image-parallel", "baseline")
+    assert (fast.best, slow.best) == ("data-parallel", "baseline")
     assert slow.pruned == () or slow.pruned[0].bound_by == "links"
     (far,) = [plan for plan in fast.plans if plan.plan == "baseline"]
     assert far.behind == far.step_s / fast.winner.step_s > 1
@@ -112,7 +112,7 @@ def test_probabilities_add_up_and_intervals_are_paired(everything):
 
 
 def test_equal_plans_are_a_tie(setup):
-    result = rank(search(setup, ["image-parallel", "image-parallel:bucket=100"], here)).result
+    result = rank(search(setup, ["data-parallel", "data-parallel:bucket=100"], here)).result
     assert result.plans[1].behind_interval == (1.0, 1.0)
     assert result.plans[1].verdict == "same"
     assert [plan.probability for plan in result.plans] == [0.5, 0.5]
@@ -133,8 +133,8 @@ def test_plans_beyond_the_memory_come_last_with_the_reason(setup):
 
 def test_a_candidate_that_cannot_be_planned_says_why(setup):
     job = replace(JOB, batch=15)
-    answered = search(setup_on(setup.machine, job), ["baseline", "image-parallel", "gpipe:microbatches=2"], here)
-    assert [plan.plan for plan in rank(answered).result.refused] == ["image-parallel", "gpipe:microbatches=2"]
+    answered = search(setup_on(setup.machine, job), ["baseline", "data-parallel", "gpipe:microbatches=2"], here)
+    assert [plan.plan for plan in rank(answered).result.refused] == ["data-parallel", "gpipe:microbatches=2"]
     assert [each.refusal.code for each in answered.evaluations if each.refusal] == [Code.BATCH, Code.BATCH]
 
 

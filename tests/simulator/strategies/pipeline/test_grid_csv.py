@@ -78,9 +78,9 @@ def test_the_gradients_are_those_of_the_whole_model(tmp_path):
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 1), (3, 5), (4, 8)])
-def test_our_schedules_are_the_same_out_and_in(tmp_path, name, ranks, micro_batches):
-    order = OURS[name](ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 1), (3, 5), (4, 8)])
+def test_our_schedules_are_the_same_out_and_in(tmp_path, name, ranks, microbatches):
+    order = OURS[name](ranks, microbatches)
     path = tmp_path / "schedule.csv"
     path.write_text(grid_csv.write(order))
     assert grid_csv.read(path) == order
@@ -88,9 +88,9 @@ def test_our_schedules_are_the_same_out_and_in(tmp_path, name, ranks, micro_batc
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("ranks", "micro_batches"), SIZES)
-def test_torchs_dumps_are_the_same_in_and_out(tmp_path, name, ranks, micro_batches):
-    rows = get_schedule_ops(name, ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
+def test_torchs_dumps_are_the_same_in_and_out(tmp_path, name, ranks, microbatches):
+    rows = get_schedule_ops(name, ranks, microbatches)
     dump, ours = tmp_path / "torch.csv", tmp_path / "ours.csv"
     with dump.open("w", newline="") as file:  # as _PipelineScheduleRuntime._dump_csv does
         csv.writer(file).writerows(rows)
@@ -101,9 +101,9 @@ def test_torchs_dumps_are_the_same_in_and_out(tmp_path, name, ranks, micro_batch
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 4), (3, 5), (4, 8)])
-def test_torchs_runtime_loads_our_files(tmp_path, name, ranks, micro_batches):
-    order = OURS[name](ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (3, 5), (4, 8)])
+def test_torchs_runtime_loads_our_files(tmp_path, name, ranks, microbatches):
+    order = OURS[name](ranks, microbatches)
     path = tmp_path / "schedule.csv"
     path.write_text(grid_csv.write(order))
     loaded = runtime(order)
@@ -150,10 +150,10 @@ def test_a_packed_file_is_read(tmp_path):
 
 
 LIES = {
-    "garbage": ("0F0,hello", "line 1, cell 2: 'hello' is no action; expected a stage, F, I, W or B, and a micro-batch, such as 0F3"),
+    "garbage": ("0F0,hello", "line 1, cell 2: 'hello' is no action; expected a stage, F, I, W or B, and a microbatch, such as 0F3"),
     "a negative stage": ("0F0,0B0\n-1F0", "line 2, cell 1: '-1F0' is no action"),
-    "a negative micro-batch": ("0F-1", "line 1, cell 1: '0F-1' is no action"),
-    "no micro-batch": ("0F", "line 1, cell 1: '0F' is no action"),
+    "a negative microbatch": ("0F-1", "line 1, cell 1: '0F-1' is no action"),
+    "no microbatch": ("0F", "line 1, cell 1: '0F' is no action"),
     "an endless number": ("0F" + "9" * 5000, "is no action"),
     "another digit": ("0F\u0663", "is no action"),
     "a NUL": ("0F0,\x000B0", r"'\x000B0' is no action"),

@@ -22,7 +22,7 @@ EXCESS = {
     "ZBVZeroBubble": lambda p: p - 1,
     "DualPipeV": lambda p: 2 * (p - 1),
 }
-#: Ours of the same name, for p ranks with m micro-batches in the memory of torch's.
+#: Ours of the same name, for p ranks with m microbatches in the memory of torch's.
 SAME = {
     "GPipe": orders.gpipe_order,
     "Interleaved1F1B": interleaved_1f1b.order,
@@ -34,79 +34,79 @@ SAME = {
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("ranks", [*range(1, 9)])
 def test_no_schedule_is_refused_or_deadlocks(name, ranks):
-    for micro_batches in range(1, 33) if "zero" not in name else (1, 2, 3, 7, 8, 9, 16, 32):
-        order = OURS[name](ranks, micro_batches)
+    for microbatches in range(1, 33) if "zero" not in name else (1, 2, 3, 7, 8, 9, 16, 32):
+        order = OURS[name](ranks, microbatches)
         check(order)
-        assert (len(order.ranks), order.micro_batches) == (ranks, micro_batches)
+        assert (len(order.ranks), order.microbatches) == (ranks, microbatches)
 
 
 @pytest.mark.parametrize("per_rank", [1, 3, 4])
 def test_interleaved_schedules_of_any_depth_run(per_rank):
     for ranks in range(1, 9):
-        for micro_batches in (1, 2, 5, 8, 13, 32):
-            order = interleaved_1f1b.order(ranks, micro_batches, per_rank)
+        for microbatches in (1, 2, 5, 8, 13, 32):
+            order = interleaved_1f1b.order(ranks, microbatches, per_rank)
             check(order)
             assert order.stages == ranks * per_rank
-            if micro_batches >= ranks:
+            if microbatches >= ranks:
                 assert excess(order) == 3 * (ranks - 1)
 
 
 @pytest.mark.parametrize("name", EXCESS)
-@pytest.mark.parametrize(("ranks", "micro_batches"), SIZES)
-def test_torchs_orders_have_the_bubbles_of_the_closed_forms(name, ranks, micro_batches):
-    order = torch_order(name, ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
+def test_torchs_orders_have_the_bubbles_of_the_closed_forms(name, ranks, microbatches):
+    order = torch_order(name, ranks, microbatches)
     check(order)
     assert excess(order) == EXCESS[name](ranks)
 
 
 @pytest.mark.parametrize("name", SAME)
-@pytest.mark.parametrize(("ranks", "micro_batches"), SIZES)
-def test_ours_are_as_short_as_torchs_and_keep_no_more_forwards(name, ranks, micro_batches):
-    ours, theirs = SAME[name](ranks, micro_batches), torch_order(name, ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
+def test_ours_are_as_short_as_torchs_and_keep_no_more_forwards(name, ranks, microbatches):
+    ours, theirs = SAME[name](ranks, microbatches), torch_order(name, ranks, microbatches)
     assert units(ours) <= units(theirs)
     assert max(peak_forwards(ours)) <= max(peak_forwards(theirs))
 
 
-@pytest.mark.parametrize(("ranks", "micro_batches", "per_rank"), [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (8, 32, 4)])
-def test_interleaved_orders_are_torchs(ranks, micro_batches, per_rank):
-    assert interleaved_1f1b.order(ranks, micro_batches, per_rank) == torch_order("Interleaved1F1B", ranks, micro_batches, per_rank)
+@pytest.mark.parametrize(("ranks", "microbatches", "per_rank"), [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (8, 32, 4)])
+def test_interleaved_orders_are_torchs(ranks, microbatches, per_rank):
+    assert interleaved_1f1b.order(ranks, microbatches, per_rank) == torch_order("Interleaved1F1B", ranks, microbatches, per_rank)
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_torchs_v_shaped_zero_bubble_is_not_shorter_than_ours(ranks):
-    for micro_batches in (1, 2, 3, 5, 9, 17, 32):
-        theirs = torch_order("ZBVZeroBubble", ranks, micro_batches)
-        ours = zero_bubble.order(2 * ranks, micro_batches, most_alive=max(2, *peak_forwards(theirs)), shape="v")
+    for microbatches in (1, 2, 3, 5, 9, 17, 32):
+        theirs = torch_order("ZBVZeroBubble", ranks, microbatches)
+        ours = zero_bubble.order(2 * ranks, microbatches, most_alive=max(2, *peak_forwards(theirs)), shape="v")
         assert units(ours) <= units(theirs)
 
 
 @pytest.mark.parametrize("stages", range(1, 9))
-@pytest.mark.parametrize("micro_batches", [1, 2, 7, 32])
-def test_the_bubble_of_gpipe(stages, micro_batches):
+@pytest.mark.parametrize("microbatches", [1, 2, 7, 32])
+def test_the_bubble_of_gpipe(stages, microbatches):
     for order in (orders.gpipe_order, orders.one_f_one_b_order):
-        total = stages * units(order(stages, micro_batches))
-        bubble = 1 - Fraction(stages * micro_batches * 3, total)
-        assert bubble == Fraction(stages - 1, micro_batches + stages - 1)
+        total = stages * units(order(stages, microbatches))
+        bubble = 1 - Fraction(stages * microbatches * 3, total)
+        assert bubble == Fraction(stages - 1, microbatches + stages - 1)
 
 
-def deepspeed(stage: int, stages: int, micro_batches: int) -> list[str]:
-    """The order of DeepSpeed's TrainSchedule: in step t, the micro-batch that its formulas for even and odd steps and stages give."""
+def deepspeed(stage: int, stages: int, microbatches: int) -> list[str]:
+    """The order of DeepSpeed's TrainSchedule: in step t, the microbatch that its formulas for even and odd steps and stages give."""
     actions = []
-    for t in range(2 * (micro_batches + stages - 1)):
+    for t in range(2 * (microbatches + stages - 1)):
         forward = t % 2 == stage % 2
-        micro_batch = (t - stage) // 2 if forward else (t + stage + 1) // 2 - stages
-        if 0 <= micro_batch < micro_batches:
-            actions.append(f"{stage}{'F' if forward else 'B'}{micro_batch}")
+        microbatch = (t - stage) // 2 if forward else (t + stage + 1) // 2 - stages
+        if 0 <= microbatch < microbatches:
+            actions.append(f"{stage}{'F' if forward else 'B'}{microbatch}")
     return actions
 
 
 @pytest.mark.parametrize("stages", range(1, 9))
-@pytest.mark.parametrize("micro_batches", [1, 2, 7, 8, 32])
-def test_1f1b_is_deepspeeds(stages, micro_batches):
-    order = orders.one_f_one_b_order(stages, micro_batches)
-    assert [list(map(str, actions)) for actions in order.ranks] == [deepspeed(s, stages, micro_batches) for s in range(stages)]
-    assert makespan_s(timed(order, lambda action: 1)) == 2 * (micro_batches + stages - 1)
-    buffers = [max(2, min(stages - s, micro_batches)) for s in range(stages)]
+@pytest.mark.parametrize("microbatches", [1, 2, 7, 8, 32])
+def test_1f1b_is_deepspeeds(stages, microbatches):
+    order = orders.one_f_one_b_order(stages, microbatches)
+    assert [list(map(str, actions)) for actions in order.ranks] == [deepspeed(s, stages, microbatches) for s in range(stages)]
+    assert makespan_s(timed(order, lambda action: 1)) == 2 * (microbatches + stages - 1)
+    buffers = [max(2, min(stages - s, microbatches)) for s in range(stages)]
     assert [max(2, peak) for peak in peak_forwards(order)] == buffers
 
 
@@ -119,18 +119,18 @@ def test_live_forwards_on_four_ranks():
 
 
 @pytest.mark.parametrize("stages", range(1, 5))
-@pytest.mark.parametrize("micro_batches", range(1, 9))
-def test_zero_bubble_is_as_short_as_an_exact_search(stages, micro_batches):
-    assert units(zero_bubble.order(stages, micro_batches)) == shortest(stages, micro_batches)
-    assert units(zero_bubble.order(stages, micro_batches, most_alive=stages)) == shortest(stages, micro_batches, stages)
+@pytest.mark.parametrize("microbatches", range(1, 9))
+def test_zero_bubble_is_as_short_as_an_exact_search(stages, microbatches):
+    assert units(zero_bubble.order(stages, microbatches)) == shortest(stages, microbatches)
+    assert units(zero_bubble.order(stages, microbatches, most_alive=stages)) == shortest(stages, microbatches, stages)
 
 
 @pytest.mark.parametrize("most_alive", [1, 2])
 def test_with_less_memory_than_1f1b_it_is_at_most_one_unit_longer_than_an_exact_search(most_alive):
-    for micro_batches in range(1, 7):
-        order = zero_bubble.order(3, micro_batches, most_alive=most_alive)
+    for microbatches in range(1, 7):
+        order = zero_bubble.order(3, microbatches, most_alive=most_alive)
         assert max(peak_forwards(order)) <= most_alive
-        assert units(order) <= shortest(3, micro_batches, most_alive) + 1
+        assert units(order) <= shortest(3, microbatches, most_alive) + 1
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -144,11 +144,11 @@ def test_zero_bubble_is_shorter_than_1f1b_in_no_more_memory(stages, most_alive, 
         return lengths[action.kind] * jitter[action.stage]
 
     most_alive = most_alive and stages
-    for micro_batches in (2, 8, 16):
-        ours = zero_bubble.order(stages, micro_batches, seconds, most_alive, transfer_s=transfer_s)
-        theirs = orders.one_f_one_b_order(stages, micro_batches)
+    for microbatches in (2, 8, 16):
+        ours = zero_bubble.order(stages, microbatches, seconds, most_alive, transfer_s=transfer_s)
+        theirs = orders.one_f_one_b_order(stages, microbatches)
         assert makespan_s(timed(ours, seconds, transfer_s)) < makespan_s(timed(theirs, seconds, transfer_s))
-        assert max(peak_forwards(ours)) <= (most_alive or micro_batches)
+        assert max(peak_forwards(ours)) <= (most_alive or microbatches)
 
 
 def test_an_unbounded_zero_bubble_schedule_fills_what_a_bounded_one_cannot():
@@ -177,6 +177,6 @@ def test_impossible_zero_bubble_schedules_are_refused():
         zero_bubble.order(4, 4, shape="v", most_alive=1)
 
 
-def test_a_single_stage_runs_one_micro_batch_after_another():
+def test_a_single_stage_runs_one_microbatch_after_another():
     assert [str(action) for action in orders.one_f_one_b_order(1, 2).ranks[0]] == ["0F0", "0B0", "0F1", "0B1"]
     assert Action(0, "F", 3) == orders.gpipe_order(1, 4).ranks[0][3]

@@ -186,7 +186,7 @@ def test_a_placement_names_each_stages_units():
     assert stages_of((), 2) == (range(2),)
 
 
-def test_first_stages_keep_more_micro_batches():
+def test_first_stages_keep_more_microbatches():
     assert in_flight_1f1b(4, 8) == (4, 3, 2, 1)
     assert in_flight_1f1b(4, 2) == (2, 2, 2, 1)
 

@@ -61,7 +61,7 @@ def test_buffers_end_as_they_do_without_it():
 
 @pytest.mark.parametrize(("strategy", "repeats"), [("gpipe", 8), ("1f1b", 4)])
 def test_a_forward_is_repeated_unless_its_backward_follows_at_once(strategy, repeats):
-    """Of two stages with four micro-batches: all of them under gpipe; under 1F1B not those of the last stage."""
+    """Of two stages with four microbatches: all of them under gpipe; under 1F1B not those of the last stage."""
     training = job("chain")
     plan = plan_pipeline(f"{strategy}:microbatches=4,rematerialize=on", training, MACHINE)
     actions = {task.action for task in plan.tasks if "R" in task.action}

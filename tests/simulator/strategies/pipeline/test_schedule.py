@@ -75,16 +75,16 @@ def test_an_order_of_a_deadlock_is_refused():
 FAULTS = {
     "no ranks": ((), "the schedule has no actions"),
     "an idle rank": (("0F0 0B0", ""), "rank 1 has no actions; expected at least one stage a rank"),
-    "an unknown kind": (("0F0 0X0",), "rank 0 has the action 0X0; expected a stage, F, I, W or B, and a micro-batch"),
+    "an unknown kind": (("0F0 0X0",), "rank 0 has the action 0X0; expected a stage, F, I, W or B, and a microbatch"),
     "a stage on two ranks": (("0F0 0B0", "0F1 0B1"), "ranks 0 and 1 both run stage 0; expected one rank a stage"),
     "an action twice": (("0F0 0F0 0B0",), "rank 0 runs 0F0 twice; expected each action once"),
     "a backward first": (("0B0 0F0",), "rank 0 runs 0B0 without 0F0 before it; expected F before its backward"),
     "a weight gradient first": (("0F0 0W0 0I0",), "rank 0 runs 0W0 without 0I0 before it; expected F, then I, then W"),
     "two backwards": (("0F0 0I0 0B0 0W0",), "rank 0 runs 0B0 after 0I0; expected either B, or I and W"),
     "two backwards, whole first": (("0F0 0B0 0I0",), "rank 0 runs 0I0 after 0B0; expected either B, or I and W"),
-    "no backward": (("0F0 0B0 0F1",), "rank 0 does not run 0B1; expected F, and either B or I and W, of micro-batches 0 to 1"),
+    "no backward": (("0F0 0B0 0F1",), "rank 0 does not run 0B1; expected F, and either B or I and W, of microbatches 0 to 1"),
     "no weight gradient": (("0F0 0I0",), "rank 0 does not run 0W0; expected F, and either B or I and W"),
-    "a micro-batch of one stage": (("0F0 0B0 0F1 0B1", "1F0 1B0"), "rank 1 does not run 1F1; expected F, and either B or I and W"),
+    "a microbatch of one stage": (("0F0 0B0 0F1 0B1", "1F0 1B0"), "rank 1 does not run 1F1; expected F, and either B or I and W"),
     "no stage 1": (("0F0 0B0", "2F0 2B0"), "no rank runs stage 1; expected stages 0 to 2, the largest in the schedule"),
 }
 
@@ -119,9 +119,9 @@ def test_the_details_of_a_long_schedule_show_the_part_around_the_fault():
     assert max(map(len, lines)) < 140
 
 
-@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 4), (2, 4), (4, 8), (8, 32)])
-def test_torchs_own_1f1b_order_lacks_the_last_ranks_first_forward(ranks, micro_batches):
-    order = torch_order("1F1B", ranks, micro_batches)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (2, 4), (4, 8), (8, 32)])
+def test_torchs_own_1f1b_order_lacks_the_last_ranks_first_forward(ranks, microbatches):
+    order = torch_order("1F1B", ranks, microbatches)
     last = ranks - 1
     if order.ranks[last][0] == Action(last, "F", 0):
         pytest.skip("this version of torch makes the order right")

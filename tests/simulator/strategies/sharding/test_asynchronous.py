@@ -222,7 +222,7 @@ def test_gradients_of_two_steps_are_held_but_one_copy_of_the_parameters():
 
 
 @pytest.mark.parametrize(
-    "text", ["owt:server=all-reduce", "owt:server=distributed", "owt:server=host", "deepa:simulated=1", "image-parallel:server=distributed"]
+    "text", ["owt:server=all-reduce", "owt:server=distributed", "owt:server=host", "deepa:simulated=1", "data-parallel:server=distributed"]
 )
 def test_strategies_with_every_server(text):
     job, machine = Job("lenet5", 4, precision="fp64", optimizer="adam"), core_groups()

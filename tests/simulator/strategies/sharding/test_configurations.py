@@ -68,7 +68,7 @@ def test_jobs_that_shards_cannot_run_are_refused(name):
     strategy, options = strategies.parse(name)
     with pytest.raises(SchedcastError, match="needs at least 2 devices"):
         strategy.plan(Job("lenet5", 4), core_groups(1), None, options)
-    with pytest.raises(SchedcastError, match="has no micro-batches"):
+    with pytest.raises(SchedcastError, match="has no microbatches"):
         strategy.plan(Job("lenet5", 4, accumulate=2), MACHINE, None, options)
     with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
         strategy.plan(Job("lenet5", 4, clip_norm=1.0), MACHINE, None, options)

@@ -42,6 +42,6 @@ def test_numbers_are_those_of_plain_pytorch(model, strategy, backend):
 
 
 @pytest.mark.parametrize("batch", [8, 12], ids=["as large as the bias", "with parts as large as the mask"])
-@pytest.mark.parametrize("strategy", ["image-parallel", "gpipe:microbatches=2"])
+@pytest.mark.parametrize("strategy", ["data-parallel", "gpipe:microbatches=2"])
 def test_inputs_without_a_batch_dimension_are_not_split(strategy, batch, backend):
     assert numerics("masked", strategy, backend, batch)[1] <= 1e-10

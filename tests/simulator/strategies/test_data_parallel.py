@@ -41,14 +41,14 @@ def names(plan) -> list[str]:
 
 def test_gradients_are_reduced_while_backward_runs():
     """With one bucket per gradient, the last layer's sums are issued before the first layer's backward."""
-    order = names(plan_of("image-parallel:bucket=0,fetch=off", core_groups()))
+    order = names(plan_of("data-parallel:bucket=0,fetch=off", core_groups()))
     backward = order.index("0/mm.dW 0/0")
     assert order.index("reduce 0/0/cpu:1>cpu:0 0/1") < order.index("reduce 1/1/cpu:0>cpu:1 1/1") < backward
     assert order[-2:] == ["update 0/0", "update@cpu:1 1/0"]
 
 
 def test_without_overlap_gradients_are_reduced_after_backward_on_the_compute_lane():
-    plan = plan_of("image-parallel:overlap=off", core_groups())
+    plan = plan_of("data-parallel:overlap=off", core_groups())
     phases = [task.phase for task in plan.tasks]
     assert phases.index(COLLECTIVE) > max(i for i, phase in enumerate(phases) if phase == "backward")
     assert {task.stream for task in plan.tasks} == {0}
@@ -57,7 +57,7 @@ def test_without_overlap_gradients_are_reduced_after_backward_on_the_compute_lan
 def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_own_bucket():
     sums = {}
     for bucket in (25, 0):
-        plan = plan_of(f"image-parallel:bucket={bucket}", core_groups())
+        plan = plan_of(f"data-parallel:bucket={bucket}", core_groups())
         sums[bucket] = {task.name.partition("/")[0] for task in plan.tasks if task.phase == COLLECTIVE}
     assert sums[25] == {"reduce 0"}
     assert sums[0] == {f"reduce {i}" for i in range(4)}
@@ -68,14 +68,14 @@ def test_one_bucket_holds_all_small_gradients_and_every_gradient_can_have_its_ow
 @pytest.mark.parametrize("devices", [2, 4])
 def test_bytes_moved_are_those_of_the_algorithm(devices, bucket, algorithm):
     """In total 2 (n − 1) times the gradients, whatever the buckets."""
-    plan = plan_of(f"image-parallel:bucket={bucket},algorithm={algorithm}", core_groups(devices))
+    plan = plan_of(f"data-parallel:bucket={bucket},algorithm={algorithm}", core_groups(devices))
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     moved = sum(operand.bytes for task in plan.tasks if task.phase == COLLECTIVE for operand in task.reads)
     assert moved == 2 * (devices - 1) * gradients
 
 
 def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_every_device():
-    plan = plan_of("image-parallel:server=host", core_groups())
+    plan = plan_of("data-parallel:server=host", core_groups())
     gradients = sum(operand.bytes for operand in plan.gradients.values())
     to_host = [task for task in plan.tasks if task.phase == COLLECTIVE and task.body.target == HOST]
     assert sum(o.bytes for task in to_host for o in task.reads) == 2 * gradients
@@ -83,7 +83,7 @@ def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_ever
 
 
 def test_each_device_fetches_its_shard_of_the_batch():
-    plan = plan_of("image-parallel", core_groups())
+    plan = plan_of("data-parallel", core_groups())
     fetched = [task for task in plan.tasks if task.phase == TRANSFER]
     assert [(task.name, task.device) for task in fetched] == [
         ("fetch input:0", "cpu:0"), ("fetch input:0@1", "cpu:1"), ("fetch target:0", "cpu:0"), ("fetch target:0@1", "cpu:1"),
@@ -94,21 +94,21 @@ def test_each_device_fetches_its_shard_of_the_batch():
 
 
 def test_a_delayed_update_follows_its_reduction_and_precedes_its_layer():
-    plan = plan_of("image-parallel:update=forward-fusion,fetch=off", core_groups())
+    plan = plan_of("data-parallel:update=forward-fusion,fetch=off", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.lag for task in updates} == {1}
     assert names(plan)[:4] == ["0/update 0/0", "0/addmm 0/0", "0/update@cpu:1 1/0", "0/addmm@1 1/0"]
 
 
 def test_early_updates_have_a_separate_stream_so_that_backward_continues():
-    plan = plan_of("image-parallel:update=backward-fusion,bucket=0", core_groups())
+    plan = plan_of("data-parallel:update=backward-fusion,bucket=0", core_groups())
     updates = [task for task in plan.tasks if task.phase == UPDATE]
     assert {task.stream for task in updates}.isdisjoint({task.stream for task in plan.tasks if task.phase != UPDATE})
     assert names(plan).index("2/update 0/5") < names(plan).index("0/mm.dW 0/0")
 
 
 def test_gradients_of_the_first_layer_are_transferred_most_urgently():
-    plan = plan_of("image-parallel:bucket=0,priorities=on", core_groups())
+    plan = plan_of("data-parallel:bucket=0,priorities=on", core_groups())
     first, last = ({t.priority for t in plan.tasks if t.phase == COLLECTIVE and any(o.value == name for o in t.mutates)}
                    for name in (plan.gradients["0.weight"].value, plan.gradients["2.weight"].value))  # fmt: skip
     assert max(first) < min(last) < 0
@@ -129,16 +129,16 @@ def plain_pytorch(path: Path):
      "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "priorities=on,bucket=0,fetch=off"],
 )  # fmt: skip
 def test_five_steps_equal_plain_pytorch(options, two_groups):
-    """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one micro-batch per device."""
+    """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one microbatch per device."""
     machine, backend = two_groups
     for path in MODELS:
         job, built, expected = plain_pytorch(path)
-        plan = planned(f"image-parallel:{options}", job, machine)
+        plan = planned(f"data-parallel:{options}", job, machine)
         numerics = compare(job, built, plan, backend, expected)
         assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, path.stem
 
 
-def test_with_micro_batches_clipping_and_dropout(two_groups):
+def test_with_microbatches_clipping_and_dropout(two_groups):
     machine, backend = two_groups
     for options, fields in (
         ("", {"clip_norm": 0.05}),
@@ -148,7 +148,7 @@ def test_with_micro_batches_clipping_and_dropout(two_groups):
     ):
         job = Job(f"{mlp.__file__}:dropout", 8, precision="fp64", accumulate=2, **fields)
         built = job.build()
-        plan = planned(f"image-parallel:{options}", job, machine)
+        plan = planned(f"data-parallel:{options}", job, machine)
         assert len(plan.losses) == 4
         numerics = compare(job, built, plan, backend, References(job, built, STEPS, None).of(plan))
         assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, options
@@ -160,7 +160,7 @@ def test_asynchronous_updates_lack_one_update(options, two_groups):
     machine, backend = two_groups
     for path in MODELS:
         job, built, _ = plain_pytorch(path)
-        plan = planned(f"image-parallel:update=asynchronous,{options}", job, machine)
+        plan = planned(f"data-parallel:update=asynchronous,{options}", job, machine)
         assert plan.semantics["staleness"] == 1
         assert all(task.stream for task in plan.tasks if task.phase == COLLECTIVE)
         numerics = compare(job, built, plan, backend, References(job, built, STEPS, None).of(plan))
@@ -173,30 +173,30 @@ def test_over_links_at_a_stated_rate_the_numbers_are_the_same():
     job = Job(MLP, 8, precision="fp64")
     built = job.build()
     for options in ("", "server=host", "update=backward-fusion,bucket=0"):
-        numerics = compare(job, built, planned(f"image-parallel:{options}", job, machine), backend, Expected.of(job, built, parts=2))
+        numerics = compare(job, built, planned(f"data-parallel:{options}", job, machine), backend, Expected.of(job, built, parts=2))
         assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, options
 
 
 def test_every_replica_has_all_carried_storages():
-    plan = plan_of("image-parallel", core_groups(), optimizer="adam")
+    plan = plan_of("data-parallel", core_groups(), optimizer="adam")
     alone = plan_of("baseline", core_groups(), optimizer="adam")
     assert set(carried_bytes(plan).values()) == set(carried_bytes(alone).values())
 
 
 def test_refusals():
     with pytest.raises(SchedcastError, match=r"needs at least 2 devices, there is 1; (use --devices 2|split the GPU with --partition 2)"):
-        plan_of("image-parallel", core_groups(1))
+        plan_of("data-parallel", core_groups(1))
     with pytest.raises(SchedcastError, match="--batch 8 does not divide into 3 devices; choose a multiple of 3"):
-        plan_of("image-parallel", core_groups(3))
+        plan_of("data-parallel", core_groups(3))
     with pytest.raises(SchedcastError, match="update=backward-fusion cannot clip"):
-        plan_of("image-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
+        plan_of("data-parallel:update=backward-fusion", core_groups(), clip_norm=1.0)
     with pytest.raises(SchedcastError, match=r"bucket is -1\.0 MB"):
-        plan_of("image-parallel:bucket=-1", core_groups())
+        plan_of("data-parallel:bucket=-1", core_groups())
 
 
 def test_with_a_collective_library_each_sum_is_one_task():
     machine = load_machine("p100x4")
-    plan = plan_of("image-parallel:bucket=0", machine)
+    plan = plan_of("data-parallel:bucket=0", machine)
     sums = [task for task in plan.tasks if task.body.kind == "collective"]
     assert [len(task.mutates) for task in sums] == [4] * 4
     assert {task.body.devices for task in sums} == {tuple(f"cuda:{i}" for i in range(4))}
@@ -217,7 +217,7 @@ def test_overlap_hides_all_but_the_last_reduction():
     step_s = {}
     for overlap in ("on", "off"):
         machine = replace(core_groups(link_bytes_per_s=40.0), devices=tuple(replace(d, wake_s=0.0) for d in core_groups().devices))
-        plan = plan_of(f"image-parallel:bucket=0,fetch=off,overlap={overlap}", machine)
+        plan = plan_of(f"data-parallel:bucket=0,fetch=off,overlap={overlap}", machine)
         timeline = simulate(plan, machine, FixedCosts().resolve(plan), iterations=1)
         step_s[overlap] = timeline.step_s
     assert step_s == {
@@ -233,7 +233,7 @@ def test_a_forecast_of_four_p100():
     machine = load_machine("p100x4")
     job = Job("resnet18", 128)
     forecasts = {}
-    for text in ("baseline", "image-parallel"):
+    for text in ("baseline", "data-parallel"):
         forecasts[text] = forecast(planned(text, job, machine), machine, CostModel(machine))
-    speedup = forecasts["baseline"].timeline.step_s / forecasts["image-parallel"].timeline.step_s
+    speedup = forecasts["baseline"].timeline.step_s / forecasts["data-parallel"].timeline.step_s
     assert 1.5 < speedup < 4.0

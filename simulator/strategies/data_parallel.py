@@ -24,8 +24,10 @@ from simulator.strategies.builder import PlanBuilder, Share
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
-NAME = "image-parallel"
-ABOUT = "data-parallel: every device trains on its shard of the batch, and gradients are summed over all devices"
+NAME = "data-parallel"
+#: Its name in DeePa, and here until November 2026.
+ALIASES = ("image-parallel",)
+ABOUT = "every device trains on its shard of the batch, and gradients are summed over all devices"
 LEAST_DEVICES = 2
 #: With every rule of updates (such as backward-fusion): the sizes of buckets, transfers in the order of need, and another server.
 CANDIDATES = tuple(
@@ -90,7 +92,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         do = f"split the GPU with --partition {LEAST_DEVICES}, or use a machine with several" if gpu else f"use --devices {LEAST_DEVICES}"
         raise SchedcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}", Code.DEVICES)
     if job.batch % (len(devices) * job.accumulate):
-        shards = f"{len(devices)} devices" + (f" x {job.accumulate} micro-batches" if job.accumulate > 1 else "")
+        shards = f"{len(devices)} devices" + (f" x {job.accumulate} microbatches" if job.accumulate > 1 else "")
         raise SchedcastError(
             f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}", Code.BATCH
         )
@@ -129,7 +131,7 @@ class Replicas:
 
     def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], options: Options):
         self.machine, self.devices, self.options = machine, devices, options
-        own, parts = job.accumulate, job.accumulate * len(devices)  # micro-batches of a device, and of all
+        own, parts = job.accumulate, job.accumulate * len(devices)  # microbatches of a device, and of all
         self.builders = [
             PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
             for i, device in enumerate(devices)
