@@ -12,7 +12,7 @@ from calibrate.numerics import Numerics, References, compare, steps_to_compare
 from calibrate.planned import plan_calibrated, require_memory_together, skipped_row, validation_seconds
 from calibrate.rounds import ROUNDS, Candidate, RoundTimes, run_rounds
 from calibrate.testbed import Progress, Testbed, no_progress
-from executors.measured import step_without_anchors_s, timeline_of
+from executors.measured import step_without_reference_s, timeline_of
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.model.built import Built
@@ -293,7 +293,7 @@ def _compare(
             times, predicted = candidate.typical_times(against.times.counted), forecasts[label].timeline
             measured = timeline_of(candidate.plan, times, row.measured_runs_s, predicted.mode, candidate.peak_bytes)
             switches = len(candidate.plan.segments) > 1  # then no one step is recorded: the timeline shows the switch
-            recorded_s = row.measured_step_s if switches else step_without_anchors_s(times)
+            recorded_s = row.measured_step_s if switches else step_without_reference_s(times)
             parts = measured_waterfall(forecasts[label].parts, measured, row.measured_step_s, recorded_s)
             row = row.model_copy(update={"twin_overhead": candidate.program.twin_overhead, "waterfall": parts})
             comparisons[label] = Comparison(predicted, measured, row)

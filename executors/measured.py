@@ -17,9 +17,9 @@ from traces.documents.timeline import DeviceUse, Span, Timeline, busy_seconds
 class Measured:
     """One execution of a task.
 
-    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `anchor_s`: seconds spent on the
-    anchor op just before the task, on the same core. `device`: where the task ran, if the task does not say so (all devices of a collective
-    run it).
+    `index`: the task's position in `Plan.every_task`. `period`: counted from the start of its segment. `reference_s`: seconds spent on the
+    reference kernel just before the task, on the same core. `device`: where the task ran, if the task does not say so (all devices of a
+    collective run it).
     """
 
     index: int
@@ -27,7 +27,7 @@ class Measured:
     start_s: float
     end_s: float
     core: int
-    anchor_s: float = 0.0
+    reference_s: float = 0.0
     device: str = ""
 
 
@@ -87,22 +87,22 @@ def period_ends(times: Sequence[Measured]) -> dict[int, float]:
 
 
 def ends_from_start(times: Sequence[Measured]) -> tuple[float, ...]:
-    """Seconds from the first task's start to the end of each period, without anchors.
+    """Seconds from the first task's start to the end of each period, without reference kernels.
 
-    An anchor's time is subtracted only if it lies on the measured critical path. On a single lane all anchors do.
+    A reference kernel's time is subtracted only if it lies on the measured critical path. On a single lane all reference kernels do.
     """
-    anchors = critical_anchors(times)
-    before_s, elapsed_s, ends_s = min((item.start_s - item.anchor_s for item in times), default=0.0), 0.0, []
+    on_path_s = critical_reference_s(times)
+    before_s, elapsed_s, ends_s = min((item.start_s - item.reference_s for item in times), default=0.0), 0.0, []
     for period, end_s in period_ends(times).items():
-        elapsed_s += end_s - before_s - anchors.get(period, 0.0)
+        elapsed_s += end_s - before_s - on_path_s.get(period, 0.0)
         before_s = end_s
         ends_s.append(elapsed_s)
     return tuple(ends_s)
 
 
-def step_without_anchors_s(times: Sequence[Measured]) -> float | None:
-    """Seconds of the last period without the anchors on its critical path; None if there are no anchors, or if it is the only period."""
-    steps_s = lengths(ends_from_start(times)) if any(item.anchor_s for item in times) else ()
+def step_without_reference_s(times: Sequence[Measured]) -> float | None:
+    """Seconds of the last period without the reference kernels on its critical path; None without such kernels, or if it is alone."""
+    steps_s = lengths(ends_from_start(times)) if any(item.reference_s for item in times) else ()
     return steps_s[-1] if steps_s else None
 
 
@@ -111,33 +111,33 @@ def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
     return tuple(after - before for before, after in pairwise(ends_s))
 
 
-def critical_anchors(times: Sequence[Measured]) -> dict[int, float]:
-    """Anchor seconds on the measured critical path, by period.
+def critical_reference_s(times: Sequence[Measured]) -> dict[int, float]:
+    """Seconds of reference kernels on the measured critical path, by period.
 
     The path is followed backward from the task that ends last. The predecessor of a task is the task that ended last before this task's
-    anchor began.
+    reference kernel began.
     """
-    if not any(item.anchor_s for item in times):
+    if not any(item.reference_s for item in times):
         return {}
     by_end = sorted(times, key=lambda m: m.end_s)
-    anchor_s: dict[int, float] = defaultdict(float)
+    reference_s: dict[int, float] = defaultdict(float)
     position = len(by_end) - 1
     while position >= 0:
         item = by_end[position]
-        anchor_s[item.period] += item.anchor_s
-        begin_s = item.start_s - item.anchor_s
+        reference_s[item.period] += item.reference_s
+        begin_s = item.start_s - item.reference_s
         position -= 1
         while position >= 0 and by_end[position].end_s > begin_s:
             position -= 1
-    return dict(anchor_s)
+    return dict(reference_s)
 
 
-def without_anchors(times: Sequence[Measured]) -> list[Measured]:
-    """The times of one lane with the anchors removed and later tasks moved earlier by their length."""
+def without_reference(times: Sequence[Measured]) -> list[Measured]:
+    """The times of one lane with the reference kernels removed and later tasks moved earlier by their length."""
     shifted, shift_s = [], 0.0
     for item in sorted(times, key=lambda m: m.start_s):
-        shift_s += item.anchor_s
-        shifted.append(replace(item, start_s=item.start_s - shift_s, end_s=item.end_s - shift_s, anchor_s=0.0))
+        shift_s += item.reference_s
+        shifted.append(replace(item, start_s=item.start_s - shift_s, end_s=item.end_s - shift_s, reference_s=0.0))
     return shifted
 
 
@@ -150,16 +150,16 @@ def timeline_of(
 ) -> Timeline:
     """The measured timeline of a plan. Its window is the last full period, or in graph mode all periods of the graph.
 
-    `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the anchors are
-    removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times.
-    Of a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of
-    the first of them.
+    `per_step`: measured seconds per step. `peak_bytes`: the allocator's figure by device, if known. On a single lane the reference kernels
+    are removed and later spans move earlier. Memory over time follows from the rule in `simulator.engine.memory` and the measured times. Of
+    a plan of several segments, the timeline has the measured ones one after another, and its window begins with the last full period of the
+    first of them.
     """
     if len(plan.segments) > 1:
         return _of_segments(plan, times, per_step, mode, peak_bytes or {})
     if len({task.lane for task in plan.tasks}) == 1:
-        times = without_anchors(times)
-    zero = min(item.start_s - item.anchor_s for item in times)
+        times = without_reference(times)
+    zero = min(item.start_s - item.reference_s for item in times)
     tasks = plan.tasks
     spans = tuple(
         Span(

@@ -18,14 +18,14 @@ from calibrate.cpu.sampler import Sampler
 from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
 from executors.cpu.backend import CpuBackend
-from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs.contention import concurrent_pairs, fit, group_of, typical_ratio
 from simulator.engine.costs.model import CostModel, measurable
+from simulator.engine.interference import modeled_slow_downs
 from simulator.machine.machine import Machine
 from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.documents.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, Interference, Profile
 
 #: Rounds that count; up to half as many again are added if some were disturbed.
 ROUNDS = 8
@@ -247,7 +247,7 @@ def _key_groups(sampler: Sampler, machine: Machine, pairs: set[tuple[str, str]])
     return [KeyGroup(g, held_out, keys[held_out::2]) for g, keys in by_length.items() for held_out in (False, True) if keys[held_out::2]]
 
 
-def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[CoRun]:
+def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sampler: Sampler, machine: Machine) -> Iterable[Interference]:
     """A row per key and group that it ran beside: the slow-down that was measured, and the one that the engine models."""
     task_of = {key: samples.task for key, samples in sampler.samples.items()}
     lanes = {(group.group, group.held_out): [model.cost(task_of[key]) for key in group.keys] for group in groups}
@@ -257,4 +257,4 @@ def _rows(groups: list[KeyGroup], rounds: Collection[int], model: CostModel, sam
             times = ceil(2 * cost.cold_s / max(sum(c.cold_s for c in others), 1e-9))
             modelled, _ = modeled_slow_downs([cost], others * times, machine.device(task_of[key].device), machine)
             slow_down = typical_ratio([seconds[r] / group.alone_s[key][r] for r in rounds if r in seconds])
-            yield CoRun(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)
+            yield Interference(group.group, other, float(f"{slow_down:.4g}"), float(f"{modelled:.4g}"), group.held_out, key)

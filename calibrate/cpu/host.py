@@ -64,7 +64,7 @@ def _value(name: str, device: str, kind: str) -> Value:
 def _lane_gap_s(program: Executable) -> float:
     """Winsorized mean seconds from the end of a task to the start of the next on lane 0, without the reference kernel."""
     lane = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
-    return Stats.from_samples([after.start_s - after.anchor_s - before.end_s for before, after in pairwise(lane)]).mean_s
+    return Stats.from_samples([after.start_s - after.reference_s - before.end_s for before, after in pairwise(lane)]).mean_s
 
 
 _CHUNKS, _STEPS, _SAMPLES = 6, 12, 15
@@ -133,7 +133,7 @@ def _gap_s(backend: CpuBackend, device: str) -> float:
     program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
     times = program.run(1).times
-    gaps = [after.start_s - after.anchor_s - before.end_s for before, after in pairwise(times)]
+    gaps = [after.start_s - after.reference_s - before.end_s for before, after in pairwise(times)]
     return statistics.median(gaps)
 
 
@@ -146,7 +146,7 @@ def _wake_s(backend: CpuBackend, device: str) -> float:
     program = backend.load(Plan("wake", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
     times = {item.index: item for item in program.run(1).times}
-    gaps = [times[i + 1].start_s - times[i + 1].anchor_s - times[i].end_s for i in range(0, len(tasks), 2)]
+    gaps = [times[i + 1].start_s - times[i + 1].reference_s - times[i].end_s for i in range(0, len(tasks), 2)]
     return statistics.median(gaps)
 
 

@@ -16,8 +16,8 @@ from calibrate.samples import Compiled, Samples, compile_alone, missing_keys, re
 from calibrate.testbed import Progress
 from executors.binding import PLAIN, Forms
 from executors.cpu.allocator import page_faults
-from executors.cpu.anchor import Anchor
 from executors.cpu.backend import CpuBackend
+from executors.cpu.reference_kernel import ReferenceKernel
 from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
@@ -116,12 +116,12 @@ class Sampler(PairSampler):
     def sample(self, keys: list[str], number: int) -> None:
         """Take one cold and one warm sample of each key on one worker; the workers alternate with the `number`."""
         position = number % len(self.backend.workers.cores)
-        anchor = self.backend.anchors[position] if self.backend.anchors else None
+        kernel = self.backend.reference_kernels[position] if self.backend.reference_kernels else None
 
         def work(_: int) -> None:
             for key in keys:
-                if anchor is not None:
-                    anchor.tick()
+                if kernel is not None:
+                    kernel.tick()
                 self._take_pair_if_usable(key, number)
 
         if keys:
@@ -153,11 +153,11 @@ def calibrate_cpu(
     save_to: Path | None,
     progress: Progress,
     rounds: int = ROUNDS,
-    anchors: Collection[Anchor] | None = None,
+    reference_kernels: Collection[ReferenceKernel] | None = None,
 ) -> int:
     """Measure every missing key of `plans`, add its cost to `profile`, and return the number of keys measured.
 
-    `open_sampler` makes a sampler without keys, for each group of keys. `anchors`: the reference kernels of its workers, if these run them.
+    `open_sampler` makes a sampler without keys, for each group of keys. `reference_kernels`: those of its workers, if these run them.
     `rounds` is the number of samples per key, of which the first is discarded. With `save_to` the profile is saved after each group of
     keys, so that another session can continue an interrupted one.
     """
@@ -179,9 +179,9 @@ def calibrate_cpu(
             for key in list(sampler.samples):
                 sample(sampler, key, number)
         store_samples(sampler.samples, sampler.failures, profile, range(1, rounds))
-        anchor_s = [s for anchor in anchors or () for s in anchor.take()]
-        if anchor_s:
-            profile.anchor_s = Stats.from_samples(anchor_s).median_s
+        reference_s = [s for kernel in reference_kernels or () for s in kernel.take()]
+        if reference_s:
+            profile.anchor_s = Stats.from_samples(reference_s).median_s
         save_samples(sampler.samples, profile, save_to)
     return measured
 

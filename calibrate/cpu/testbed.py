@@ -100,7 +100,7 @@ class CpuTestbed:
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing cost keys, and interference."""
         plans = list(plans)
-        measured = self._calibrate_keys(plans, machine, CpuBackend(machine, anchor=True), profile, save_to, progress)
+        measured = self._calibrate_keys(plans, machine, CpuBackend(machine, reference_kernel=True), profile, save_to, progress)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
@@ -121,7 +121,7 @@ class CpuTestbed:
     ) -> int:
         """Measure the missing cost keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
         own, loops = [plan for plan in plans if plan.strategy != PYTORCH], [plan for plan in plans if plan.strategy == PYTORCH]
-        measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.anchors)
+        measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.reference_kernels)
         if loops:
             measured += calibrate_cpu(loops, machine, lambda: ProcessSampler(self._plain), profile, save_to, progress, rounds)
         return measured
@@ -132,11 +132,11 @@ class CpuTestbed:
 
     def open(self, machine: Machine) -> None:
         """Make the backend, and samplers without keys."""
-        self.backend = backend = CpuBackend(machine, anchor=True)
+        self.backend = backend = CpuBackend(machine, reference_kernel=True)
         self._open_samplers(backend, machine)
 
     def _open_samplers(self, backend: CpuBackend, machine: Machine) -> None:
-        self._machine, self._pool, self._anchors = machine, OperandPool(), backend.anchors
+        self._machine, self._pool, self._reference_kernels = machine, OperandPool(), backend.reference_kernels
         self._interference: InterferenceRounds | None = None
         self._sampler, self._loop_sampler = KeySampler(machine, Sampler(backend, self._pool)), None
 
@@ -164,7 +164,7 @@ class CpuTestbed:
 
     def reference_kernel_s(self) -> list[float]:
         """Seconds of the reference kernels of all workers since the last call."""
-        return [s for anchor in self._anchors or () for s in anchor.take()]
+        return [s for kernel in self._reference_kernels or () for s in kernel.take()]
 
     def monitor(self) -> CpuMonitor:
         """Watch for other work on this machine: not this process's, nor that of its children, such as plain PyTorch's."""

@@ -14,12 +14,12 @@ from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from calibrate.cuda.geometry import PartitionGeometry, longest
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
-from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.engine.costs.cost import Cost
+from simulator.engine.interference import modeled_slow_downs
 from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
-from traces.documents.profile import Contention, CoRun, Profile
+from traces.documents.profile import Contention, Interference, Profile
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _geometries(driver: Driver, sizes: Sequence[Sizes], effort: Effort) -> list[
     return geometries
 
 
-def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[CoRun]:
+def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machine: Machine, share: float) -> list[Interference]:
     """A row per kernel of the pair: its measured slow-down beside the other, and the one that the engine models with `share`."""
     (first, first_cost), (second, second_cost) = costs
     memory = replace(machine.memories[0], saturation_share=share)
@@ -196,6 +196,6 @@ def _rows(pair: PairTimes, costs: list[tuple[str, Cost]], held_out: bool, machin
     modelled = modeled_slow_downs(*lanes, machine.devices[0], replace(machine, memories=(memory,)))
     groups = ((first, second), (second, first))
     return [
-        CoRun(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)
+        Interference(*of_kernels, float(f"{measured:.4g}"), float(f"{model:.4g}"), held_out, pair.name)
         for of_kernels, measured, model in zip(groups, pair.slow_downs, modelled, strict=True)
     ]

@@ -110,7 +110,7 @@ class CpuGroupTestbed(CpuTestbed):
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing cost keys, collectives and messages, and interference."""
         plans = list(plans)
-        measured = self._calibrate_keys(plans, machine, self._own_backend(machine, anchor=True), profile, save_to, progress)
+        measured = self._calibrate_keys(plans, machine, self._own_backend(machine, reference_kernel=True), profile, save_to, progress)
         measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
@@ -123,9 +123,9 @@ class CpuGroupTestbed(CpuTestbed):
         measured = self._calibrate_keys(plans, machine, backend, profile, None, no_progress, PREVIEW_ROUNDS)
         return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, None, PREVIEW_ROUNDS)
 
-    def _own_backend(self, machine: Machine, anchor: bool = False) -> CpuBackend:
+    def _own_backend(self, machine: Machine, reference_kernel: bool = False) -> CpuBackend:
         """A backend for this process's device alone."""
-        return CpuBackend(replace(machine, devices=machine.devices[:1]), anchor)
+        return CpuBackend(replace(machine, devices=machine.devices[:1]), reference_kernel)
 
     def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Measure interference on two workers of this process. Does nothing if processes share cores."""
@@ -144,9 +144,9 @@ class CpuGroupTestbed(CpuTestbed):
 
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Sample every cost key of `plans` in this process, and their collectives in all processes."""
-        anchor_s = super().sample_keys(plans, number)
+        reference_s = super().sample_keys(plans, number)
         self._collectives.sample([shape for plan in plans for shape in self._collectives.add(plan)], number)
-        return anchor_s
+        return reference_s
 
     def monitor(self) -> CpuMonitor:
         """Watch for work on this node that is not of these processes."""

@@ -15,9 +15,9 @@ import torch
 
 from executors.binding import PLAIN, Binding, Instance, task_storages
 from executors.cpu import allocator
-from executors.cpu.anchor import Anchor
 from executors.cpu.cores import available_cores
 from executors.cpu.memory_watch import WATCHED_FROM, MemoryWatch
+from executors.cpu.reference_kernel import ReferenceKernel
 from executors.cpu.schedule import Entry, Schedule, transfer_of
 from executors.cpu.workers import Callers, Workers
 from executors.kernels.registry import handlers
@@ -42,8 +42,8 @@ class CpuBackend:
     forms = PLAIN
     torch_device = torch.device("cpu")
 
-    def __init__(self, machine: Machine, anchor: bool = False, cores: Sequence[int] | None = None):
-        """`anchor`: time the anchor op inside runs. `cores`: the cores to use, in order (default: all that this process may use).
+    def __init__(self, machine: Machine, reference_kernel: bool = False, cores: Sequence[int] | None = None):
+        """`reference_kernel`: time one inside runs. `cores`: the cores to use, in order (default: all that this process may use).
 
         Raises SchedcastError if the machine has more cores than that.
         """
@@ -62,7 +62,7 @@ class CpuBackend:
         self.machine = machine
         self.workers = Workers(tuple(positions))
         self.callers = Callers()
-        self.anchors = [Anchor() for _ in positions] if anchor else None
+        self.reference_kernels = [ReferenceKernel() for _ in positions] if reference_kernel else None
 
     def device(self, name: str) -> torch.device:
         """The torch device of a plan's device: always torch's CPU device."""
@@ -220,8 +220,8 @@ class CpuExecutable:
         """
         period, index = entry
         instance = self._instances[period - self.tasks[index].lag]
-        anchors = self.backend.anchors
-        anchor_ns = anchors[position].tick() if anchors and position >= 0 else 0
+        kernels = self.backend.reference_kernels
+        reference_ns = kernels[position].tick() if kernels and position >= 0 else 0
         if self.watch is not None:
             self.watch.before_task(instance, period)
         begin = time.perf_counter_ns()
@@ -234,7 +234,7 @@ class CpuExecutable:
         if release:
             self._release(instance, index)
         end = time.perf_counter_ns()
-        return Measured(index, period, begin * 1e-9, end * 1e-9, position, anchor_ns * 1e-9)
+        return Measured(index, period, begin * 1e-9, end * 1e-9, position, reference_ns * 1e-9)
 
     def _release(self, instance: Instance, index: int) -> None:
         """Free the tensors of the storages that no later task of the iteration accesses, after the task at `index` has run."""

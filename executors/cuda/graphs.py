@@ -14,9 +14,9 @@ import torch
 
 from executors.binding import Instance
 from executors.cuda.driver import Event, Graph
+from executors.cuda.instrumented import EndMarks, run_instrumented, with_starts
 from executors.cuda.issue import Issuer, fork, join
 from executors.cuda.program import EagerProgram, Placed, Site, copy_all
-from executors.cuda.twins import EndMarks, run_twins, with_starts
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
@@ -24,8 +24,8 @@ from simulator.plan.bodies.update import rate_at
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError
 
-#: Replays per timed twin. The first has no step length of its own.
-TWIN_REPLAYS = 6
+#: Replays per instrumented run. The first has no step length of its own.
+INSTRUMENTED_REPLAYS = 6
 
 
 class GraphProgram(EagerProgram):
@@ -154,7 +154,7 @@ class GraphProgram(EagerProgram):
         return event
 
     def _capture(self, marks: EndMarks | None = None) -> Graph:
-        """Capture `unit` periods from the current one on. With `marks` the graph is a twin, which is used for its times only."""
+        """Capture `unit` periods from the current one on. With `marks` it is an instrumented graph, which is used for its times only."""
         driver, first, streams = self.driver, self._period, list(self._streams.values())
         instances = {first - age: _copy_of(instance) for age, instance in self._border.items()}
         for period, instance in instances.items():
@@ -261,7 +261,7 @@ class GraphProgram(EagerProgram):
     # Task times.
 
     def trace(self) -> list[Measured]:
-        """The task times of one graph's periods, from twins with an event after every k-th task."""
+        """The task times of one graph's periods, from runs with an event after every k-th task."""
         super().run(max(0, self.prologue - self._period))
         self._wait()
         self._enter_border()
@@ -269,18 +269,18 @@ class GraphProgram(EagerProgram):
             self._graph, self._graph_rates = self._capture(), self._rates_from(self._period)
         step_s = self._step_s(self._graph)
 
-        def run_twin(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
+        def run_once(every: int, offset: int) -> tuple[float, dict[tuple[int, int], float]]:
             marks = EndMarks(self.driver, every, offset)
             graph = self._capture(marks)
-            twin_s = self._step_s(graph)
+            run_s = self._step_s(graph)
             replays = []
-            for _ in range(TWIN_REPLAYS):
+            for _ in range(INSTRUMENTED_REPLAYS):
                 graph.replay()
                 self._wait()
                 replays.append(marks.read())
-            return twin_s, {task: statistics.median(ends[task] for ends in replays) for task in replays[0]}
+            return run_s, {task: statistics.median(ends[task] for ends in replays) for task in replays[0]}
 
-        ends, self.twin_overhead = run_twins(step_s, len(self._compiled.tasks), run_twin)
+        ends, self.twin_overhead = run_instrumented(step_s, len(self._compiled.tasks), run_once)
         self._leave_border()
         return with_starts(ends, [task.lane for task in self._compiled.tasks], self._compiled.dependencies)
 
@@ -288,7 +288,7 @@ class GraphProgram(EagerProgram):
         """Seconds per step of a graph replayed back to back."""
         self.driver.use(self._main_stream)
         ends = []
-        for _ in range(TWIN_REPLAYS):
+        for _ in range(INSTRUMENTED_REPLAYS):
             graph.replay()
             ends.append(self._record_event())
         self._wait()

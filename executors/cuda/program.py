@@ -11,8 +11,8 @@ import torch
 
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
 from executors.cuda.driver import Driver, Event, Partition
+from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
 from executors.cuda.issue import CompiledPlan, Issuer, make_streams
-from executors.cuda.twins import EagerMarks, repeat_period, run_twins
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
@@ -87,8 +87,8 @@ class Feeds:
         return flat.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride()).copy_(tensor)
 
 
-#: Periods that a timed twin runs. The first WARM_UP are not typical.
-TWIN_PERIODS = WARM_UP + 5
+#: Periods that a instrumented run runs. The first WARM_UP are not typical.
+INSTRUMENTED_PERIODS = WARM_UP + 5
 #: How many periods the host may run ahead of the GPU, if it must wait for the GPU before it frees tensors.
 RUN_AHEAD = 16
 
@@ -267,16 +267,16 @@ class EagerProgram:
             self._reported.add(iteration)
 
     def trace(self) -> list[Measured]:
-        """Start and end of every task in a typical period, repeated several times, from timed twins of the run."""
-        step_s = self.max_over_ranks(_typical_s(self._issue(TWIN_PERIODS)[1]))
+        """Start and end of every task in a typical period, repeated several times, from instrumented runs."""
+        step_s = self.max_over_ranks(_typical_s(self._issue(INSTRUMENTED_PERIODS)[1]))
 
-        def run_twin(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
+        def run_once(every: int, offset: int) -> tuple[float, dict[int, tuple[float, float]]]:
             marks, first = EagerMarks(self.driver, self._compiled.tasks, every, offset), self._period
-            origin, ends = self._issue(TWIN_PERIODS, marks=marks)
+            origin, ends = self._issue(INSTRUMENTED_PERIODS, marks=marks)
             begins = {first + i + 1: end for i, end in enumerate(ends) if i + 1 >= WARM_UP}
             return self.max_over_ranks(_typical_s(ends)), marks.within(origin, begins)
 
-        task_times, self.twin_overhead = run_twins(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_twin)
+        task_times, self.twin_overhead = run_instrumented(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_once)
         return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:

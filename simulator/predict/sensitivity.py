@@ -12,7 +12,7 @@ together:
 - a CPU's overhead per task, and the time to wake a worker;
 - how much memory a step of plain PyTorch takes from the system anew;
 - latencies and bandwidths of links, on which collectives run too;
-- the slow-down of tasks that run beside others, if no co-runs were measured.
+- the slow-down of tasks that run beside others, if no interference runs were measured.
 
 A *chain* is the work that must follow one another within a step: the critical path, what each stream executes, what each host issues. The
 step takes as long as the longest chain. If errors change which one that is, the step follows.
@@ -37,7 +37,7 @@ from simulator.plan.task import Resource, Task
 from simulator.predict.intervals import EXACT, TOGETHER, Sensitivity, clipped_seconds, relative_deviation
 from traces.documents.timeline import Timeline
 
-#: The error of the slow-down of tasks beside others where no co-runs were measured: a factor of two either way.
+#: The error of the slow-down of tasks beside others where no interference runs were measured: a factor of two either way.
 UNMEASURED_SLOW_DOWN = 0.7
 #: The parts of a host's time that are figures of its lane.
 _HOST_FIGURES = ("dispatch_s", "record_s", "wait_s")

@@ -173,7 +173,7 @@ def measured_waterfall(
 
     A phase has the difference of the measured and the predicted times of its tasks on the predicted critical path. WAITING has the
     difference of the time between them, in the step that `measured` shows. The rest, which is UNEXPLAINED, is by how much that step differs
-    from `measured_step_s`. `recorded_step_s`: the length of that step without anchors; None if it has none.
+    from `measured_step_s`. `recorded_step_s`: the length of that step without reference kernels; None if it has none.
     """
     if recorded_step_s is None:
         window_s = measured.window_s[1] - measured.window_s[0]

@@ -17,7 +17,7 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support.fuzzing import damaged, damaged_bytes, fuzzed, mostly, sound
-from traces.documents.profile import Contention, CoRun, Dispatch, KeyCost, Profile, Stats, Transfer
+from traces.documents.profile import Contention, Dispatch, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.profile_files import default_path
 from ui.commands import listing, predicting
 
@@ -45,7 +45,7 @@ def sample(job):
         failures={keys[-1]: "no memory"},
         dispatch=Dispatch(task_overhead_s=5e-6, shared_overhead_s=8e-6, wake_s=2e-5),
         transfers={"cpu:0>cpu:1": Transfer(latency_s=1e-5, bytes_per_s=5e9, points=[(1e6, 3e-4)])},
-        contention=Contention(multipliers={"matmul|elementwise": 1.2}, co_runs=[CoRun("matmul", "elementwise", 1.2)]),
+        contention=Contention(multipliers={"matmul|elementwise": 1.2}, co_runs=[Interference("matmul", "elementwise", 1.2)]),
         anchor_s=1e-3, cache_bytes=2**25, memory_bytes=8 * 2**30, bandwidth_bytes_per_s=2e10, peak_flops={"fp32": 1e11},
         notes=["throttled"],
     )  # fmt: skip

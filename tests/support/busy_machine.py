@@ -6,7 +6,7 @@ from math import inf
 def accept_other_work() -> None:
     """Let this process measure as few rounds as on an idle machine, for tests that check no times.
 
-    Rounds beside other work count, no machine is too busy, and co-runs end after the fewest rounds.
+    Rounds beside other work count, no machine is too busy, and interference runs end after the fewest rounds.
     """
     from calibrate import testbeds
     from calibrate.cpu import contention, monitor

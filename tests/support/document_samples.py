@@ -21,7 +21,7 @@ from tests.support.small_plans import forward_fused
 from traces.documents.comparison import Change, Comparison, Prediction, Validation, phase_seconds
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first, summarize
 from traces.documents.predictions import Predictions
-from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, Profile, Stats, Transfer
+from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, Profile, Stats, Transfer
 from traces.documents.replay_result import Contribution, Diff, DiffTerm, ReplayResult, ReplayStep
 from traces.documents.reproduction import Chart, Check, Figure, Panel, Paper, PaperCase, Reproduction, Series, Table
 from traces.documents.search_result import SearchResult
@@ -168,7 +168,9 @@ def _profile() -> dict[str, Any]:
         failures={keys[1]: "no kernel"},
         dispatch=Dispatch(dispatch_s=5e-6, record_s=1e-6, wait_s=1e-6, queue_depth=1000),
         transfers={"cuda:0>host": Transfer(latency_s=1e-5, bytes_per_s=5e10, points=[(1e6, 3e-5)])},
-        contention=Contention(multipliers={"conv|elementwise": 1.2}, co_runs=[CoRun("conv", "elementwise", 1.2)], saturation_share=0.3),
+        contention=Contention(
+            multipliers={"conv|elementwise": 1.2}, co_runs=[Interference("conv", "elementwise", 1.2)], saturation_share=0.3
+        ),
         anchor_s=1e-3, cache_bytes=50 * 2**20, memory_bytes=80 * 2**30, bandwidth_bytes_per_s=3e12, peak_flops={"fp32": 6.7e13},
         priority_levels=6, partition_sms={"2": 64}, notes=["throttled"],
     )  # fmt: skip

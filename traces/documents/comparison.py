@@ -138,8 +138,8 @@ class ValidationResult(Data):
 
     The row of plain PyTorch, which no executor runs, has the strategy `pytorch`.
 
-    `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the anchor
-    corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
+    `calibration` says when the keys were measured: "interleaved" with the steps, or before them ("profile"). The drift of the reference
+    kernel corrects only costs from another time. With a profile, `error_drift_corrected` is predicted · anchor_drift / measured − 1. With
     interleaved keys, whose costs contain the drift already, it equals `error`. Documents of interleaved runs from before this rule hold a
     value that was corrected twice; `scored_error` does not use it.
 
@@ -223,7 +223,7 @@ class Validation(Document):
     `reference_threads` is how many threads it used (None on a GPU), and `reference_runs_s` are its step times in the rounds that count.
     `reference_waiting` is what its threads did between ops if the user's OMP_WAIT_POLICY said so, "active" or "passive", else ""; None in
     documents from before it ran in the user's own environment.
-    `anchor_drift` is the anchor op's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
+    `anchor_drift` is the reference kernel's time during the steps as a multiple of its time at calibration, a diagnosis of the machine.
     `image_size` is None for the model's own. `pytorch` is the row of plain PyTorch, predicted and measured (`reference_step_s`) like the
     strategies, but not run by an executor; None in documents from before it was predicted.
 

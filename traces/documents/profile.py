@@ -202,7 +202,7 @@ class Transfer(_Data):
     points: list[tuple[Measure, Measure]] = []
 
 
-class CoRun(NamedTuple):
+class Interference(NamedTuple):
     """One op timed alone and together with others.
 
     `slow_down`: how many times longer it took. `modelled`: the slow-down that the engine predicts without multipliers, from SMs and memory
@@ -220,11 +220,12 @@ class CoRun(NamedTuple):
 class Contention(_Data):
     """Slow-downs of tasks that run at the same time, by group of op classes: `multipliers["a|b"]` is the slow-down of a when b runs too.
 
-    `held_out_error` is the mean relative error of the fitted multipliers on co-runs that were left out of the fit; `held_out_error_without`
-    is the error with every multiplier 1, when only SMs and memory bandwidth slow tasks down. If multipliers do not lower the error,
-    `multipliers` is empty and `rejected` holds the fitted ones. `co_runs` are the measurements of the fit. `saturation_share` is the share
-    of a GPU's SMs that saturates its memory, also fitted; None if the co-runs do not determine it. `disturbed`: other work ran meanwhile,
-    so the co-runs should be measured again. `unmeasured` lists pairs without a co-run, because no task of one group was available.
+    `held_out_error` is the mean relative error of the fitted multipliers on interference runs that were left out of the fit;
+    `held_out_error_without` is the error with every multiplier 1, when only SMs and memory bandwidth slow tasks down. If multipliers do not
+    lower the error, `multipliers` is empty and `rejected` holds the fitted ones. `co_runs` are the measurements of the fit.
+    `saturation_share` is the share of a GPU's SMs that saturates its memory, also fitted; None if the interference runs do not determine
+    it. `disturbed`: other work ran meanwhile, so the interference runs should be measured again. `unmeasured` lists pairs without an
+    interference run, because no task of one group was available.
     """
 
     multipliers: dict[str, Measure] = {}
@@ -234,11 +235,11 @@ class Contention(_Data):
     saturation_share: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     disturbed: bool = False
     unmeasured: list[str] = []
-    co_runs: list[CoRun] = []
+    co_runs: list[Interference] = []
 
     @property
     def known(self) -> frozenset[tuple[str, str]]:
-        """The pairs (group, other group) that need no measurement: they have co-runs, or cannot have any."""
+        """The pairs (group, other group) that need no measurement: they have interference runs, or cannot have any."""
         return frozenset((run.group, run.beside) for run in self.co_runs) | frozenset(tuple(pair.split("|")) for pair in self.unmeasured)
 
 
@@ -249,11 +250,11 @@ def _now() -> str:
 class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
-    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured.
-    `transfers` are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the anchor op at calibration. The memory
-    sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays
-    allocated for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split,
-    by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
+    `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured. `transfers`
+    are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the reference kernel at calibration. The memory sizes,
+    the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays allocated
+    for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split, by n as
+    text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
     """
 
     identity: Identity

@@ -41,9 +41,9 @@ def replay(
     """
     check_rules(rules)
     check_outputs({"--timeline": timeline, "--perfetto": perfetto}, [("the trace", trace) for trace in traces])
-    with stages("replaying", len(traces) + 2, as_json) as told:
-        recording = replayed(traces, told)
-        told("asking what would make it faster")
+    with stages("replaying", len(traces) + 2, as_json) as progress:
+        recording = replayed(traces, progress)
+        progress("asking what would make it faster")
         answer = ask(recording, rules) if rules else None
         result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
         if len(traces) > 1:
@@ -116,8 +116,8 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
     inputs = [("A", Path(a))] + ([("B", Path(b))] if b is not None else [])
     folder = None if out is None else OutputFolder(out, DIFF)
     check_outputs({"--perfetto": perfetto, "--out": folder}, inputs)
-    with stages("comparing", STAGES, as_json) as told:
-        document, timelines, steps = _validated(a) if b is None else _files(a, b, told)
+    with stages("comparing", STAGES, as_json) as progress:
+        document, timelines, steps = _validated(a) if b is None else _files(a, b, progress)
     if perfetto is not None and not timelines:
         raise SchedcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
     writers: list[Callable[[], object]] = []
@@ -132,7 +132,7 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
 STAGES = 5
 
 
-def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
+def _files(a: str, b: str, progress: Callable[[str], None]) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare two traces, or two timelines. Returns the difference, both runs, and one step of each."""
     for name in (a, b):
         if os.path.isdir(name):
@@ -145,7 +145,7 @@ def _files(a: str, b: str, told: Callable[[str], None]) -> tuple[Diff, Mapping[s
         raise SchedcastError(
             f"{timeline} is a timeline and {trace} is not; expected two alike: schedcast replay {trace} --timeline FILE makes a timeline"
         )
-    compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b, told)
+    compared = compare_timelines(a, b) if are_timelines[0] else compare_traces(a, b, progress)
     return compared.diff, {"A": compared.a, "B": compared.b}, compared.one_step()
 
 

@@ -46,8 +46,8 @@ def reason_words(diff: Diff) -> str:
     if not float(_change(diff, first)):
         return ""
     terms = {term.part: term for term in diff.terms}
-    told = [bar for bar in parts if bar.ms != "0" and bar.label != SMALLER][:NAMED_TERMS]
-    words = [f"{bar.label} {bar.ms}{_largest(terms[bar.label], _decimals(first))}" for bar in told]
+    shown = [bar for bar in parts if bar.ms != "0" and bar.label != SMALLER][:NAMED_TERMS]
+    words = [f"{bar.label} {bar.ms}{_largest(terms[bar.label], _decimals(first))}" for bar in shown]
     return ", ".join(words) or "in small parts"
 
 

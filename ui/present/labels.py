@@ -122,8 +122,8 @@ def source_words(shares: Shares, here: bool = True) -> str:
 
 def differing(semantics: Mapping[str, object]) -> str:
     """How a plan's training differs from plain training: batch norm: statistics per microbatch. Nothing is said of what is the same."""
-    told = {name: value for name, value in semantics.items() if name not in HOW_COMPUTED and _differs(value)}
-    return "; ".join(f"{name.replace('_', ' ')}: {_value_words(value)}" for name, value in told.items())
+    differing = {name: value for name, value in semantics.items() if name not in HOW_COMPUTED and _differs(value)}
+    return "; ".join(f"{name.replace('_', ' ')}: {_value_words(value)}" for name, value in differing.items())
 
 
 def division(semantics: Mapping[str, object]) -> str:

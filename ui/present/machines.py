@@ -126,7 +126,7 @@ def co_run_cells(profile: Profile) -> list[dict[str, str]]:
         {
             "task": group,
             "beside": beside,
-            "co-runs": str(len(runs)),
+            "interference runs": str(len(runs)),
             "takes longer, measured": f"{min(r.slow_down for r in runs):.2f}x to {max(r.slow_down for r in runs):.2f}x",
             "modeled": f"{min(r.modelled for r in runs):.2f}x to {max(r.modelled for r in runs):.2f}x",
             "multiplier": f"{contention.multipliers[f'{group}|{beside}']:.2f}" if f"{group}|{beside}" in contention.multipliers else "none",
@@ -136,13 +136,13 @@ def co_run_cells(profile: Profile) -> list[dict[str, str]]:
 
 
 def co_run_words(profile: Profile) -> str:
-    """How well the multipliers predict co-runs that were left out of their fit; empty if none was."""
+    """How well the multipliers predict interference runs that were left out of their fit; empty if none was."""
     with_s, without_s = profile.contention.held_out_error, profile.contention.held_out_error_without
     if with_s is None or without_s is None:
         return ""
     used = "used" if profile.contention.multipliers else "not used, because they do not lower the error"
     return (
-        f"On co-runs that were left out of the fit, multipliers are off by {units.percent(with_s, signed=False)}, no multipliers by"
+        f"On interference runs left out of the fit, multipliers are off by {units.percent(with_s, signed=False)}, no multipliers by"
         f" {units.percent(without_s, signed=False)}: they are {used}."
     )
 
@@ -196,7 +196,7 @@ def warnings(profile: Profile, here: Identity | None = None, now: datetime | Non
         result.append(f"The device throttled while it was measured: {reasons}.")
     result += [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in profile.notes[:SHOWN]]
     if profile.contention.disturbed:
-        result.append("Other work ran during the co-runs; they should be measured again.")
+        result.append("Other work ran during the interference runs; they should be measured again.")
     if profile.failures:
         result.append(f"{len(profile.failures)} costs could not be measured and are estimated from other ops.")
     return result

@@ -185,7 +185,7 @@ def progress(title: str, quiet: bool = False):
 
 @contextmanager
 def stages(title: str, count: int, quiet: bool = False):
-    """Show on standard error which of `count` stages is at work. Yields `told(stage)`, to be called before each of them."""
+    """Show on standard error which of `count` stages is at work. Yields `progress(stage)`, to be called before each of them."""
     with progress(title, quiet) as report:
         numbers = iter(range(count))
         yield lambda stage: report(next(numbers, count), count, stage)

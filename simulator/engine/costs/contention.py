@@ -1,4 +1,4 @@
-"""How much concurrent tasks slow each other down, fitted on co-runs and scored on other co-runs.
+"""How much concurrent tasks slow each other down, fitted on interference runs and scored on other interference runs.
 
 Tasks belong to contention groups, few enough that every pair of groups can be measured: compute-bound, memory-bound and, on a CPU,
 optimizer updates and tasks so short that the time of Python and the executor dominates. On a CPU a multiplier covers the whole effect of
@@ -14,7 +14,7 @@ from statistics import fmean, median
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.documents.profile import Contention, CoRun
+from traces.documents.profile import Contention, Interference
 
 COMPUTE, MEMORY, UPDATE, SMALL = "compute", "memory", "update", "small"
 #: Below this many seconds, tasks on a CPU contend for the interpreter's lock rather than for the hardware.
@@ -53,20 +53,20 @@ def typical_ratio(ratios: Sequence[float]) -> float:
     return exp(fmean(min(max(value, middle - log(2)), middle + log(2)) for value in logs))
 
 
-def fit(co_runs: Iterable[CoRun], kind: str) -> Contention:
-    """Fit multipliers by pair of groups on the co-runs that are not held out, and score them on those that are.
+def fit(co_runs: Iterable[Interference], kind: str) -> Contention:
+    """Fit multipliers by pair of groups on the interference runs that are not held out, and score them on those that are.
 
     `kind`: "cpu", where a multiplier is the whole slow-down, or "gpu", where it comes on top of the modeled one. A multiplier is the
-    typical ratio of its pair, of its group beside any other, or of all co-runs, whichever predicts each co-run best from the others. It is
-    at least 1, because no task runs faster for not being alone. The multipliers are rejected if they do not predict the held-out co-runs
-    better than no multipliers, or if no co-run is held out.
+    typical ratio of its pair, of its group beside any other, or of all interference runs, whichever predicts each interference run best
+    from the others. It is at least 1, because no task runs faster for not being alone. The multipliers are rejected if they do not predict
+    the held-out interference runs better than no multipliers, or if no interference run is held out.
     """
     co_runs = list(co_runs)
     fitted = [run for run in co_runs if not run.held_out and run.slow_down > 0]
     held_out = [run for run in co_runs if run.held_out and run.slow_down > 0]
     level = min(_LEVELS, key=lambda grouping: _left_out_error(fitted, kind, grouping)) if fitted else None
     pairs = sorted({(run.group, run.beside) for run in fitted})
-    multipliers = {f"{a}|{b}": _multiplier([run for run in fitted if level(run) == level(CoRun(a, b, 1.0))], kind) for a, b in pairs}
+    multipliers = {f"{a}|{b}": _multiplier([run for run in fitted if level(run) == level(Interference(a, b, 1.0))], kind) for a, b in pairs}
     if not held_out:
         return Contention(rejected=multipliers, co_runs=co_runs)
     error = _short(fmean(abs(_base(run, kind) * multipliers.get(f"{run.group}|{run.beside}", 1.0) / run.slow_down - 1) for run in held_out))
@@ -75,29 +75,29 @@ def fit(co_runs: Iterable[CoRun], kind: str) -> Contention:
     return Contention(held_out_error=error, held_out_error_without=without, co_runs=co_runs, **outcome)
 
 
-def best_saturation_share(co_runs: Mapping[float, Sequence[CoRun]], default: float) -> float | None:
-    """The saturation share under which the engine's slow-downs are nearest to the co-runs; None if no share beats `default`.
+def best_saturation_share(co_runs: Mapping[float, Sequence[Interference]], default: float) -> float | None:
+    """The saturation share under which the engine's slow-downs are nearest to the interference runs; None if no share beats `default`.
 
-    `co_runs`: the same co-runs as the engine models them under each share. A share beats `default` only if its error is smaller both on the
-    co-runs used for fitting and on those held out.
+    `co_runs`: the same interference runs as the engine models them under each share. A share beats `default` only if its error is smaller
+    both on the interference runs used for fitting and on those held out.
     """
     errors = {share: (_modeled_error(runs, False), _modeled_error(runs, True)) for share, runs in co_runs.items()}
     best = min(errors, key=lambda share: (errors[share][0], abs(share - default)))
     return best if all(error < default_error for error, default_error in zip(errors[best], errors[default], strict=True)) else None
 
 
-def _modeled_error(co_runs: Sequence[CoRun], held_out: bool) -> float:
+def _modeled_error(co_runs: Sequence[Interference], held_out: bool) -> float:
     errors = [abs(run.modelled / run.slow_down - 1) for run in co_runs if run.held_out == held_out and run.slow_down > 0]
     return fmean(errors) if errors else inf
 
 
-#: Functions that say which co-runs share a multiplier, the fewest multipliers first.
+#: Functions that say which interference runs share a multiplier, the fewest multipliers first.
 _LEVELS = (lambda run: (), lambda run: run.group, lambda run: (run.group, run.beside))
 
 
-def _left_out_error(fitted: Sequence[CoRun], kind: str, grouping: Callable[[CoRun], Hashable]) -> float:
-    """Mean relative error of each co-run when predicted from the others of its group; a co-run without others is predicted as 1."""
-    groups: dict[Hashable, list[CoRun]] = {}
+def _left_out_error(fitted: Sequence[Interference], kind: str, grouping: Callable[[Interference], Hashable]) -> float:
+    """Mean relative error of each run when predicted from the others of its group; one without others is predicted as 1."""
+    groups: dict[Hashable, list[Interference]] = {}
     for run in fitted:
         groups.setdefault(grouping(run), []).append(run)
     errors = []
@@ -107,11 +107,11 @@ def _left_out_error(fitted: Sequence[CoRun], kind: str, grouping: Callable[[CoRu
     return fmean(errors)
 
 
-def _multiplier(co_runs: Sequence[CoRun], kind: str) -> float:
+def _multiplier(co_runs: Sequence[Interference], kind: str) -> float:
     return _short(max(1.0, typical_ratio([run.slow_down / _base(run, kind) for run in co_runs]))) if co_runs else 1.0
 
 
-def _base(run: CoRun, kind: str) -> float:
+def _base(run: Interference, kind: str) -> float:
     return 1.0 if kind == "cpu" else run.modelled
 
 

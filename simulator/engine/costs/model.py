@@ -110,7 +110,7 @@ class CostModel:
 
     @cached_property
     def pair_multipliers(self) -> dict[tuple[str, str], float]:
-        """How many times longer a task of one contention group takes while a task of another runs; empty without measured co-runs.
+        """How many times longer a task of one contention group takes while a task of another runs; empty if no interference is measured.
 
         Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are left out.
         """
@@ -140,7 +140,7 @@ class CostModel:
 
     @property
     def co_runs_measured(self) -> bool:
-        """Whether the profile has co-runs, which say how much tasks slow each other down."""
+        """Whether the profile has interference runs, which say how much tasks slow each other down."""
         return self.profile is not None and bool(self.profile.contention.co_runs)
 
     def resolve(self, plan: Plan) -> list[Cost]:
@@ -269,7 +269,7 @@ class CostModel:
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
         """Add the task's contention group and the shares of the device's peak and of its memory's bandwidth that it draws alone.
 
-        On a CPU with measured co-runs the memory share is 0, because the multipliers account for it.
+        On a CPU with measured interference runs the memory share is 0, because the multipliers account for it.
         """
         work = task.body.work(task)
         placed = self.machine.device(device)

@@ -27,7 +27,7 @@ from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
 from tests.support.jobs import MLP, planned
 from tests.support.small_plans import plan_of, value
-from traces.documents.profile import Contention, CoRun, Dispatch, Identity, Profile
+from traces.documents.profile import Contention, Dispatch, Identity, Interference, Profile
 from traces.errors import SchedcastError
 
 WHOLE = load_machine("h200")
@@ -169,7 +169,7 @@ def test_co_runs_that_fail_leave_a_note_and_nothing_else(monkeypatch):
 
 def rows(modeled):
     """A fitted and a held-out pair, both measured to take twice as long, and modeled to take `modeled` times as long."""
-    return [CoRun(MEMORY, MEMORY, 2.0, modeled, held_out) for held_out in (False, True)]
+    return [Interference(MEMORY, MEMORY, 2.0, modeled, held_out) for held_out in (False, True)]
 
 
 def test_the_saturation_share_is_the_one_that_explains_the_pairs():

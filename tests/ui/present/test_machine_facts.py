@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from simulator.machine.presets import load_machine
-from traces.documents.profile import Contention, CoRun, Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
+from traces.documents.profile import Contention, Dispatch, Identity, Interference, KeyCost, LoopCosts, Profile, Stats
 from ui.present import machines
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_a_machine_without_sources_has_no_column_for_them():
 
 
 def test_co_runs_by_pair():
-    runs = [CoRun("compute", "memory", slow, 1.1) for slow in (1.2, 1.4)]
+    runs = [Interference("compute", "memory", slow, 1.1) for slow in (1.2, 1.4)]
     own = profile(contention=Contention(multipliers={"compute|memory": 1.3}, co_runs=runs, held_out_error=0.1, held_out_error_without=0.2))
     (row,) = machines.co_run_cells(own)
     assert (row["takes longer, measured"], row["multiplier"]) == ("1.20x to 1.40x", "1.30")
@@ -83,7 +83,7 @@ def test_warnings_about_age_throttling_software_and_failures():
         "It is 516 days old; calibrate again if drivers or libraries have changed since.",
         "The device throttled while it was measured: reasons power.",
         "Clocks drifted by 8 %.",
-        "Other work ran during the co-runs; they should be measured again.",
+        "Other work ran during the interference runs; they should be measured again.",
         "1 costs could not be measured and are estimated from other ops.",
     ]
     assert machines.age_days(profile(updated="some day"), NOW) is None

@@ -102,7 +102,7 @@ def figures_ui(model: CostModel) -> None:
 
 
 def profile_ui(profile: Profile) -> None:
-    """Show what a profile has measured besides ops: transfers, updates, co-runs, and with which software."""
+    """Show what a profile has measured besides ops: transfers, updates, interference runs, and with which software."""
     if profile.transfers or profile.collectives:
         st.plotly_chart(transfers_figure(profile), key="transfers")
     for title, words, cells in (

@@ -62,10 +62,10 @@ def answer_to(request: JobRequest, place) -> None:
         bar = st.progress(0.0, "Capturing the model")
         st.button("Cancel", key=f"{BUTTON}cancel", help="What is evaluated by now is kept: Search continues there.")
 
-        def told(done: int, total: int, text: str) -> None:
+        def progress(done: int, total: int, text: str) -> None:
             bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(text)}")
 
-        st.session_state["searched"] = (request, jobs.search(request, told))
+        st.session_state["searched"] = (request, jobs.search(request, progress))
     place.empty()
 
 

@@ -1,4 +1,4 @@
-"""Co-runs become multipliers, and multipliers longer forecasts; multipliers that rest on noise or cannot be scored are not used."""
+"""Interference runs become multipliers, and multipliers longer forecasts; those that rest on noise or cannot be scored are not used."""
 
 import pytest
 from hypothesis import given
@@ -8,25 +8,25 @@ from calibrate.cpu import contention as co_run_contention
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
 from calibrate.identity import cpu_identity
-from simulator.engine.co_runs import modeled_slow_downs
 from simulator.engine.costs import contention
 from simulator.engine.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, concurrent_pairs, fit, group_of, typical_ratio
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
+from simulator.engine.interference import modeled_slow_downs
 from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from tests.support import tiny
 from tests.support.jobs import MLP, planned
-from traces.documents.profile import Contention, CoRun, KeyCost, Profile, Stats
+from traces.documents.profile import Contention, Interference, KeyCost, Profile, Stats
 
 PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
 
 
 def synthetic(factors=PAIRS, noise=(0.99, 1.01), modelled=1.0):
-    """Two fitted and two held-out co-runs of every pair, one a little below and one a little above its factor."""
+    """Two fitted and two held-out interference runs of every pair, one a little below and one a little above its factor."""
     return [
-        CoRun(a, b, factor * modelled * off, modelled, held_out)
+        Interference(a, b, factor * modelled * off, modelled, held_out)
         for (a, b), factor in factors.items()
         for held_out in (False, True)
         for off in noise
@@ -42,7 +42,7 @@ def test_known_factors_come_back():
 
 
 def test_a_multiplier_is_typical_of_its_pair_and_scored_on_others():
-    fitted = fit([CoRun("a", "b", 1.0), CoRun("a", "b", 1.44), CoRun("a", "b", 1.5, 1.0, True)], "cpu")
+    fitted = fit([Interference("a", "b", 1.0), Interference("a", "b", 1.44), Interference("a", "b", 1.5, 1.0, True)], "cpu")
     assert fitted.multipliers == {"a|b": 1.2}
     assert fitted.held_out_error == pytest.approx(1 - 1.2 / 1.5)
     assert fitted.held_out_error_without == pytest.approx(1 - 1 / 1.5, rel=1e-3)
@@ -54,11 +54,11 @@ def test_on_a_cpu_multipliers_replace_the_modelled_slow_down_and_on_a_gpu_they_m
 
 
 def test_pairs_share_a_multiplier_if_that_predicts_better():
-    # Co-runs of different pairs differ less than co-runs of one pair.
-    rows = [CoRun("a", beside, factor) for beside, factor in (("a", 1.1), ("a", 1.31), ("b", 1.12), ("b", 1.3))]
-    assert len(set(fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers.values())) == 1
-    rows += [CoRun("b", "a", factor) for factor in (2.0, 2.2)]
-    fitted = fit([*rows, CoRun("a", "a", 1.2, 1.0, True)], "cpu").multipliers
+    # Interference runs of different pairs differ less than interference runs of one pair.
+    rows = [Interference("a", beside, factor) for beside, factor in (("a", 1.1), ("a", 1.31), ("b", 1.12), ("b", 1.3))]
+    assert len(set(fit([*rows, Interference("a", "a", 1.2, 1.0, True)], "cpu").multipliers.values())) == 1
+    rows += [Interference("b", "a", factor) for factor in (2.0, 2.2)]
+    fitted = fit([*rows, Interference("a", "a", 1.2, 1.0, True)], "cpu").multipliers
     assert fitted["a|a"] == fitted["a|b"] < 1.3 < 2.0 < fitted["b|a"]
 
 
@@ -74,7 +74,7 @@ def test_without_co_runs_there_are_no_multipliers():
 
 
 def test_multipliers_that_cannot_be_scored_are_not_used():
-    fitted = fit([CoRun("a", "a", 1.3), CoRun("a", "a", 1.3)], "cpu")
+    fitted = fit([Interference("a", "a", 1.3), Interference("a", "a", 1.3)], "cpu")
     assert (fitted.multipliers, fitted.rejected, fitted.held_out_error) == ({}, {"a|a": 1.3}, None)
 
 
@@ -85,12 +85,22 @@ def test_a_speed_up_counts_as_one_and_is_rejected():
 
 
 def test_multipliers_that_do_not_predict_others_are_rejected():
-    fitted = fit([CoRun("a", "a", 1.5), CoRun("a", "a", 1.5), CoRun("a", "a", 1.0, 1.0, True), CoRun("a", "a", 1.02, 1.0, True)], "cpu")
+    fitted = fit(
+        [
+            Interference("a", "a", 1.5),
+            Interference("a", "a", 1.5),
+            Interference("a", "a", 1.0, 1.0, True),
+            Interference("a", "a", 1.02, 1.0, True),
+        ],
+        "cpu",
+    )
     assert (fitted.multipliers, fitted.rejected) == ({}, {"a|a": 1.5})
     assert fitted.held_out_error > fitted.held_out_error_without
 
 
-@given(st.lists(st.builds(CoRun, st.sampled_from("ab"), st.sampled_from("ab"), st.floats(0.1, 9.0), st.floats(1.0, 2.0), st.booleans())))
+@given(
+    st.lists(st.builds(Interference, st.sampled_from("ab"), st.sampled_from("ab"), st.floats(0.1, 9.0), st.floats(1.0, 2.0), st.booleans()))
+)
 def test_a_fit_is_never_below_one_nor_worse_than_none(rows):
     fitted = fit(rows, "cpu")
     assert all(factor >= 1.0 for factor in (fitted.multipliers | fitted.rejected).values())
@@ -103,7 +113,7 @@ def test_a_fit_comes_back_from_disk(tmp_path):
     profile = Profile(identity=cpu_identity(), contention=fitted)
     loaded = Profile.load(profile.save(tmp_path / "p.json")).contention
     assert loaded == fitted
-    assert isinstance(loaded.co_runs[0], CoRun)
+    assert isinstance(loaded.co_runs[0], Interference)
     assert loaded.known == {*PAIRS, (SMALL, SMALL)}
 
 
@@ -205,7 +215,7 @@ def test_co_runs_are_measured_once_and_only_where_lanes_share_a_memory(two_cores
     assert len({run.key for run in fitted.co_runs}) == len(fitted.co_runs) <= 2 * co_run_contention.KEYS
     assert all(run.slow_down > 0 and run.modelled >= 1 for run in fitted.co_runs)
     assert fitted.held_out_error is not None
-    assert profile.costs == costs, "times of single keys that the co-runs measured are not kept"
+    assert profile.costs == costs, "times of single keys that the interference runs measured are not kept"
     profile.contention.disturbed = False
     assert not learn_contention([two], two_cores, profile)
     profile.contention.disturbed = True

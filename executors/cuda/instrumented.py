@@ -1,4 +1,4 @@
-"""Timed twins: measures task times in runs that differ from the run without events only in events at every k-th task.
+"""Instrumented runs: measures task times in runs that differ from the run without events only in events at every k-th task.
 
 Events take time themselves, so they are spread over several runs. k is the smallest power of two for which a run takes at most `SLOWER`
 times as long as the run without events. The times of k runs with different offsets are merged.
@@ -15,7 +15,7 @@ from simulator.plan.task import Task
 
 SLOWER = 1.03
 #: The largest k. With events at every 64th task a run is practically as fast as without events.
-MOST_TWINS = 64
+MOST_RUNS = 64
 #: How many times `repeat_period` repeats a typical period.
 REPEATS = 3
 
@@ -91,21 +91,21 @@ class EndMarks:
         return {(period, index): self._begin.elapsed_time(event) * 1e-3 for period, index, event in self._events}
 
 
-def run_twins(step_s: float, tasks: int, run_twin: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
-    """Choose k and run the twins. Returns their merged times, and the relative slowdown of the first of them.
+def run_instrumented(step_s: float, tasks: int, run_once: Callable[[int, int], tuple[float, dict]]) -> tuple[dict, float]:
+    """Choose k and make the runs. Returns their merged times, and the relative slowdown of the first of them.
 
-    `step_s`: the step time without events. `tasks`: the number of tasks. `run_twin(k, offset)` runs one twin and returns its step time in s
+    `step_s`: the step time without events. `tasks`: the number of tasks. `run_once(k, offset)` makes one run and returns its step time in s
     and its times by task.
     """
     every = 1
     while True:
-        twin_s, times = run_twin(every, 0)
-        if twin_s <= SLOWER * step_s or every >= min(tasks, MOST_TWINS):
+        run_s, times = run_once(every, 0)
+        if run_s <= SLOWER * step_s or every >= min(tasks, MOST_RUNS):
             break
         every *= 2
     for offset in range(1, min(every, tasks)):
-        times |= run_twin(every, offset)[1]
-    return times, twin_s / step_s - 1
+        times |= run_once(every, offset)[1]
+    return times, run_s / step_s - 1
 
 
 def repeat_period(offsets: Mapping[int, tuple[float, float]], step_s: float, largest_lag: int) -> list[Measured]:

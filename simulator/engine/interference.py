@@ -1,4 +1,4 @@
-"""Co-runs as the engine models them: how kernels on two lanes slow each other down."""
+"""Interference runs as the engine models them: how kernels on two lanes slow each other down."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ def modeled_slow_downs(first: Sequence[Cost], second: Sequence[Cost], device: De
     """
     sms = max(2, device.sms) if device.kind == "cpu" else device.sms
     bare = replace(device, sms=sms, task_overhead_s=0.0, wake_s=0.0)
-    bare_machine = Machine("co-run", (bare,), (machine.memory(device.name),))
+    bare_machine = Machine("interference", (bare,), (machine.memory(device.name),))
     value = Value("x", (1,), (1,), "float32", device.name, "input", "x")
     read = (Operand("x", (1,), (1,), "float32"),)
     body = OpCall("aten.any.default")
     lanes = (first, second)
     tasks = [Task(f"{lane}.{i}", body, device.name, lane, reads=read) for lane, costs in enumerate(lanes) for i in range(len(costs))]
-    plan = Plan("co-run", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
+    plan = Plan("interference", (Segment(tuple(tasks)),), {"x": value}, {"x": Storage("x", 4, device.name)})
     timeline = simulate(plan, bare_machine, [*first, *second], iterations=1, use_cache=False)
     ends = {lane: max(span.end_s for span in timeline.spans if span.lane == f"stream {lane}") for lane in (0, 1)}
     return ends[0] / sum(cost.cold_s for cost in first), ends[1] / sum(cost.cold_s for cost in second)

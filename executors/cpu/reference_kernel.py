@@ -14,8 +14,8 @@ EVERY_NS = 10_000_000
 WARM_CALLS = 2
 
 
-class Anchor:
-    """The anchor op of one worker, with its operands and its measured durations in nanoseconds."""
+class ReferenceKernel:
+    """The reference kernel of one worker, with its operands and its measured durations in nanoseconds."""
 
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
