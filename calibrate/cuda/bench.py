@@ -13,15 +13,7 @@ from functools import partial
 
 import torch
 
-from executors.cuda.driver import Driver, Event, Graph, Partition
-from traces.errors import SchedcastError
-
-#: The first words of the reason why a key, or the interference of kernels, could not be measured. They are not tried again.
-STALLED = "the GPU never finished"
-
-
-class GpuStalledError(SchedcastError):
-    """The GPU has not finished work that takes far less than a second."""
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Graph, Partition
 
 
 def wait(driver: Driver) -> None:

@@ -13,11 +13,9 @@ from pathlib import Path
 import torch
 
 from calibrate.cuda.bench import (
-    STALLED,
     Bench,
     Cold,
     Effort,
-    GpuStalledError,
     flusher,
     in_turn,
     objects_kept,
@@ -31,7 +29,7 @@ from calibrate.operands import OperandPool, fill
 from calibrate.samples import Compiled, Samples, compile_alone, missing_keys, reason, save_samples, store_samples
 from calibrate.testbed import Progress
 from executors.binding import Forms, op_tasks
-from executors.cuda.driver import Driver, Graph, Partition
+from executors.cuda.driver import STALLED, Driver, GpuStalledError, Graph, Partition
 from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief

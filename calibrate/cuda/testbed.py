@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from calibrate.cuda.bench import STALLED, Bench, Effort, GpuStalledError, objects_kept, stalled, wait
+from calibrate.cuda.bench import Bench, Effort, objects_kept, stalled, wait
 from calibrate.cuda.contention import Sizes, learn_contention
 from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
 from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, plain_machine
@@ -18,7 +18,7 @@ from calibrate.numerics import reference
 from calibrate.testbed import Monitor, Progress
 from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import Driver, Stream
+from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
 from executors.run import Backend

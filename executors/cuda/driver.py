@@ -11,6 +11,15 @@ from typing import Any, Protocol
 
 import torch
 
+from traces.errors import SchedcastError
+
+#: The first words of an error, and of the reason why something could not be measured: work that never ended. It is not tried again.
+STALLED = "the GPU never finished"
+
+
+class GpuStalledError(SchedcastError):
+    """The GPU has not finished work that should have ended long ago. Nothing can stop it, so the process cannot use the GPU any more."""
+
 
 @dataclass(frozen=True)
 class GpuFacts:
@@ -120,7 +129,7 @@ class Driver(Protocol):
         """
 
     def synchronize(self, in_flight: Callable[[], str] | None = None) -> None:
-        """Wait for all issued work. `in_flight` says what that is, for the warning if it takes very long."""
+        """Wait for all issued work. `in_flight` says what that is, for a warning if it takes very long, or raises to end the wait."""
 
     def wait_for(self, event: Event, in_flight: Callable[[], str] | None = None) -> None:
         """Wait until the event has been reached. See `synchronize`."""

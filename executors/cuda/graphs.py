@@ -127,11 +127,12 @@ class GraphProgram(EagerProgram):
         for number in range(graphs):
             if self._graph_inputs:
                 latest = ends[-1] if ends else begin
-                wait = partial(driver.wait_for, latest, self.in_flight)
+                wait = partial(driver.wait_for, latest, self._overdue(driver.now_s()))
                 self._feeds.refill(self._graph_inputs, feeds[number * self.unit : (number + 1) * self.unit], wait)
             self._graph.replay()
             self._report_losses(self._period + number * self.unit)
             ends.append(self._record_event())
+        self._unwaited += graphs * self.unit
         self._wait()
         self._graph_ends = []
         self._period += graphs * self.unit

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
-from executors.cuda.driver import Driver, Event, Partition
+from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Partition
 from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
 from executors.cuda.issue import CompiledPlan, Issuer, make_streams
 from executors.measured import ChunkTimes, Measured, lengths
@@ -87,8 +87,11 @@ class Feeds:
         return flat.as_strided(tensor.shape, torch.empty_like(tensor, device="meta").stride()).copy_(tensor)
 
 
-#: Periods that a instrumented run runs. The first WARM_UP are not typical.
+#: Periods of an instrumented run. The first WARM_UP are not typical.
 INSTRUMENTED_PERIODS = WARM_UP + 5
+#: A wait is given up after so many times what a period took in the longest wait before, and not before `LEAST_WAIT_S`. The first one has
+#: nothing to compare with and `FIRST_WAIT_S`. Both are looked at when a wait is reported, which is after 60 s, 120 s and so on.
+WAIT_TIMES, LEAST_WAIT_S, FIRST_WAIT_S = 20, 60.0, 240.0
 #: How many periods the host may run ahead of the GPU, if it must wait for the GPU before it frees tensors.
 RUN_AHEAD = 16
 
@@ -132,6 +135,8 @@ class EagerProgram:
         self._instances: dict[int, Instance] = {}
         self._period = 0  # the next period, counted from the last drain
         self._first_iteration = start.iteration  # the iteration of period 0
+        self._unwaited = 0  # periods issued since the last wait
+        self._longest_wait_s: float | None = None  # per period
         self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
         self._issuer = Issuer(self._compiled, driver, self._streams)
         #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
@@ -176,6 +181,7 @@ class EagerProgram:
             self._ends[period] = ends[-1]
             self._finish(period)
         self._period += steps
+        self._unwaited += steps
         self._wait()
         self._ends.clear()
         return origin, _ends_s(origin, ends)
@@ -190,6 +196,7 @@ class EagerProgram:
             self._finish(period)
         spent_s = self.driver.now_s() - begin_s
         self._period += periods
+        self._unwaited += periods
         self._wait()
         return spent_s / periods
 
@@ -209,7 +216,28 @@ class EagerProgram:
         return events
 
     def _wait(self) -> None:
-        self.driver.synchronize(self.in_flight)
+        """Wait for what was issued. Raises GpuStalledError if that takes far longer than before."""
+        begin_s = self.driver.now_s()
+        self.driver.synchronize(self._overdue(begin_s))
+        if self._unwaited:
+            wait_s = (self.driver.now_s() - begin_s) / self._unwaited
+            self._longest_wait_s, self._unwaited = max(wait_s, self._longest_wait_s or 0.0), 0
+
+    def _overdue(self, begin_s: float) -> Callable[[], str]:
+        """What says what is in flight in a wait since `begin_s`, and ends it once it has taken too long."""
+        longest_s = self._longest_wait_s
+        limit_s = FIRST_WAIT_S if longest_s is None else max(LEAST_WAIT_S, WAIT_TIMES * longest_s * max(1, self._unwaited))
+
+        def in_flight() -> str:
+            what, waited_s = self.in_flight(), self.driver.now_s() - begin_s
+            if waited_s >= limit_s:
+                raise GpuStalledError(
+                    f"{STALLED} {what}: it has taken {waited_s:.0f} s, at most {limit_s:.0f} s were expected; this process cannot use the"
+                    " GPU any more, so start again"
+                )
+            return what
+
+        return in_flight
 
     def in_flight(self) -> str:
         """What the GPU has not finished, for a warning: by lane, its oldest period and the first task not known to have ended."""
@@ -249,7 +277,7 @@ class EagerProgram:
         if self._compiled.releases.never_released:
             oldest = lag + RUN_AHEAD
             for event in self._ends.pop(period - RUN_AHEAD, ()):
-                self.driver.wait_for(event, self.in_flight)
+                self.driver.wait_for(event, self._overdue(self.driver.now_s()))
         for iteration in [i for i in self._instances if i <= period]:
             instance = self._instances[iteration]
             if iteration not in self._reported:

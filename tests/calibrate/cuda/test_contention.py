@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.cuda import testbed as gpu_testbed
-from calibrate.cuda.bench import STALLED, GpuStalledError, wait
+from calibrate.cuda.bench import wait
 from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.preflight.probe import usable
+from executors.cuda.driver import STALLED, GpuStalledError
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import gpu_machine, load_machine

@@ -11,6 +11,8 @@ import torch
 
 from executors.cuda import torch_driver
 from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import GpuStalledError
+from executors.cuda.program import FIRST_WAIT_S, LEAST_WAIT_S
 from executors.cuda.torch_driver import PATIENCE_S, wait_until
 from executors.tensors import job_tensors
 from simulator.machine.presets import load_machine
@@ -70,6 +72,40 @@ def test_the_driver_asks_its_streams_before_it_blocks(monkeypatch):
     Stream.busy = 3
     driver.wait_for(event)
     assert Stream.busy == 0
+
+
+class Slow(FakeGpu):
+    """A GPU whose waits take `wait_s` more seconds than its work, and are reported as those of a real one."""
+
+    wait_s = 0.0
+
+    def synchronize(self, in_flight=None):
+        if in_flight is not None:
+            end_s = self.clock.now_s + self.wait_s
+            wait_until(lambda: self.clock.now_s >= end_s, in_flight, lambda: self.clock.spend(0.5) or self.clock.now_s, lambda _: None)
+        super().synchronize()
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_wait_far_longer_than_those_before_raises(mode):
+    """Steps of 10 s may take 20 times as long. A GPU that takes 240 s for its first steps is given up, one that was fast after 60 s."""
+    job, machine = Job(MLP, 4), load_machine("h200")
+    plan, tensors = planned("baseline", job, machine), job_tensors(job, job.build(), job.graph())
+    with Slow() as gpu:
+        program = CudaBackend(machine, gpu, mode).load(plan, tensors)
+        program.run(12)
+        gpu.wait_s = 59.0
+        program.run(1)
+        gpu.wait_s = 20 * 59 - 1.0
+        program.run(1)
+    for before_s, longest_s in ((None, FIRST_WAIT_S), (0.0, LEAST_WAIT_S)):
+        with Slow() as gpu:
+            program = CudaBackend(machine, gpu, mode).load(plan, tensors)
+            if before_s is not None:
+                program.run(12)
+            gpu.wait_s = 2 * longest_s + 1  # it is looked at when it is reported
+            with pytest.raises(GpuStalledError, match=rf"never finished plan baseline .* at most {longest_s:.0f} s"):
+                program.run(12)
 
 
 class Stuck(FakeGpu):
