@@ -45,7 +45,7 @@ def main(handle: str, request: str) -> None:
     except SchedcastError as error:
         connection.recv()
         connection.send({"unusable": str(error)})
-        return
+        os._exit(0)
     context.folder, context.keep_samples = Path(given["folder"]), given["samples"]
     context.show = lambda done, total, text: connection.send((done, total, text))
     while True:

@@ -31,6 +31,8 @@ from traces.files import write_json
 
 #: What a fix is worth: see `traces.documents.gpu_report.Fix`.
 BLOCKS, WRONG, UNCERTAIN, SUBSTITUTE = 1, 2, 3, 4
+#: The end of the name of the file that has a probe's answer until it is in the document.
+ANSWER = ".answer.json"
 #: A probe that has begun may exceed the time limit by this many seconds.
 GRACE_S = 30.0
 #: How many functions of the traceback are named if a probe fails with an unexpected error.
@@ -93,13 +95,18 @@ class Context:
         self.faults: list[tuple[int, str]] = []
         self.flags: list[str] = []
         self.same_numbers: bool | None = None
-        self._output = self.folder / OUTPUTS / f"{name}.json" if self.folder is not None and name else None
+        self._outputs = self.folder / OUTPUTS / name if self.folder is not None and name else None
 
     def figure(self, name: str, value: Any) -> None:
         """Add a figure. It is on disk at once, so that a probe that crashes leaves those that it had."""
         self.figures[name] = _plain(value)
-        if self._output is not None:
-            write_json(self._output, self.figures)
+        if self._outputs is not None:
+            write_json(self._outputs.with_suffix(".json"), self.figures)
+
+    def answered(self, fields: Mapping[str, Any]) -> None:
+        """Write the answer to disk, since this process may die or hang before it has sent it."""
+        if self._outputs is not None:
+            write_json(self._outputs.with_suffix(ANSWER), _plain(fields))
 
     def fault(self, worth: int, fix: str) -> None:
         """Say what to fix, since the GPU does something else than Schedcast assumes."""
@@ -266,6 +273,7 @@ def answer(probe: Probe, context: Context, left_s: float = float("inf"), reserve
     fixes = [{"worth": worth, "text": text} for worth, text in context.faults]
     flags = list(dict.fromkeys(context.flags))
     fields |= {"figures": context.figures, "mend": fixes, "flags": flags, "same_numbers": context.same_numbers}
+    context.answered(fields)
     return {**fields, "usable": probe.file is None or usable(context.driver)}
 
 

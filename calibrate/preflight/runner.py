@@ -23,7 +23,7 @@ from typing import Any
 import calibrate
 from calibrate.identity import same_device
 from calibrate.preflight.child import QUIET
-from calibrate.preflight.probe import BLOCKS, GRACE_S, Context, Probe
+from calibrate.preflight.probe import ANSWER, BLOCKS, GRACE_S, Context, Probe
 from calibrate.preflight.validations import TARGETS, Target
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, Fix, GpuReport, PartRecord, fix_first, summarize
@@ -37,6 +37,8 @@ from traces.files import read_json
 SURE = 0.5
 #: Seconds to wait for a process that opens the GPU, for one that shall stop, and for one that should have stopped by itself.
 _OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
+#: Seconds between two looks for an answer on disk.
+_LOOK_S = 1.0
 #: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
 _LONG, _LAST_WORDS = "long", 300
 Tell = Callable[[GpuReport, PartRecord | None], None]
@@ -87,23 +89,31 @@ class Processes:
         """See `Ask`."""
         quick = probe.file is None
         self._outputs.mkdir(parents=True, exist_ok=True)
-        log, figures = (self._outputs / f"{name}" for name in (f"{probe.name if quick else _LONG}.log", f"{probe.name}.json"))
-        figures.unlink(missing_ok=True)
+        log, figures, answer = (
+            self._outputs / name for name in (f"{probe.name if quick else _LONG}.log", f"{probe.name}.json", f"{probe.name}{ANSWER}")
+        )
+        for earlier in (figures, answer):
+            earlier.unlink(missing_ok=True)
         if quick or self._process is None or self._process.poll() is not None:
             self._start(log, probe.environment, "w" if quick else "a")
         try:
-            reply = self._exchange(limit_s, (probe.name, left_s, reserve_s), show)
+            reply = self._exchange(limit_s, (probe.name, left_s, reserve_s), show, answer)
         except TimeoutError:
             self.close()
-            if limit_s < probe.limit_s:
+            if answer.exists():
+                return _taken(answer, "did not go on")
+            if limit_s > left_s + GRACE_S:
                 return _unanswered("left", f"it did not end within the {limit_s:.0f} s that were left", figures)
             return _unanswered("failed", f"it did not end within {limit_s:.0f} s, so a kernel or a wait may hang", figures)
         except (EOFError, OSError):
+            if answer.exists():
+                return _taken(answer, f"ended with {self._ended()}")
             return _unanswered("failed", f"its process ended with {self._ended()}{_last_words(log)}", figures)
         except BaseException:
             self._process.send_signal(signal.SIGINT)  # it saves what it has
             self.close(_STOPPING_S)
             raise
+        answer.unlink(missing_ok=True)
         if quick or "unusable" in reply or not reply["usable"]:
             self.close()
         if "unusable" in reply:
@@ -131,11 +141,18 @@ class Processes:
             # A group of its own, since Ctrl-C would reach it twice.
             self._process = subprocess.Popen(command, env={**child_environment(), **environment}, process_group=0, **more)
 
-    def _exchange(self, limit_s: float, request: tuple[str, float, float], show: Show) -> dict[str, Any]:
-        """The process's reply. Raises TimeoutError after `limit_s` seconds, and EOFError or OSError if the process has ended."""
+    def _exchange(self, limit_s: float, request: tuple[str, float, float], show: Show, answer: Path | None = None) -> dict[str, Any]:
+        """The process's reply. Raises EOFError or OSError if the process has ended.
+
+        Raises TimeoutError after `limit_s` seconds, or if the file `answer` is there and no reply comes.
+        """
         end_s = time.monotonic() + limit_s
         self._connection.send(request)
-        while self._connection.poll(max(0.0, end_s - time.monotonic())):
+        while (now_s := time.monotonic()) < end_s:
+            if not self._connection.poll(min(_LOOK_S, end_s - now_s)):
+                if answer is not None and answer.exists():
+                    end_s = min(end_s, now_s + _LATE_S)
+                continue
             reply = self._connection.recv()
             if isinstance(reply, dict):
                 return reply
@@ -155,6 +172,13 @@ class Processes:
 def _unanswered(status: str, why: str, figures: Path) -> dict[str, Any]:
     """Fields of the record of a probe without an answer, with the figures that its process left."""
     return {"status": status, "why": why, "figures": read_json(figures, "figures") if figures.exists() else {}}
+
+
+def _taken(answer: Path, how: str) -> dict[str, Any]:
+    """The answer of a probe whose process had written it to disk, and then ended or hung as `how` says."""
+    reply = read_json(answer, "answer")
+    answer.unlink()
+    return {**reply, "flags": [*reply["flags"], f"its process {how} after it had answered"], "usable": False}
 
 
 def _last_words(log: Path) -> str:
@@ -213,7 +237,8 @@ class Runner:
             if left_s <= 0 or expected_s * SURE > left_s:
                 self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
                 continue
-            unopened = 0 if self.attempt(probe, min(probe.limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
+            limit_s = probe.limit_s * max(1.0, self._ratio(probe.kind))
+            unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
             self.tell(self.write(), self.records[probe.name])
             if unopened == 2:
                 for other in todo[position + 1 :]:
@@ -227,10 +252,13 @@ class Runner:
         """Run a probe. Returns whether the GPU could be opened."""
         begin_s = self.clock()
         self.show(probe.name)
+        if probe is not self.probes[0]:  # else an earlier call's answers are not in the records yet
+            self.records[probe.name] = _record(probe, status="running", why="it runs, or the call was killed meanwhile")
+            self.tell(self.write(), None)
         try:
             fields = self.ask(probe, limit_s, self.left_s(), probe.reserve_s * self._ratio(probe.kind), self.show)
         except KeyboardInterrupt:
-            if probe is not self.probes[0]:  # else an earlier call's answers are not in the records yet
+            if probe is not self.probes[0]:
                 self._leave(probe, "stopped")
                 self.write()
             raise
@@ -311,7 +339,7 @@ class Runner:
 
     def _todo(self, rest: list[Probe]) -> list[Probe]:
         """The probes to run. The records of the others become those of earlier calls."""
-        earlier = {record.name: record for record in self._earlier.parts} if self._earlier is not None else {}
+        earlier = {record.name: _ended(record) for record in self._earlier.parts} if self._earlier is not None else {}
         todo = []
         for probe in rest:
             record, result = earlier.get(probe.name), None
@@ -330,7 +358,7 @@ class Runner:
 
     def _leave(self, probe: Probe, why: str) -> None:
         """Record that a probe was not run. One that has an answer keeps it, and one that failed before stays last in the next call."""
-        if self.records[probe.name].status == "left":
+        if self.records[probe.name].status in ("left", "running"):
             self.records[probe.name] = _record(probe, status="left", why=why)
 
     def _ratio(self, kind: str) -> float:
@@ -342,6 +370,11 @@ class Runner:
 
 def _record(probe: Probe, **fields: Any) -> PartRecord:
     return PartRecord(name=probe.name, title=probe.asks, priority=probe.priority, file=probe.file, **fields)
+
+
+def _ended(record: PartRecord) -> PartRecord:
+    """The record as the next call takes it: a probe during which a call was killed may be what killed it."""
+    return record.model_copy(update={"status": "failed", "why": "the call ended with it"}) if record.status == "running" else record
 
 
 def _earlier(folder: Path) -> GpuReport | None:

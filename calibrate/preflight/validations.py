@@ -26,8 +26,8 @@ MODES = ("eager", "graph")
 FIRST, SMALL_BATCH = 2, 8
 #: Estimates in seconds, which the times of the first probes correct: the machine's figures, a job's keys, and the rounds per program.
 MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
-#: A long probe is given up after this many seconds, and after so many times its estimate.
-LONG_S, TIMES = 300.0, 10.0
+#: A long probe is given up after so many times its estimate, but not before so many seconds: the first one of its kind corrects estimates.
+TIMES, LEAST_S = 3.0, 120.0
 #: Priorities of groups of validations. The quick probes lie between the second and the third, so that a report that has two minutes begins
 #: with what is worth most.
 PRIORITIES = (1, 2, 7, 8, 9)
@@ -174,7 +174,7 @@ def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
         estimate_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
         calibrated.add(case.key_group)
-        limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * estimate_s, "estimate_s": estimate_s, "reserve_s": rounds_s}
+        limits: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * estimate_s), "estimate_s": estimate_s, "reserve_s": rounds_s}
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
         ordered.append(Probe(case.name, case.title, run, priority, file=case.file, kind="validation", earlier=earlier, **limits))
     return ordered
@@ -182,7 +182,7 @@ def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
 
 def _machine_probe(tf32: bool, priority: int) -> Probe:
     name, precision = ("machine-tf32", "tf32") if tf32 else ("machine", "fp32")
-    limits: dict[str, Any] = {"limit_s": LONG_S + TIMES * MACHINE_S, "estimate_s": MACHINE_S}
+    limits: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * MACHINE_S), "estimate_s": MACHINE_S}
     run, earlier = partial(_machine, tf32), partial(_earlier_machine, tf32)
     asks = f"host costs, rates and transfers, {precision}"
     return Probe(name, asks, run, priority, file=FILES[tf32], kind="machine", earlier=earlier, **limits)

@@ -161,6 +161,28 @@ def dying() -> Context:
     return lasting()
 
 
+class Answering(Context):
+    """The process of one probe aborts once its answer is on disk, and that of another hangs."""
+
+    def answered(self, fields):
+        """See Context."""
+        super().answered(fields)
+        if self.running == "events":
+            os.abort()
+        if self.running == "captures":
+            time.sleep(600)
+
+    def begin(self, name):
+        """See Context."""
+        super().begin(name)
+        self.running = name
+
+
+def answering() -> Context:
+    """As `whole`, with trouble after two answers."""
+    return Answering(whole().driver, SCALE)
+
+
 class Talking(Context):
     """Reports progress, and then hangs."""
 
@@ -216,7 +238,8 @@ def opened(gpu: FakeGpu, scale: Scale = SCALE) -> Iterator[Context]:
 
 
 def in_process(context: Context) -> Ask:
-    """Runs probes in this process."""
+    """Runs probes in this process, whose answers need not be on disk before they are returned."""
+    context.answered = lambda fields: None
 
     def ask(asked: Probe, limit_s: float, left_s: float, reserve_s: float, show) -> dict:
         context.show = lambda done, total, text: show(f"{asked.name} {done}/{total} {text}")

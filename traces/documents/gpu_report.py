@@ -21,7 +21,7 @@ FIRST, FACTS = "first.json", "facts.json"
 #: A result is good if its error is at most GOOD_ERROR, or at most GOOD_SPREADS times the A/A spread.
 GOOD_ERROR, GOOD_SPREADS = 0.05, 2.0
 
-Status = Literal["done", "failed", "left", "skipped", "unsuited"]
+Status = Literal["running", "done", "failed", "left", "skipped", "unsuited"]
 
 
 def _status(value: Any) -> Any:
@@ -43,10 +43,11 @@ class Fix(Data):
 class PartRecord(Data):
     """The answer of one probe: of a quick one, which writes no `file`, or of a long one.
 
-    `status`: `skipped` if an earlier call measured it, `left` if it did not fit in the time or was cut short, `unsuited` if the GPU lacks a
-    feature that the probe needs. `why` says what the answer means, or why there is none. `where` names the innermost functions of an error
-    that the user did not cause. `same_numbers`: whether the plans computed the same numbers as PyTorch. `figures` have their units in their
-    names. `mend`: what to fix where the GPU does something else than Schedcast assumes.
+    `status`: `running` while it runs, and for ever if the call was killed meanwhile; `skipped` if an earlier call measured it, `left` if it
+    did not fit in the time or was cut short, `unsuited` if the GPU lacks a feature that the probe needs. `why` says what the answer means,
+    or why there is none. `where` names the innermost functions of an error that the user did not cause. `same_numbers`: whether the plans
+    computed the same numbers as PyTorch. `figures` have their units in their names. `mend`: what to fix where the GPU does something else
+    than Schedcast assumes.
     """
 
     name: str

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from calibrate.preflight import runner
 from calibrate.preflight.probe import Probe
 from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Processes, Runner, child_environment
@@ -62,6 +63,16 @@ def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
     assert (again.fix_first, again.well) == ((), True)
     with pytest.raises(SchedcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
         look(tmp_path / "out", "another")
+
+
+def test_an_answer_counts_though_its_process_dies_or_hangs_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "_LATE_S", 0.5)
+    report = look(tmp_path, "answering")
+    assert set(verdicts(report).values()) == {"ok"}
+    flags = {part.name: part.flags for part in report.parts}
+    assert flags["events"] == ("its process ended with SIGABRT after it had answered",)
+    assert flags["captures"] == ("its process did not go on after it had answered",)
+    assert not list((tmp_path / "probes").glob("*.answer.json"))
 
 
 def test_one_probe_is_run_again_on_request(tmp_path):
@@ -134,7 +145,7 @@ def test_a_killed_call_keeps_what_it_has(tmp_path):
         archive.extractall(tmp_path / "carried", filter="data")
     for folder in (tmp_path / "out", tmp_path / "carried" / "out"):
         report = GpuReport.load(folder / "report.json")
-        assert verdicts(report) == {"versions": "ok", "streams": "ok", "captures": "left"}
+        assert verdicts(report) == {"versions": "ok", "streams": "ok", "captures": "running"}
         assert not report.complete
         assert "it still runs, or it was killed" in (folder / "README.md").read_text()
     assert " ok        streams: 68 streams have queues of their own" in err
@@ -142,6 +153,24 @@ def test_a_killed_call_keeps_what_it_has(tmp_path):
     while _runs(pid) and time.monotonic() < end:
         time.sleep(0.1)
     assert not _runs(pid)
+    again = look(tmp_path / "out", "whole", [BY_NAME[name] for name in ("versions", "streams", "captures", "events")])
+    assert set(verdicts(again).values()) == {"ok"}
+
+
+def test_what_a_killed_call_was_at_comes_last_in_the_next_one(tmp_path):
+    """It may kill that one too."""
+    ran = []
+
+    def ask(probe: Probe, *_limits) -> dict:
+        if ran.append(probe.name) or probe.name == "streams":
+            raise SystemExit
+        return {"status": "done", "figures": {}}
+
+    with pytest.raises(SystemExit):
+        Runner(tmp_path, [BY_NAME[name] for name in ("versions", "streams", "events")], 9, ask).run()
+    with pytest.raises(SystemExit):
+        Runner(tmp_path, [BY_NAME[name] for name in ("versions", "streams", "events")], 9, ask).run()
+    assert ran == ["versions", "streams", "versions", "events", "streams"]
 
 
 def _runs(pid: int) -> bool:
