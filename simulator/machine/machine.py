@@ -54,7 +54,7 @@ class Device:
     name: str
     kind: str  # "cpu" or "gpu"
     sms: int
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, float] = field(hash=False)
     memory: str
     priority_levels: int = 1
     task_overhead_s: float = 0.0

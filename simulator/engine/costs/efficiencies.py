@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -23,6 +23,8 @@ from simulator.plan.bodies.op_class import winograd
 from simulator.plan.task import Operand, Task
 
 _T = TypeVar("_T")
+#: Of one work, or of several of one class.
+_N = TypeVar("_N", float, np.ndarray)
 
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores if the precision allows it.
@@ -122,12 +124,12 @@ def table() -> dict[str, EfficiencyRows]:
     return {kind: EfficiencyRows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
 
 
-class Terms(NamedTuple):
+class Terms(NamedTuple, Generic[_N]):
     """The terms of a time: least times of the kernels, computing, and moving bytes. The last two are added, or the larger one counts."""
 
     least_s: float
-    compute_s: float
-    memory_s: float
+    compute_s: _N
+    memory_s: _N
 
     @property
     def longest(self) -> str:
@@ -138,12 +140,12 @@ class Terms(NamedTuple):
 def terms(
     site: Site,
     row: EfficiencyRow,
-    flops: float,
-    moved_bytes: float,
+    flops: _N,
+    moved_bytes: _N,
     precision: str = "fp32",
     launches: int = 1,
-    outputs: float | None = None,
-) -> Terms:
+    outputs: _N | None = None,
+) -> Terms[_N]:
     """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
     if row.saved is not None:
         flops /= row.saved.value

@@ -164,18 +164,18 @@ class JacobianProduct(Body):
             raise ValueError("full is set, but a factor is not in CSR form; expected two sparse factors")
 
     @property
-    def sparse(self) -> bool:
-        """Whether both factors are in CSR form."""
-        return not isinstance(self.left, Full) and not isinstance(self.right, Full | Gradient)
+    def sparse(self) -> ProductPattern | None:
+        """The pattern of the product if both factors are in CSR form."""
+        if isinstance(self.left, Full) or isinstance(self.right, Full | Gradient):
+            return None
+        return ProductPattern(self.left, self.right)
 
     @property
     def result(self) -> Recipe | Full | Gradient:
         """The format of the product."""
         if isinstance(self.right, Gradient):
             return Gradient(self.left.rows)
-        if self.sparse and not self.full:
-            return ProductPattern(self.left, self.right)
-        return Full(self.left.rows, self.right.cols)
+        return (not self.full and self.sparse) or Full(self.left.rows, self.right.cols)
 
     @property
     def launches(self) -> int:
@@ -208,7 +208,7 @@ class JacobianProduct(Body):
     def terms(self) -> int:
         """Products of two entries, per sample."""
         if self.sparse:
-            return ProductPattern(self.left, self.right).terms
+            return self.sparse.terms
         rows, cols = self.left.rows, 1 if isinstance(self.right, Gradient) else self.right.cols
         if not isinstance(self.left, Full):
             return self.left.nnz * cols
