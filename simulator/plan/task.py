@@ -157,8 +157,10 @@ class Resource(StrEnum):
 
 
 class HasOperands(Protocol):
-    """A task, or a step of an `OpList`."""
+    """A task, a step of an `OpList`, or an op of a captured graph."""
 
+    @property
+    def body(self) -> Any: ...
     @property
     def reads(self) -> tuple[Operand, ...]: ...
     @property

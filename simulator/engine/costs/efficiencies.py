@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.op_class import winograd
-from simulator.plan.task import Operand, Task
+from simulator.plan.task import HasOperands, Operand, Task
 
 _T = TypeVar("_T")
 #: Of one work, or of several of one class.
@@ -223,7 +223,7 @@ def float32_precision(op_class: str, float32: str) -> str:
     return float32 if float32 != "default" else "tf32" if op_class in ("conv", "grouped-conv") else "fp32"
 
 
-def fast(task: Task) -> bool:
+def fast(task: HasOperands) -> bool:
     """Whether the task may run a Winograd kernel."""
     return bool(task.body.op) and winograd(task, task.body.op, task.body.args)
 
@@ -242,7 +242,7 @@ def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | Non
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
 
 
-def outputs(task: Task) -> float | None:
+def outputs(task: HasOperands) -> float | None:
     """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
     if not task.body.op.startswith("aten.convolution"):
         return None

@@ -249,6 +249,9 @@ def _samples(form: Recipe | Full | Gradient, operand: Operand) -> int:
 FUSED_WIDTH = 128
 
 
+Sweep = Literal["up", "linear", "down"]
+
+
 @dataclass(frozen=True, slots=True)
 class ScanLevel(Body):
     """A level of m = `elements` elements in the order of `ops.recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
@@ -261,7 +264,7 @@ class ScanLevel(Body):
     one prefix less, and an up-sweep also writes the gradient that is the first element of the level above.
     """
 
-    direction: Literal["up", "linear", "down"]
+    direction: Sweep
     elements: int
     leftmost: bool
     kind: Literal["scan-level"] = "scan-level"

@@ -212,6 +212,7 @@ class LayerScan:
 
     def _body(self, later: _Element, earlier: _Element) -> JacobianProduct:
         """The body of a product; one of sparse matrices is stored as a full matrix if that is faster."""
+        assert not isinstance(later.form, Gradient)  # the scan begins with it
         body = JacobianProduct(later.form, earlier.form)
         pattern = body.sparse
         if pattern is None:
