@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 #: Characters of a message at most.
 LONGEST = 800
@@ -68,6 +71,13 @@ class Refusal:
         error = SchedcastError(self.words, self.code)
         error.details = self.details
         return error
+
+
+def required(result: _T | Refusal) -> _T:
+    """A result. Raises the error of a refusal in its place."""
+    if isinstance(result, Refusal):
+        raise result.error
+    return result
 
 
 def out_of_memory(error: BaseException) -> bool:

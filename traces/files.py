@@ -209,8 +209,8 @@ def parse_json(text: bytes) -> Any:
     if sum(text.count(mark) for mark in (b"[", b"{", b",", b":")) > MOST_ITEMS:
         raise TooLargeError(f"more than {MOST_ITEMS:,} items")
     suspicious = _LONG_NUMBER.search(text) is not None
-    hooks = {"parse_int": _integer, "parse_float": _finite} if suspicious else {}
-    content = json.loads(text.decode("utf-8-sig"), parse_constant=_finite, **hooks)
+    to_int, to_float = (_integer, _finite) if suspicious else (None, None)
+    content = json.loads(text.decode("utf-8-sig"), parse_constant=_finite, parse_int=to_int, parse_float=to_float)
     if _SURROGATE.search(text):
         json.dumps(content, ensure_ascii=False).encode()
     return content

@@ -91,5 +91,5 @@ def interrupts_delayed() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    for number in dict.fromkeys(pressed):
-        signal.raise_signal(number)
+    for each in dict.fromkeys(pressed):
+        signal.raise_signal(each)

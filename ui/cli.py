@@ -8,7 +8,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -637,7 +637,7 @@ def _exit_now(status: int) -> None:
     os._exit(status)
 
 
-def _usage_error(error: Exception) -> int:
+def _usage_error(error: Any) -> int:
     """Report one of typer's own errors. They are told by their method, because their classes differ between versions of typer."""
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context is not None else ""

@@ -64,8 +64,8 @@ class Option:
         return {int: int, int | None: int, float | None: float}.get(self.kind, str)
 
 
-def _option(default: Any, *about: str, **how: Any) -> Any:
-    return field(default=default, metadata={"option": Option(*about, **how)})
+def _option(default: Any, said: str = "", group: str | None = None, metavar: str | None = None, **how: Any) -> Any:
+    return field(default=default, metadata={"option": Option(said, group, metavar, **how)})
 
 
 @dataclass(frozen=True)

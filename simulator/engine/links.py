@@ -177,7 +177,7 @@ class Links(Allocator):
         route = self.route(source, target)
         return None if route.alias or (route.bandwidth_bytes_per_s == inf and not route.latency_s) else route
 
-    def collective(self, body: Collective, payload_bytes: int) -> tuple[Route, float]:
+    def collective(self, body: Collective, payload_bytes: float) -> tuple[Route, float]:
         """The route of a collective over `payload_bytes` of each device, and the bytes on its busiest channel.
 
         If the collective was not measured, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of
@@ -189,7 +189,7 @@ class Links(Allocator):
         parts = measured_times(self._machine, body, payload_bytes)
         return (route, share * payload_bytes) if parts is None else self._timed(route, share * payload_bytes, *parts, payload_bytes)
 
-    def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: int) -> tuple[Route, float]:
+    def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: float) -> tuple[Route, float]:
         """The route, but its bytes take `moving_s` after `latency_s`; and the bytes on its busiest channel."""
         if route.alias:
             library = (self._machine.library, "")  # a channel of its own, so that such collectives follow one another

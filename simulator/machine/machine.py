@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from traces.errors import SchedcastError, UnknownNameError
 
@@ -16,7 +16,10 @@ HOST = "host"
 #: The network between nodes. On a machine with one, every node has its own host, and `HOST` means that of the device at the other end.
 NETWORK = "network"
 #: How a device receives what another one sends (`Machine.receives`).
-FREE, BLOCKING, LATE = "free", "blocking", "late"
+Receives = Literal["free", "blocking", "late"]
+FREE: Final = "free"
+BLOCKING: Final = "blocking"
+LATE: Final = "late"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Device:
     name: str
     kind: str  # "cpu" or "gpu"
     sms: int
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, float] = field(hash=False)
     memory: str
     priority_levels: int = 1
     task_overhead_s: float = 0.0
@@ -150,7 +153,7 @@ class Machine:
     links: tuple[Link, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     library: str = ""
-    receives: Literal["free", "blocking", "late"] = FREE
+    receives: Receives = FREE
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
     whole: "Machine | None" = None
@@ -224,10 +227,8 @@ class Machine:
         if size_bytes is None:
             return self
         memories = tuple(replace(memory, size_bytes=min(memory.size_bytes, int(size_bytes))) for memory in self.memories)
-        variants = {
-            name: variant and variant.with_memory_limit(size_bytes) for name, variant in (("whole", self.whole), ("plain", self.plain))
-        }
-        return replace(self, memories=memories, **variants)
+        whole, plain = (variant and variant.with_memory_limit(size_bytes) for variant in (self.whole, self.plain))
+        return replace(self, memories=memories, whole=whole, plain=plain)
 
     def nodes(self, devices: Iterable[str]) -> int:
         """Number of nodes that the devices are on. Devices of one node are connected without the network."""

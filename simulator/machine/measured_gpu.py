@@ -77,7 +77,7 @@ def _measured(**figures) -> dict:
     return {name: figure for name, figure in figures.items() if figure}
 
 
-def _host_figures(profile: "Profile") -> dict[str, float]:
+def _host_figures(profile: "Profile") -> dict:
     """The profile's figures of the issuing thread. Its costs include the gap between nodes, so that gap is 0 here."""
     names = {field.name for field in fields(HostLane)}
     figures = {name: seconds for name, seconds in profile.dispatch.model_dump().items() if name in names and seconds is not None}

@@ -225,9 +225,9 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
 def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
     """All links of one kind, in both directions."""
     (latency_s, latency_source), (bandwidth, bandwidth_source) = entry.latency_s, entry.bandwidth_bytes_per_s
-    errors = {"latency_error": _error(latency_source), "bandwidth_error": _error(bandwidth_source)}
+    latency_error, bandwidth_error = _error(latency_source), _error(bandwidth_source)
     return [
-        Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, **errors)
+        Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, False, latency_error, bandwidth_error)
         for one, other in _ends(entry, names)
         for a, b in ((one, other), (other, one))
     ]

@@ -67,7 +67,7 @@ def scaled(machine: Machine, scale: Scale) -> Machine:
     """The machine with its figures multiplied, and its variants (`whole`, `plain`) likewise. Latencies of links stay."""
     if scale == AS_IT_IS:
         return machine
-    variants = {name: variant and scaled(variant, scale) for name, variant in (("whole", machine.whole), ("plain", machine.plain))}
+    whole, plain = (variant and scaled(variant, scale) for variant in (machine.whole, machine.plain))
     return replace(
         machine,
         devices=tuple(_device(device, scale) for device in machine.devices),
@@ -80,7 +80,8 @@ def scaled(machine: Machine, scale: Scale) -> Machine:
             for ends, transfer in machine.peer_transfers.items()
         },
         sources={**machine.sources, "scaled": f"figures multiplied by {scale.text}"},
-        **variants,
+        whole=whole,
+        plain=plain,
     )
 
 

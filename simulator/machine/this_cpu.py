@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory
+from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory, Receives
 from traces.documents.collectives import SCALED
 from traces.errors import SchedcastError
 
@@ -45,7 +45,7 @@ _TASK_OVERHEAD_S, _SHARED_OVERHEAD_S, _WAKE_S = 5e-6, 8e-6, 20e-6
 #: Errors of these three (one standard deviation of the logarithm) on another CPU: a factor of two either way, as nobody has measured it.
 _OVERHEAD_ERRORS = MappingProxyType({"task_overhead_s": 0.7, "shared_overhead_s": 0.7, "wake_s": 0.7})
 #: Latency in seconds and bytes/s between two processes, and their errors: an order of magnitude.
-_LOOPBACK, _LOOPBACK_ERRORS = (1e-4, 1e9), MappingProxyType({"latency_error": 1.0, "bandwidth_error": 1.0})
+_LOOPBACK = Link("", "", 1e-4, 1e9, latency_error=1.0, bandwidth_error=1.0)
 #: Workers pick the most urgent stream head themselves, so any number of levels works.
 _PRIORITY_LEVELS = 64
 
@@ -77,10 +77,10 @@ def link_bytes_per_s(link: str) -> float | None:
     return stated
 
 
-def receives_of(link: str) -> str:
+def receives_of(link: str) -> Receives:
     """How messages are received (`Machine.receives`): what stands behind the comma in `link`, or alone; else "free"."""
     last = link.rpartition(",")[2]
-    return last if last in (BLOCKING, LATE) else FREE
+    return BLOCKING if last == BLOCKING else LATE if last == LATE else FREE
 
 
 def this_cpu(
@@ -145,7 +145,7 @@ def this_cpu(
     if rate is not None:
         sources["link"] = f"stated: {link}"
     if library:
-        links = tuple(Link(a, b, *_LOOPBACK, **_LOOPBACK_ERRORS) for a, b in permutations(names, 2))
+        links = tuple(replace(_LOOPBACK, source=a, target=b) for a, b in permutations(names, 2))
         sources["link"] = "assumed, until the library is measured: TCP over the loopback interface, 0.1 ms and 1 GB/s"
     groups = tuple(replace(device, name=name) for name in names)
     laws = profile.collectives if profile is not None else {}

@@ -55,9 +55,10 @@ def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return batch
     if _is_record(batch):
         return replace(batch, **items)
+    kind = type(batch)
     if isinstance(batch, Mapping):
-        return type(batch)(items)
-    return type(batch)(*items.values()) if hasattr(batch, "_fields") else type(batch)(items.values())
+        return kind(items)
+    return kind(*items.values()) if hasattr(batch, "_fields") else kind(items.values())
 
 
 def _items(batch: Any) -> list[tuple[Any, Any]]:
@@ -71,6 +72,10 @@ def _items(batch: Any) -> list[tuple[Any, Any]]:
 
 def _is_record(batch: Any) -> bool:
     return is_dataclass(batch) and not isinstance(batch, type)
+
+
+def _places(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    return module._parameters, module._buffers
 
 
 class FactoryFailedError(SchedcastError):
@@ -95,8 +100,8 @@ class Built:
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `input:0.mask` if it is in a collection, `target:0`."""
-        items = {**dict(enumerate(self.inputs)), **self.keywords}
-        named = {name: tensor for key, item in items.items() for name, tensor in tensors_of(item, f"input:{key}")}
+        items = [*enumerate(self.inputs), *self.keywords.items()]
+        named = {name: tensor for key, item in items for name, tensor in tensors_of(item, f"input:{key}")}
         return named | {f"target:{i}": tensor for i, (_, tensor) in enumerate(tensors_of(self.target, "target"))}
 
     def replace_tensors(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -121,7 +126,7 @@ class Built:
             return converted[id(item)][1]
 
         for module in self.module.modules():
-            for tensors in (module._parameters, module._buffers):
+            for tensors in _places(module):
                 for name, tensor in tensors.items():
                     tensors[name] = once(tensor)
         self.inputs, self.keywords, self.target = (mapped(batch, once) for batch in (self.inputs, self.keywords, self.target))
@@ -132,7 +137,7 @@ class Built:
 
         This takes one copy of all tensors. Gradients are dropped.
         """
-        places = [tensors for module in self.module.modules() for tensors in (module._parameters, module._buffers)]
+        places = [tensors for module in self.module.modules() for tensors in _places(module)]
         contents = [dict(tensors) for tensors in places]
         batch = self.inputs, self.keywords, self.target
         originals = {id(tensor): tensor for _, tensor in tensors_of([contents, batch], "")}

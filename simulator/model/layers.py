@@ -82,11 +82,11 @@ def _longest(nodes: list[int], before: dict[int, list[int]], seconds: Sequence[f
         best = max((p for p in before[node] if p in length), key=lambda p: (length[p], -p), default=None)
         total, count = length[best] if best is not None else (0.0, 0)
         length[node], came_from[node] = (total + seconds[node], count + 1), best
-    node: int | None = max(nodes, key=lambda n: (length[n], -n))
+    last: int | None = max(nodes, key=lambda n: (length[n], -n))
     path = []
-    while node is not None:
-        path.append(node)
-        node = came_from[node]
+    while last is not None:
+        path.append(last)
+        last = came_from[last]
     return path[::-1]
 
 

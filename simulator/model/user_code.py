@@ -26,9 +26,10 @@ def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> It
 
     A SchedcastError, such as the refusal of an op, gets the line too.
     """
+    stay: tuple[type[BaseException], ...] = (KeyboardInterrupt, *passed_on)
     try:
         yield
-    except (KeyboardInterrupt, *passed_on):
+    except stay:
         raise
     except SchedcastError as error:
         place = own_line(traceback.extract_tb(error.__traceback__))

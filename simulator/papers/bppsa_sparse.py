@@ -200,6 +200,6 @@ def steps_are_like_operators(scan: Sequence[ScanStep], chain: Sequence[Operator]
 
 def chart(scan: Sequence[ScanStep], chain: Sequence[Operator]) -> Chart:
     """Figure 10."""
-    groups = {**by_kind(scan), "gradient operators": chain}
+    groups: dict[str, Sequence[ScanStep | Operator]] = {**by_kind(scan), "gradient operators": chain}
     series = tuple(line(name, ((each.dense_flops, each.flops) for each in group)) for name, group in groups.items())
     return PAPER.chart("flops", [Panel(title="", series=series)])

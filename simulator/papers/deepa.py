@@ -1,6 +1,6 @@
 """DeePa (under review for ICLR 2018): per-layer parallelism on 16 K80, 4 P100 and four nodes of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -197,9 +197,8 @@ def _large(divided: Found, large: Found, steps: Networks, more: Networks) -> Ite
     printed = (None, PAPER.values("large, MiB")["DeePa"] * MIB, None, None, 1 / PAPER.values("large, throughput")["DeePa"])
     for name, small in divided.items():
         wide = large[name]
-        refusal = first_refusal(small, wide)
-        if refusal is not None:
-            yield {"network": name}, (), (), status_of(refusal)
+        if isinstance(small, Refusal) or isinstance(wide, Refusal):
+            yield {"network": name}, (), (), status_of(first_refusal(small, wide))
             continue
         image, best = wide.paper_bytes(wide.image), wide.paper_bytes(wide.best)
         longer = [ratio(figure(more[name][text]), figure(steps[name][text])) for text in (FRAMEWORKS, DEEPA)]
@@ -230,7 +229,7 @@ def _pictures(divided: Found) -> Iterator[DividedNetwork]:
 
 
 def _layers(own: Divided) -> Iterator[DividedLayer]:
-    inputs: dict[int, Mapping[int, None]] = {}
+    inputs: dict[int, dict[int, None]] = {}
     for edge in own.network.edges:
         inputs.setdefault(edge.target, {})[edge.source] = None
     for number, (layer, configuration) in enumerate(zip(own.network.layers, own.best, strict=True)):

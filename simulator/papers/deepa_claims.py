@@ -217,7 +217,7 @@ def as_fast_as_asynchronous(node: Networks) -> Check:
 
 def of_large_networks(divided: Found, large: Found, steps: Networks, more: Networks) -> Iterator[Check]:
     """Judge what ImageNet-22K adds to the bytes and steps of image parallelism and of DeePa, and how many times less DeePa moves."""
-    pairs = {n: (own, large[n]) for n, own in divided.items() if isinstance(own, Divided) and isinstance(large.get(n), Divided)}
+    pairs = {n: (own, wide) for n, own in divided.items() if isinstance(own, Divided) and isinstance(wide := large.get(n), Divided)}
     for rival, chosen in (("image", attrgetter("image")), ("DeePa", attrgetter("best"))):
         added = {n: wide.paper_bytes(chosen(wide)) - own.paper_bytes(chosen(own)) for n, (own, wide) in pairs.items()}
         yield claim(f"ImageNet-22K, {rival}").each({name: (value, value / 1e6) for name, value in added.items()})

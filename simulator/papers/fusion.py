@@ -11,7 +11,17 @@ from types import MappingProxyType
 
 from simulator.model.job import Job
 from simulator.papers import registry
-from simulator.papers.predicting import BASELINE, PredictedStep, Steps, StepsByStrategy, figure, first_refusal, speedup, status_of
+from simulator.papers.predicting import (
+    BASELINE,
+    PredictedStep,
+    Steps,
+    StepsByStrategy,
+    figure,
+    first_refusal,
+    speedup,
+    status_of,
+    unless_refused,
+)
 from simulator.papers.registry import EQUAL, Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import Chart, Check, Panel, Paper
@@ -30,7 +40,7 @@ CONVERGED = 0.5
 SMALL = 8
 
 #: Predicted steps by batch and strategy text.
-ByBatch = Mapping[int, StepsByStrategy]
+ByBatch = Mapping[int, Mapping[str, PredictedStep]]
 #: Seconds of a step of the baseline, forward-fusion and backward-fusion, by batch.
 Points = Mapping[int, tuple[float, float, float]]
 
@@ -80,10 +90,15 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("sweeps", (_gains({"model": m, "batch": b}, own) for m, by in sweeps.items() for b, own in by.items())),
         PAPER.table("optimizers", (_gains({"optimizer": name}, own, _share) for name, own in optimizers.items()), **words),
     )
-    predicted = {name: {batch: own for batch, own in by.items() if not first_refusal(*own.values())} for name, by in sweeps.items()}
+    predicted = {
+        name: {batch: known for batch, own in by.items() if not isinstance(known := unless_refused(own), Refusal)}
+        for name, by in sweeps.items()
+    }
     sizes = {name: parameters_per_layer(job(name, batches[0])) for name, batches in SCOPE.sweeps}
     same = {name: (sizes[name], by[SCOPE.same_batch]) for name, by in predicted.items() if SCOPE.same_batch in by}
-    shares = {name: (_share(own[BASELINE]), own) for name, own in optimizers.items() if not first_refusal(*own.values())}
+    shares = {
+        name: (_share(known[BASELINE]), known) for name, own in optimizers.items() if not isinstance(known := unless_refused(own), Refusal)
+    }
     return PAPER.paper(steps, tables, _checks(predicted, same, shares), _charts(predicted, same, shares))
 
 
@@ -152,11 +167,11 @@ def _origin_rows(steps: StepsByStrategy, free: StepsByStrategy) -> Iterator[tupl
 
 def _gains(labels: Mapping[str, object], steps: StepsByStrategy, *more: Callable) -> tuple:
     """Return a row of the baseline's step, each schedule's gain, and the largest memory of one. `more`: functions of the baseline."""
-    refusal = first_refusal(*steps.values())
-    if refusal is not None:
-        return labels, (), (), status_of(refusal)
-    base, largest = steps[BASELINE], max(steps.values(), key=lambda step: step.peak_bytes)
-    gains, saved = [speedup(steps, text) for text in SHORT], [base.step_s - steps[text].step_s for text in SHORT]
+    known = unless_refused(steps)
+    if isinstance(known, Refusal):
+        return labels, (), (), status_of(known)
+    base, largest = known[BASELINE], max(known.values(), key=lambda step: step.peak_bytes)
+    gains, saved = [speedup(steps, text) for text in SHORT], [base.step_s - known[text].step_s for text in SHORT]
     return labels, [*(value(base) for value in more), base.step_s, *gains, *saved, largest.peak_bytes], (), largest.status
 
 
@@ -164,7 +179,7 @@ def _checks(predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares:
     """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend is no matter of memory."""
     for text in (BF, BF2):
         points = {
-            model: {batch: tuple(steps[schedule].step_s for schedule in (BASELINE, FF, text)) for batch, steps in batches.items()}
+            model: {batch: (steps[BASELINE].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
             for model, batches in predicted.items()
             if batches
         }

@@ -11,7 +11,7 @@ from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
-from simulator.papers.predicting import BASELINE, Steps, first_refusal, status_of
+from simulator.papers.predicting import BASELINE, Steps, status_of, unless_refused
 from simulator.papers.registry import line, span
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
@@ -92,7 +92,7 @@ def predictions() -> int:
 
 def reproduce(steps: Steps) -> Paper:
     """Compute the paper's figures. A network that cannot be captured keeps its rows with that status."""
-    layers = {name: steps.attempt(name, lambda name=name: model.numbered_layers(_job(name).graph())) for name in _models()}
+    layers = {name: steps.attempt(name, partial(_numbered_layers, name)) for name in _models()}
     pipelined = {network: _pipelined(network, layers[network.model], steps) for network in SCOPE.resnets}
     networks = (*SCOPE.resnets, *SCOPE.memory)
     first_of = {network.model: network for network in reversed(networks)}
@@ -119,6 +119,10 @@ def _job(name: str) -> Job:
     return Job(name, BATCH, IMAGE_SIZE)
 
 
+def _numbered_layers(name: str) -> tuple[NumberedLayer, ...]:
+    return model.numbered_layers(_job(name).graph())
+
+
 def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, steps: Steps) -> Pipelined | Refusal:
     """Predict a network on one GPU, and with stale weights on a GPU for each stage."""
     if isinstance(layers, Refusal):
@@ -126,10 +130,11 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         return layers
     job = _job(network.model)
     text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
-    predicted = steps.predict(job, [text])
+    predicted = unless_refused(steps.predict(job, [text]))
+    if isinstance(predicted, Refusal):
+        return predicted
     one, several = predicted[BASELINE], predicted[text]
-    refusal = first_refusal(one, several)
-    return refusal or Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
+    return Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
 
 
 def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:

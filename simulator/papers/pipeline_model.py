@@ -75,7 +75,8 @@ class NumberedLayer:
 
 def numbered_layers(graph: TrainingGraph) -> tuple[NumberedLayer, ...]:
     """Return the layers of a network in forward order. A layer begins with an op that reads a weight of two dimensions or more."""
-    trainable, seen = set(graph.parameters), set()
+    trainable = set(graph.parameters)
+    seen: set[str] = set()
     layers: list[list[float]] = []
     for index, op in enumerate(graph.ops):
         if op.phase != FORWARD or op.layer == _LOSS:

@@ -1,6 +1,6 @@
 """Predict the steps that a paper needs: each job and strategy once, keeping only what tables show."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -62,6 +62,16 @@ def first_refusal(*steps: object) -> Refusal | None:
     return next((step for step in steps if isinstance(step, Refusal)), None)
 
 
+def unless_refused(steps: StepsByStrategy) -> dict[str, PredictedStep] | Refusal:
+    """Return the steps if none of them is refused, else the first refusal."""
+    predicted: dict[str, PredictedStep] = {}
+    for text, step in steps.items():
+        if isinstance(step, Refusal):
+            return step
+        predicted[text] = step
+    return predicted
+
+
 def _shortened(refusal: Refusal) -> Refusal:
     """The refusal of an unknown name without the list of known names."""
     if refusal.code is not Code.NAME:
@@ -117,7 +127,7 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True)
 
-    def predict(self, job: Job, strategies: Sequence[str]) -> dict[str, PredictedStep | Refusal]:
+    def predict(self, job: Job, strategies: Iterable[str]) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
         texts = list(dict.fromkeys([BASELINE, *strategies]))
         new = [text for text in texts if (job.digest, text) not in self._steps]

@@ -106,7 +106,7 @@ class Claim(Data, extra="forbid"):
     def judged(self, holds: bool, said: str, figures: Mapping[str, float], reason: str = "") -> Check:
         """Return a check with a verdict; the reason (default: the claim's) is included only if the claim does not hold."""
         why = "" if holds else reason or self.reason
-        return Check(name=self.name, claim=self.claim, holds=holds, said=said, figures=figures, reason=why)
+        return Check(name=self.name, claim=self.claim, holds=holds, said=said, figures=dict(figures), reason=why)
 
     def unjudged(self, why: str = "") -> Check:
         """Return a check that cannot be judged; `why`: default `undecided`."""
@@ -240,10 +240,20 @@ class Source(Data):
 
     def paper(self, steps: Steps, tables: Iterable[Table], checks: Iterable[Check], charts: Iterable[Chart], **more) -> Paper:
         """Return the reproduction. `steps`: the predictions; `more`: other fields of the paper."""
-        same = {name: getattr(self, name) for name in ("name", "title", "reference", "fitted", "notes")}
-        parts = {"tables": tuple(tables), "checks": tuple(checks), "charts": tuple(charts)}
-        setting = self.setting.format(machine=steps.machine_name)
-        return Paper(**same, machine=steps.machine_name, setting=setting, shares=steps.shares, **parts, **more)
+        return Paper(
+            name=self.name,
+            title=self.title,
+            reference=self.reference,
+            fitted=self.fitted,
+            notes=self.notes,
+            machine=steps.machine_name,
+            setting=self.setting.format(machine=steps.machine_name),
+            shares=steps.shares,
+            tables=tuple(tables),
+            checks=tuple(checks),
+            charts=tuple(charts),
+            **more,
+        )
 
 
 def _row(

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, HasOperands, Operand, Segment, Storage, Task, Value
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
@@ -143,7 +143,7 @@ def _task_faults(plan: Plan, task: Task) -> Iterator[str]:
     yield from body_faults(task, f"task {task.name}")
 
 
-def body_faults(task: Task, owner: str) -> Iterator[str]:
+def body_faults(task: HasOperands, owner: str) -> Iterator[str]:
     """Why a body does not fit the operands of its task, or of anything with fields of the same names; `owner` names it."""
     try:
         key, work = task.body.key(task), task.body.work(task)

@@ -11,7 +11,7 @@ from functools import cache, reduce
 from operator import or_
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import AfterValidator
 
@@ -156,6 +156,21 @@ class Resource(StrEnum):
     HOST = "host"
 
 
+class HasOperands(Protocol):
+    """A task, a step of an `OpList`, or an op of a captured graph."""
+
+    @property
+    def body(self) -> Any: ...
+    @property
+    def reads(self) -> tuple[Operand, ...]: ...
+    @property
+    def writes(self) -> tuple[Operand, ...]: ...
+    @property
+    def mutates(self) -> tuple[Operand, ...]: ...
+    @property
+    def inputs(self) -> tuple[Operand, ...]: ...
+
+
 class Body:
     """What a task does. A kind of body is a frozen dataclass of plain data that derives from this class.
 
@@ -167,28 +182,52 @@ class Body:
     __slots__ = ()
 
     kind: str
-    #: Kernels on CUDA, which the host launches one by one.
-    launches: int = 1
-    #: What the task occupies while it runs.
-    resource: Resource = Resource.COMPUTE
     #: Whether its operands may lie on several devices.
     crosses_devices: bool = False
-    #: Whether each write is a second name for the memory of the read in its place, so that nothing moves.
-    aliases: bool = False
-    #: The op that it calls, if it is one call; else "".
-    op: str = ""
     #: Whether it updates parameters.
     is_update: bool = False
-    #: Whether its result is what it reads.
-    is_copy: bool = False
-    #: Whether it runs matrix products of cuBLAS, which keeps a workspace per stream.
-    has_products: bool = False
-    #: Whether it draws random numbers.
-    random: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
-    #: (source, target) of bytes that go from one device (or the host) to another; None if the task stays on its device.
-    ends: tuple[str, str] | None = None
+
+    @property
+    def launches(self) -> int:
+        """Kernels on CUDA, which the host launches one by one."""
+        return 1
+
+    @property
+    def resource(self) -> Resource:
+        """What the task occupies while it runs."""
+        return Resource.COMPUTE
+
+    @property
+    def aliases(self) -> bool:
+        """Whether each write is a second name for the memory of the read in its place, so that nothing moves."""
+        return False
+
+    @property
+    def op(self) -> str:
+        """The op that it calls, if it is one call; else empty."""
+        return ""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether its result is what it reads."""
+        return False
+
+    @property
+    def has_products(self) -> bool:
+        """Whether it runs matrix products of cuBLAS, which keeps a workspace per stream."""
+        return False
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return False
+
+    @property
+    def ends(self) -> tuple[str, str] | None:
+        """(source, target) of bytes that go from one device (or the host) to another; None if the task stays on its device."""
+        return None
 
     def key(self, task: "Task") -> str:
         """The body's part of the cost key: two tasks with one key take the same time."""
@@ -214,7 +253,7 @@ class Body:
         return self
 
     @property
-    def inner_ops(self) -> "tuple[Task, ...]":
+    def inner_ops(self) -> "tuple[HasOperands, ...]":
         """The ops that the task runs one after another; empty unless it is a list of ops."""
         return ()
 

@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from statistics import NormalDist, fmean, stdev
+from typing import Protocol
 
 import numpy as np
 
@@ -87,6 +88,14 @@ class Sensitivity:
         return self.step_s * (totals.max(axis=0) / expected_s if expected_s else np.ones(DRAWS))
 
 
+class Drawn(Protocol):
+    """Something with a step time, and draws of it as those of a `Sensitivity`."""
+
+    @property
+    def step_s(self) -> float: ...
+    def draws(self) -> np.ndarray: ...
+
+
 def factors(source: str, deviation: float) -> np.ndarray:
     """Draws of the factor by which a source's seconds are wrong, shape (DRAWS,)."""
     return np.exp(deviation * _scores(source.partition(TOGETHER)[0])) if deviation else np.ones(DRAWS)
@@ -104,7 +113,7 @@ def _quantiles() -> np.ndarray:
     return np.array([normal.inv_cdf((i + 0.5) / DRAWS) for i in range(DRAWS)])
 
 
-def step_interval(sensitivity: Sensitivity, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
+def step_interval(sensitivity: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
     """Return the bounds in seconds between which the step time lies with probability 0.9.
 
     `discrepancy` and `accuracy`: standard deviations of the logarithms of steps.
@@ -112,7 +121,7 @@ def step_interval(sensitivity: Sensitivity, discrepancy: float = 0.0, accuracy: 
     return _central(sensitivity.draws() * factors("discrepancy of steps", discrepancy), sensitivity.step_s, accuracy)
 
 
-def speedup_interval(baseline: Sensitivity, other: Sensitivity, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
+def speedup_interval(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> Interval:
     """Return the bounds between which the speed-up of `other` over `baseline` lies with probability 0.9, by common draws.
 
     `discrepancy` and `accuracy`: standard deviations of the logarithms of speed-ups.
@@ -121,7 +130,7 @@ def speedup_interval(baseline: Sensitivity, other: Sensitivity, discrepancy: flo
     return _central(draws, baseline.step_s / other.step_s, accuracy)
 
 
-def faster_probability(baseline: Sensitivity, other: Sensitivity, discrepancy: float = 0.0, accuracy: float = 0.0) -> float:
+def faster_probability(baseline: Drawn, other: Drawn, discrepancy: float = 0.0, accuracy: float = 0.0) -> float:
     """Return the probability that `other` is faster than `baseline`, by the draws and the accuracy of `speedup_interval`.
 
     Of the two, the one that is less sure counts. So a speed-up whose 90 % interval contains 1 is never more than 95 % sure.
@@ -158,7 +167,7 @@ def clipped_seconds(span: CriticalSpan, window_s: tuple[float, float]) -> float:
 class WeightedSensitivity:
     """What the step time of a plan of several segments depends on. `parts`: (weight, that of the segment's own step)."""
 
-    parts: Sequence[tuple[float, Sensitivity]]
+    parts: Sequence[tuple[float, "Sensitivity | WeightedSensitivity"]]
 
     @property
     def step_s(self) -> float:
@@ -167,7 +176,7 @@ class WeightedSensitivity:
 
     def draws(self) -> np.ndarray:
         """Draws of the step time, shape (DRAWS,). A source errs alike in all segments."""
-        return sum(weight * part.draws() for weight, part in self.parts)
+        return sum((weight * part.draws() for weight, part in self.parts), np.zeros(DRAWS))
 
 
 def weighted_parts(parts: Sequence[tuple[float, StepParts]]) -> StepParts:

@@ -22,9 +22,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from simpy import Environment
-
+from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import DATASHEET, Cost
 from simulator.engine.costs.model import linked
 from simulator.engine.hosts import IssueTimes, recorded_tasks
@@ -66,7 +66,7 @@ class _Attribution:
 
     def __post_init__(self) -> None:
         self.deviations: dict[str, float] = {}
-        self._links = Links(Environment(), self.machine)
+        self._links = Links(Clock(), self.machine)
         self._tasks = {task.name: (task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)}
         hosts = [self.machine.host(device) for device in self.plan.devices]
         self._issues = {host.name: _Issues(host, self) for host in hosts if host is not None}
@@ -167,7 +167,8 @@ class _Attribution:
         if body.resource is Resource.COLLECTIVE:
             route = self._links.collective(body, body.payload_bytes(task))[0]
         elif body.resource is Resource.LINK and body.ends[0] != body.ends[1] and not body.aliases:
-            route = self._links.transfer(*body.ends, body.moved_bytes(task))[0]
+            source, target = body.ends
+            route = self._links.transfer(source, target, body.moved_bytes(task))[0]
         else:
             return None
         return None if route.alias else route
@@ -219,7 +220,8 @@ class _Issues:
         def times(lane: HostLane, issue: Mapping[int, float | None]) -> dict[int, float]:
             return IssueTimes(lane, of.dependencies, launches, issue, recorded, None).in_period(of.dependencies.steady)
 
-        nothing = replace(host, **dict.fromkeys(_HOST_FIGURES, 0.0))
+        zeros: dict[str, Any] = dict.fromkeys(_HOST_FIGURES, 0.0)
+        nothing = replace(host, **zeros)
         self._parts: dict[int, Parts] = {index: defaultdict(float) for index in self._indices}
         for figure in _HOST_FIGURES:
             source = of.source(figure, host.errors.get(figure, 0.0))

@@ -100,8 +100,8 @@ class _Builder:
             next_stream = self._add_rank(number, streams, next_stream, transfers, arrivals)
         for group in groups:
             all_arrivals = [arrivals[member] for member in group.items()]
-            for rank, index in group.items():
-                self.graph.nodes[self.work_nodes[rank][index]].after += all_arrivals
+            for number, index in group.items():
+                self.graph.nodes[self.work_nodes[number][index]].after += all_arrivals
         tasks, order = self.graph.tasks()
         self._note(groups, alone)
         plan = Plan("replay", (Segment(tuple(tasks)),), {}, {})

@@ -95,11 +95,10 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
     lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
     steps = tuple(StepLengths(step.name, m, s) for step, m, s in zip(replay.steps, *lengths, strict=True))
     counted = [(*counted_steps(borders), t) for borders, t in sides]
-    exposed = [_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted]
-    periods = [(end - begin) / number for begin, end, number, _ in counted]
-    return ReplayComparison(
-        *periods, steps, _streams(counted), *exposed, _worst(replay, measured, simulated, predicted, worst), len(measured.spans)
-    )
+    exposed_m, exposed_s = (_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted)
+    period_m, period_s = ((end - begin) / number for begin, end, number, _ in counted)
+    misplaced = _worst(replay, measured, simulated, predicted, worst)
+    return ReplayComparison(period_m, period_s, steps, _streams(counted), exposed_m, exposed_s, misplaced, len(measured.spans))
 
 
 def _on_host(task: Task) -> bool:

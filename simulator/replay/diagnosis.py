@@ -15,13 +15,13 @@ The parts of a device sum to the step time; with several devices, parts are mean
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from math import fsum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from simulator.plan.task import Task
 from simulator.replay.compare import arrivals, boundaries, device_part, times_of
@@ -76,6 +76,9 @@ class _Idle(NamedTuple):
     name: str | None = None
 
 
+_Timed = TypeVar("_Timed", Span, _Idle)
+
+
 def diagnose(replay: Replay, timeline: Timeline) -> tuple[PartTime, ...]:
     """Return every part of the mean step, in the order of `Part`. `timeline`: the recording of `replay`, or its simulation."""
     return mean_of(diagnose_steps(replay, timeline))
@@ -96,20 +99,21 @@ def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, .
         devices.setdefault(span.device, []).append(span)
     causes = _Causes(replay, timeline)
     totals = [dict.fromkeys(Part, 0.0) for _ in replay.steps]
-    waits: list[Counter[str]] = [Counter() for _ in replay.steps]
+    waits: list[dict[str, float]] = [defaultdict(float) for _ in replay.steps]
     for spans in devices.values():
         _add_busy(causes.busy(spans), borders, totals)
         for number, idle in _by_step(causes.idle(spans, borders), borders):
             start_s, end_s = max(idle.start_s, borders[number]), min(idle.end_s, borders[number + 1])
             totals[number][idle.part] += end_s - start_s
             if idle.part in (Part.HOST, Part.SYNCHRONIZATION):
-                waits[number].update(causes.host_time(idle.name, start_s, end_s))
+                for label, seconds in causes.host_time(idle.name, start_s, end_s).items():
+                    waits[number][label] += seconds
     steps = zip(totals, waits, pairwise(borders), strict=True)
     count = max(1, len(devices))
     return tuple(
         StepDiagnosis(
             _parts({part: seconds / count for part, seconds in total.items()}, end_s - begin_s),
-            tuple((label, seconds / count) for label, seconds in waited.most_common()),
+            tuple((label, seconds / count) for label, seconds in sorted(waited.items(), key=lambda wait: -wait[1])),
         )
         for total, waited, (begin_s, end_s) in steps
     )
@@ -132,7 +136,7 @@ def _add_busy(by_part: Sequence[tuple[Part, list[Span]]], borders: Sequence[floa
             before_s[number] = covered_s
 
 
-def _by_step(items: Iterable[Span | _Idle], borders: Sequence[float]) -> Iterator[tuple[int, Span | _Idle]]:
+def _by_step(items: Iterable[_Timed], borders: Sequence[float]) -> Iterator[tuple[int, _Timed]]:
     """Yield each item with the number of every step in which it takes time."""
     for item in items:
         first = max(0, bisect_right(borders, item.start_s) - 1)
@@ -202,7 +206,7 @@ class _Causes:
 
     def host_time(self, name: str | None, start_s: float, end_s: float) -> Mapping[str, float]:
         """Return what the host did from `start_s` to `end_s`, before the end of its task `name`, with the seconds."""
-        seconds: Counter[str] = Counter()
+        seconds: dict[str, float] = defaultdict(float)
         while name is not None and self._tasks[name].device == HOST and self._times[name][1] > start_s:
             body, (begins_s, ends_s) = self._tasks[name].body, self._times[name]
             label = body.op or ("Python" if body.label == GAP else body.label)

@@ -35,7 +35,7 @@ from simulator.plan.task import (
     ViewStep,
 )
 from simulator.plan.tensors import PlanTensors, merged
-from simulator.strategies.options import option_values
+from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
 
@@ -153,9 +153,9 @@ class PlanBuilder:
         tasks = []
         gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
         if self.job.scales_loss:
-            carried = tuple(self._carried(name, BUFFER).operand() for name in (SCALE, GROWTH))
-            steps, overflow = unscale_steps(gradients, *carried, self._overflow), (self._overflow,)
-            mutates = (*gradients, *carried)
+            scale, growth = (self._carried(name, BUFFER).operand() for name in (SCALE, GROWTH))
+            steps, overflow = unscale_steps(gradients, scale, growth, self._overflow), (self._overflow,)
+            mutates = (*gradients, scale, growth)
             body = OpList(steps, "unscale")
             tasks.append(Task(self._own("unscale"), body, self.device, writes=overflow, mutates=mutates, phase=UPDATE, lag=lag))
         if self.job.clip_norm is not None:
@@ -307,7 +307,7 @@ class PlanBuilder:
         self,
         strategy: str,
         tasks: Iterable[Task],
-        options: object,
+        options: AnyOptions,
         semantics: dict[str, object] | None = None,
         others: "Sequence[PlanBuilder]" = (),
     ) -> Plan:

@@ -109,7 +109,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             Code.MODEL,
         )
     replicas = Replicas(job, machine, devices, options)
-    notes = {"replicas": len(devices), "staleness": options.lag}
+    notes: dict[str, object] = {"replicas": len(devices), "staleness": options.lag}
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders

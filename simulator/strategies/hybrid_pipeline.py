@@ -122,7 +122,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """Two segments: the stale pipeline, then the synchronous one on the same devices. Raises SchedcastError as both do."""
     forward, backward = stale_pipeline.devices(NAME, machine, options)
     stale = stale_pipeline.stale(NAME, job, machine, costs, replace(options, microbatches=0), forward, backward)
-    then = _then(job, machine, costs, replace(options, placement=stale.semantics["placement"]), forward, backward)
+    then = _then(job, machine, costs, replace(options, placement=str(stale.semantics["placement"])), forward, backward)
     switch = options.before_switch
     semantics = dict(stale.semantics) | {"stale_iterations": switch, "then": options.then, "microbatches": then.semantics["microbatches"]}
     return in_turn(NAME, [(stale, switch), (then, options.iterations - switch)], option_values(options), semantics)

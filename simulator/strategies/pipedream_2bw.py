@@ -59,7 +59,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         tasks = _period(pipeline, count)
         draft = pipeline.build.plan(NAME, tasks, options, stage_notes(pipeline, count))
         with named(NAME):
-            return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
+            return replace(draft, semantics={**draft.semantics, **stale_notes(draft, pipeline.cut.parameters)})
 
 
 def _period(pipeline: Pipeline, count: int) -> list[Task]:

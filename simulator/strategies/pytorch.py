@@ -15,6 +15,7 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.options import AnyOptions
 from traces.documents.comparison import PYTORCH
 from traces.errors import Code, SchedcastError
 
@@ -63,7 +64,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     return own_step(NAME, job, machine, options, capturable=False)
 
 
-def own_step(name: str, job: Job, machine: Machine, options: object, capturable: bool) -> Plan:
+def own_step(name: str, job: Job, machine: Machine, options: AnyOptions, capturable: bool) -> Plan:
     """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
     `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises SchedcastError for recurrent layers:

@@ -30,7 +30,7 @@ from simulator.model.job import Job
 from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
-from simulator.strategies.options import option_names, option_values
+from simulator.strategies.options import AnyOptions, option_names, option_values
 from traces.errors import Code, SchedcastError, UnknownNameError
 
 #: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
@@ -53,7 +53,7 @@ class Strategy:
 
     name: str
     about: str
-    options_type: type
+    options_type: type[AnyOptions]
     plan: PlanFunction
     family: str
     uses_costs: bool = False
@@ -89,15 +89,14 @@ class Strategy:
         """(name, description, default) of each option. The descriptions are the docstrings below the fields."""
         docs: dict[str, str] = {}
         for own in reversed([each for each in self.options_type.__mro__ if is_dataclass(each)]):
-            body = ast.parse(textwrap.dedent(inspect.getsource(own))).body[0].body
-            docs |= {
-                field.target.id: " ".join(text.value.value.split())
-                for field, text in pairwise(body)
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-            }
+            tree = ast.parse(textwrap.dedent(inspect.getsource(own)))
+            for fields_and_docs in pairwise(each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body):
+                match fields_and_docs:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        docs[name] = " ".join(text.split())
         return [(name, docs.get(f.name, ""), f.default) for name, f in zip(self.option_names, fields(self.options_type), strict=True)]
 
-    def options(self, texts: Mapping[str, str] | None = None) -> object:
+    def options(self, texts: Mapping[str, str] | None = None) -> AnyOptions:
         """Options from texts by name; missing ones get their defaults. Raises SchedcastError for an unknown option or an invalid value."""
         texts = dict(texts or {})
         for name in texts:
@@ -157,12 +156,20 @@ def _discover() -> dict[str, Strategy]:
     for module in modules(__package__):
         if not hasattr(module, "NAME"):
             continue
-        defaults = {"USES_COSTS": False, "METHODS": (), "LEAST_DEVICES": 1, "EXECUTED": True, "ALIASES": ()}
-        optional = [getattr(module, name, default) for name, default in defaults.items()]
-        plan = _on_machine(module.NAME, module.plan, uses_costs=optional[0])
-        candidates = getattr(module, "candidates", getattr(module, "CANDIDATES", None))
-        own_family = getattr(module, "FAMILY", module.NAME)
-        strategies[module.NAME] = Strategy(module.NAME, module.ABOUT, module.Options, plan, own_family, *optional, candidates)
+        uses_costs = getattr(module, "USES_COSTS", False)
+        strategies[module.NAME] = Strategy(
+            module.NAME,
+            module.ABOUT,
+            module.Options,
+            _on_machine(module.NAME, module.plan, uses_costs),
+            getattr(module, "FAMILY", module.NAME),
+            uses_costs,
+            getattr(module, "METHODS", ()),
+            getattr(module, "LEAST_DEVICES", 1),
+            getattr(module, "EXECUTED", True),
+            getattr(module, "ALIASES", ()),
+            getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
+        )
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 
 
@@ -223,7 +230,7 @@ def _following(plan: PlanFunction, path: str) -> PlanFunction:
     return following
 
 
-def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, object]:
+def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy, AnyOptions]:
     """Read `NAME[:option=value,...]`. Returns the strategy and its options.
 
     Options in `shared` that the strategy has serve as defaults. With the option schedule=FILE, the tasks of the strategy's plan run in the

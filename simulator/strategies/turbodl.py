@@ -99,11 +99,10 @@ def _group_op(op: Op, args: list, group: int, groups: int) -> Op:
     """The convolution of one group: its channels of the activations, its rows of weight and bias."""
     args = list(args)
     args[_GROUPS[op.body.target]] = 1
+    by_rows: tuple[int, ...] = (1, 2)  # activation, weight, bias
     if op.body.target == _BACKWARD:
         args[_BIAS_SIZES] = [size // groups for size in args[_BIAS_SIZES]]
         by_rows = (2,)  # gradient, activation, weight
-    else:
-        by_rows = (1, 2)  # activation, weight, bias
     reads = tuple(_slice(operand, 0 if i in by_rows else 1, group, groups) for i, operand in enumerate(op.reads))
     writes = tuple(_group_result(op, place, operand, group, groups) for place, operand in enumerate(op.writes))
     body = replace(op.body, args=json.dumps(args, separators=(",", ":")), flops=op.body.flops / groups)

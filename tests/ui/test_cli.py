@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cli_process import environment
 from tests.support.places import SUPPORT
+from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.comparison import Prediction, Validation
 from traces.documents.profile import Profile
 from traces.documents.timeline import Timeline
@@ -109,10 +110,13 @@ def test_lists(schedcast, name):
         assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
 
 
-def test_what_is_calibrated_is_not_measured_again(schedcast, profile):
-    before = Profile.load(profile).costs
-    assert schedcast.call("calibrate", *JOB, "-o", profile, "--json").document["measured_keys"] == 0
-    assert Profile.load(profile).costs == before
+def test_what_is_calibrated_is_not_measured_again(schedcast, profile, tmp_path):
+    before = Profile.load(profile)
+    before.collectives["all-reduce|gloo|2"] = CollectiveLaw(pieces=[LawPiece(1.0, 1.0, 0.0)])
+    place = before.save(tmp_path / "profile.json")
+    document = schedcast.call("calibrate", *JOB, "-o", place, "--json").document
+    assert (document["measured_keys"], document["keys"]) == (0, len(before.costs) + 1)
+    assert Profile.load(place).costs == before.costs
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -349,7 +349,7 @@ class Validation(Document):
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class PhaseSeconds:
     """Task seconds of one phase within one steady period; 0 for a phase that does not occur."""
 
     predicted_s: float
@@ -368,10 +368,10 @@ class Comparison:
     def strategy(self) -> str:
         return self.result.strategy
 
-    def phases(self) -> dict[str, Seconds]:
+    def phases(self) -> dict[str, PhaseSeconds]:
         """Task seconds per phase within one steady period; tasks that run at the same time both count."""
         predicted, measured = phase_seconds(self.predicted), phase_seconds(self.measured)
-        return {phase: Seconds(predicted.get(phase, 0.0), measured.get(phase, 0.0)) for phase in predicted | measured}
+        return {phase: PhaseSeconds(predicted.get(phase, 0.0), measured.get(phase, 0.0)) for phase in predicted | measured}
 
 
 def phase_seconds(timeline: Timeline) -> dict[str, float]:

@@ -46,7 +46,8 @@ class Stats(NamedTuple):
         median = statistics.median(samples_s)
         mean = statistics.fmean(min(sample, 2 * median) for sample in samples_s)
         quarters = statistics.quantiles(samples_s, n=4, method="inclusive") if len(samples_s) > 1 else [median] * 3
-        return Stats(*(float(f"{x:.6g}") for x in (median, mean, quarters[0], quarters[2])), len(samples_s))
+        median_s, mean_s, q25_s, q75_s = (float(f"{x:.6g}") for x in (median, mean, quarters[0], quarters[2]))
+        return Stats(median_s, mean_s, q25_s, q75_s, len(samples_s))
 
     @property
     def spread(self) -> float:
@@ -240,7 +241,7 @@ class Contention(_Data):
     @property
     def known(self) -> frozenset[tuple[str, str]]:
         """The pairs (group, other group) that need no measurement: they have interference runs, or cannot have any."""
-        return frozenset((run.group, run.beside) for run in self.co_runs) | frozenset(tuple(pair.split("|")) for pair in self.unmeasured)
+        return frozenset((run.group, run.beside) for run in self.co_runs) | frozenset(pair.partition("|")[::2] for pair in self.unmeasured)
 
 
 def _now() -> str:

@@ -20,6 +20,9 @@ class Contribution(Data):
     b_s: Seconds
 
 
+WhatCompared = Literal["traces", "timelines", "validation"]
+
+
 class DiffTerm(Data):
     """One term of the difference: by how many seconds it makes B's step longer. `contributions`: the largest first, without small ones."""
 
@@ -40,7 +43,7 @@ class Diff(Document):
     schema_name = "schedcast.diff/1"
     kind = "diff"
 
-    compared: Literal["traces", "timelines", "validation"]
+    compared: WhatCompared
     a: str
     b: str
     a_step_s: Duration

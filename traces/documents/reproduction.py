@@ -25,7 +25,7 @@ class Figure(Data):
     published: float | None = None
     interval: tuple[float, float] | None = None
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
     @property
     def ratio(self) -> float | None:
         return self.predicted / self.published if self.published and self.predicted is not None else None

@@ -131,8 +131,8 @@ def reached(curve: Curve, target: float) -> Reached:
     for number, evaluation in enumerate(evaluations):
         if all(each.test_accuracy >= target for each in evaluations[number : number + 2]):
             at = evaluation.iteration
-            times = {"iterations": at, "measured_s": curve.measured_s(at), "predicted_s": curve.predicted_s(at)}
-            return Reached(name=curve.name, seed=curve.seed, **times)
+            measured_s, predicted_s = curve.measured_s(at), curve.predicted_s(at)
+            return Reached(name=curve.name, seed=curve.seed, iterations=at, measured_s=measured_s, predicted_s=predicted_s)
     return Reached(name=curve.name, seed=curve.seed)
 
 

@@ -162,7 +162,8 @@ def _faults(timeline: Timeline) -> Iterator[str]:
     """Faults that the types alone do not exclude."""
     if not timeline.window_s[0] < timeline.window_s[1]:
         yield "its steady period has no length"
-    yield from (f"{item.task!r} ends before it starts" for item in (*timeline.spans, *timeline.critical_path) if item.end_s < item.start_s)
+    spans: tuple[Span | CriticalSpan, ...] = (*timeline.spans, *timeline.critical_path)
+    yield from (f"{span.task!r} ends before it starts" for span in spans if span.end_s < span.start_s)
     for device, use in timeline.memory_kinds.items():
         if any(len(held) != len(use.time_s) for held in use.held_bytes.values()):
             yield f"the memory of {device!r} has other numbers of bytes than of instants"

@@ -10,8 +10,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from traces.errors import UnusableFileError
 from traces.files import TooLargeError, check_regular
@@ -54,7 +55,7 @@ def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
 class _Reader:
     """A window over the text that begins with the first unused character."""
 
-    def __init__(self, file: BinaryIO, array: str):
+    def __init__(self, file: BufferedIOBase, array: str):
         self._file, self._array = file, array
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._scan = json.JSONDecoder(parse_float=str, parse_constant=str, strict=False).raw_decode

@@ -171,12 +171,12 @@ class _Events:
         threads: dict[tuple[int | str, int | str], int] = {}
         calls, syncs, external = [], {}, []
         for old, new in new_index.items():
-            raw = self._calls[old]
-            thread = threads.setdefault(raw.thread, len(threads))
-            calls.append(Call(raw.name, kinds[old], thread, *_seconds(raw, origin), raw.correlation))
-            external.append(raw.external)
-            if kinds[old] is not CallKind.LAUNCH and raw.correlation in self._syncs:
-                syncs[new] = self._syncs[raw.correlation]
+            own = self._calls[old]
+            thread = threads.setdefault(own.thread, len(threads))
+            calls.append(Call(own.name, kinds[old], thread, *_seconds(own, origin), own.correlation))
+            external.append(own.external)
+            if kinds[old] is not CallKind.LAUNCH and own.correlation in self._syncs:
+                syncs[new] = self._syncs[own.correlation]
         works = []
         for raw, call in zip(self.works, launched.call_of, strict=True):
             start_s, end_s = _seconds(raw, origin)

@@ -118,9 +118,9 @@ class _Writer:
         for device, use in self.timeline.memory_kinds.items():
             for index, time_s in enumerate(use.time_s):
                 at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
-                for kind, used_bytes in use.held_bytes.items():
-                    if index == 0 or used_bytes[index] != used_bytes[index - 1]:
-                        yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(used_bytes[index] / 1e6, 3)}}
+                for kind, held in use.held_bytes.items():
+                    if index == 0 or held[index] != held[index - 1]:
+                        yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(held[index] / 1e6, 3)}}
 
     def _slice(self, span: Span, cause: Cause | None) -> Event:
         process, thread = self.tracks.place[span]

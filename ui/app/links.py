@@ -45,9 +45,10 @@ def request_of(validation: Validation) -> JobRequest:
     """What such a validation is asked for with, on this machine."""
     device = validation.device
     several = {name: device[key] for name, key in (("devices", "devices"), ("partition", "partitions")) if device.get(key, 1) != 1}
+    optimizer = optimizer_and_form(validation.optimizer)
     texts = [f"{row.strategy}:{options_text(row.options)}" if row.options else row.strategy for row in validation.results]
     return JobRequest(
-        validation.model, validation.batch_size, validation.image_size, **optimizer_and_form(validation.optimizer), **several,
+        validation.model, validation.batch_size, validation.image_size, optimizer["optimizer"], optimizer["form"], **several,
         precision=validation.precision, mode=validation.mode, device="cuda" if device.get("kind") == "gpu" else "cpu",
         strategies=tuple(texts),
     )  # fmt: skip

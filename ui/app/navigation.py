@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -37,10 +38,10 @@ def pages() -> tuple[PageModule, ...]:
 
 def _read(path: Path) -> PageModule:
     """The constants of a module, which is not imported. They are plain values, alone or several in one line."""
-    values = {}
+    values: dict[str, Any] = {}
     for statement in ast.parse(path.read_text()).body:
         if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Name | ast.Tuple):
-            names = [each.id for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            names = [each.id for each in (target.elts if isinstance(target, ast.Tuple) else [target]) if isinstance(each, ast.Name)]
             if {"TITLE", "ICON", "ORDER", "URL"} & set(names):
                 literal = ast.literal_eval(statement.value)
                 values |= dict(zip(names, literal if isinstance(target, ast.Tuple) else [literal], strict=True))

@@ -87,9 +87,8 @@ def trace_bytes(timelines: Sequence[Timeline]) -> bytes:
 _canvas = st.components.v2.component("schedcast_timeline", css=style(), js=script("streamlit"))
 
 
-def timelines_ui(key: str, first: Timeline, second: Timeline | None = None, title: str | None = None) -> None:
+def timelines_ui(key: str, *timelines: Timeline, title: str | None = None) -> None:
     """Draw one step of a timeline, or of two above each other. `title`: plain text in place of the timelines' own."""
-    timelines = [timeline for timeline in (first, second) if timeline is not None]
     timelines_canvas(timelines, key, title or None)
     perfetto_ui(timelines, f"{key} in Perfetto")
 
@@ -111,7 +110,8 @@ def timelines_canvas(
     """
     reported = [*events, *(["moved"] if editable else [])]
     payload = timelines_payload(timelines, title, reported, editable, spare)
-    result = _canvas(key=COMPONENT + key, data=payload, **{f"on_{event}_change": _nothing for event in reported})
+    callbacks: dict[str, Any] = {f"on_{event}_change": _nothing for event in reported}
+    result = _canvas(key=COMPONENT + key, data=payload, **callbacks)
     return {event: result.get(event) for event in reported}
 
 

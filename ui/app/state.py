@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 Choice = TypeVar("Choice")
+#: A part of the page, or `streamlit` for the page itself.
+Place = DeltaGenerator | ModuleType
 #: The largest whole number that a browser holds exactly.
 MOST = 2**53 - 1
 #: Half of a character: such a text cannot be sent to a browser.
@@ -25,7 +28,7 @@ def keep_widgets() -> None:
 
 
 def select(
-    place: DeltaGenerator,
+    place: Place,
     label: str,
     choices: Sequence[Choice],
     key: str,
@@ -39,7 +42,7 @@ def select(
     return place.selectbox(label, choices, format_func=words, key=key, **how)
 
 
-def number(place: DeltaGenerator, label: str, key: str, default: int | None = None, placeholder: str = "", **how: Any) -> int | None:
+def number(place: Place, label: str, key: str, default: int | None = None, placeholder: str = "", **how: Any) -> int | None:
     """The whole number, at least 1, in a number box called `key`; None if it is empty. `default` at first, and instead of anything else."""
     kept = st.session_state.get(key, default)
     usable = kept is None or (isinstance(kept, int) and not isinstance(kept, bool) and 1 <= kept <= MOST)
@@ -47,7 +50,7 @@ def number(place: DeltaGenerator, label: str, key: str, default: int | None = No
     return place.number_input(label, min_value=1, max_value=MOST, value=None, step=1, placeholder=placeholder, key=key, **how)
 
 
-def quantity(place: DeltaGenerator, label: str, key: str, placeholder: str = "", **how: Any) -> float | None:
+def quantity(place: Place, label: str, key: str, placeholder: str = "", **how: Any) -> float | None:
     """The positive number in a number box called `key`; None if it is empty, at first, and instead of anything else."""
     kept = st.session_state.get(key)
     usable = isinstance(kept, int | float) and not isinstance(kept, bool) and 0 < kept <= MOST
@@ -55,7 +58,7 @@ def quantity(place: DeltaGenerator, label: str, key: str, placeholder: str = "",
     return place.number_input(label, min_value=0.0, max_value=float(MOST), value=None, placeholder=placeholder, key=key, **how) or None
 
 
-def factor(place: DeltaGenerator, label: str, key: str, steps: Sequence[float], words: Callable[[float], str], **how: Any) -> float:
+def factor(place: Place, label: str, key: str, steps: Sequence[float], words: Callable[[float], str], **how: Any) -> float:
     """The factor on a slider called `key`, 1 at first and instead of anything but a positive number. A factor between `steps` is kept."""
     kept = st.session_state.get(key, 1.0)
     usable = isinstance(kept, int | float) and not isinstance(kept, bool) and steps[0] <= kept <= steps[-1]
@@ -71,7 +74,7 @@ def text(draw: Callable[..., str], label: str, key: str, default: str = "", **ho
     return draw(label, key=key, **how)
 
 
-def several(place: DeltaGenerator, label: str, choices: Sequence[str], key: str, default: Sequence[str], **how: Any) -> list[str]:
+def several(place: Place, label: str, choices: Sequence[str], key: str, default: Sequence[str], **how: Any) -> list[str]:
     """The choices that the user has picked in a box called `key`, `default` at first. Those that no longer exist are left out."""
     kept = st.session_state.get(key, default)
     st.session_state[key] = [choice for choice in choices if choice in kept] if isinstance(kept, list | tuple) else list(default)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import Any
 
 from simulator.machine.presets import THIS_CPU
 from simulator.machine.scaled import scale_of
@@ -55,7 +56,8 @@ def parameters(request: JobRequest) -> list[Parameter]:
 
 
 def _field(name: str, request: JobRequest, value: float) -> JobRequest:
-    return replace(request, **{name: int(value)})
+    changed: dict[str, Any] = {name: int(value)}
+    return replace(request, **changed)
 
 
 def _link(request: JobRequest, value: float) -> JobRequest:

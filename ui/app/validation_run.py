@@ -24,15 +24,13 @@ LONGEST_WAIT_S = 600
 def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     """What the form asks for, and more options of the command; None until it is started. Raises SchedcastError for unusable fields."""
     first, second, third = st.columns(3)
-    job = {
-        "model": select(first, "Model", choices.models, "model"),
-        "batch": number(second, "Batch size", "batch", default=32) or 1,
-        "image_size": number(third, "Image size", "image size", placeholder="the model's own"),
-        "optimizer": select(first, "Optimizer", choices.optimizers, "optimizer"),
-        "form": select(second, "Form of the update", choices.forms, "form"),
-        "precision": select(third, "Precision", choices.precisions, "precision"),
-        "strategies": tuple(several(first, "Strategies", choices.strategies, "strategies", choices.strategies[:2])),
-    }
+    model = select(first, "Model", choices.models, "model")
+    batch = number(second, "Batch size", "batch", default=32) or 1
+    size = number(third, "Image size", "image size", placeholder="the model's own")
+    optimizer = select(first, "Optimizer", choices.optimizers, "optimizer")
+    form = select(second, "Form of the update", choices.forms, "form")
+    precision = select(third, "Precision", choices.precisions, "precision")
+    strategies = tuple(several(first, "Strategies", choices.strategies, "strategies", choices.strategies[:2]))
     settings = text(second.text_input, "Options", "settings", placeholder="overlap=off, bucket=0")
     devices = number(third, "Groups of this CPU's cores", "validation devices", placeholder="1")
     st.session_state.setdefault("validation quick", True)
@@ -40,7 +38,10 @@ def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     wait = st.toggle(f"Wait up to {LONGEST_WAIT_S // 60} minutes until other processes leave the machine alone", key="validation wait")
     if not st.button("Validate here", type="primary", icon=":material/play_arrow:"):
         return None
-    request = JobRequest(**job, devices=devices, settings=parse_settings(settings))
+    request = JobRequest(
+        model, batch, size, optimizer, form,
+        precision=precision, devices=devices, settings=parse_settings(settings), strategies=strategies,
+    )  # fmt: skip
     if not request.strategies:
         raise SchedcastError("no strategy chosen; choose at least one")
     check_reads_no_file(request.shared)

@@ -51,7 +51,9 @@ def measured_at_once(
         if wanted:
             raise SchedcastError(f"--calibrate measures this machine's CPU, and {why}; leave out --calibrate")
         return False
-    known = {job: {text: f for text, f in own.items() if isinstance(f, Forecast) and f.fits} for job, own in forecasts.items()}
+    known: Known | None = {
+        job: {text: f for text, f in own.items() if isinstance(f, Forecast) and f.fits} for job, own in forecasts.items()
+    }
     if wanted is None:
         share = least_measured([f for own in known.values() for f in own.values()])
         if is_judged(share):

@@ -140,7 +140,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             with _usual_batch_named(jobs[0] if not batch else None):
                 command(**passed, placement=request.placement(), settings=list(request.settings), **values)
 
-        with_job.__signature__ = inspect.Signature(listed)
+        with_job.__dict__["__signature__"] = inspect.Signature(listed)
         with_job.__annotations__ = {parameter.name: parameter.annotation for parameter in listed}
         return with_job
 

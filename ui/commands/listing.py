@@ -1,5 +1,6 @@
 """The commands that list names."""
 
+from collections.abc import Sequence
 from itertools import starmap
 
 from traces import units
@@ -25,7 +26,7 @@ def strategies(as_json: bool) -> None:
 
     available = registry.every()
     if as_json:
-        rows = [
+        documents = [
             {
                 "name": s.name,
                 "about": s.about,
@@ -33,7 +34,7 @@ def strategies(as_json: bool) -> None:
             }
             for s in available
         ]
-        print_json("strategies", rows)
+        print_json("strategies", documents)
         return
     rows = [(s.name, s.about, "\n".join(starmap(_option_line, s.option_docs())) or "none") for s in available]
     table(("strategy", "what it does", "options"), rows)
@@ -81,7 +82,8 @@ def profiles(as_json: bool) -> None:
     from traces.documents.profile_files import default_folder, list_profiles
     from traces.errors import SchedcastError
 
-    rows, documents = [], []
+    rows: list[tuple[str, ...]] = []
+    documents: list[dict[str, object]] = []
     for path in list_profiles():
         try:
             profile = Profile.load(path)
@@ -102,7 +104,7 @@ def profiles(as_json: bool) -> None:
         print(f"no profile in {default_folder()}; schedcast calibrate makes one")
 
 
-def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table of texts."""
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     console().print(Grid(cells, columns))

@@ -134,7 +134,7 @@ def calibrate(
     profile.save(place)
     _show_failures(profile)
     measured = tried - len(profile.new_failures)
-    total = len(profile.costs) + sum(map(len, profile.collectives.values()))
+    total = len(profile.costs) + len(profile.collectives)
     if as_json:
         print_document(
             {"schema": "schedcast.calibration/1", "profile": str(place), "measured_keys": measured, "keys": total,
@@ -171,7 +171,7 @@ def validate(
     job = job.on(testbed.identity.kind)
     chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
     order = schedules.opened(schedule, texts, shared)
-    chosen = order.texts or chosen
+    chosen = list(order.texts) or chosen
     check_outputs(
         {"--out": out and OutputFolder(out, REPORT), **order.outputs}, [*job_options.inputs(job.model, profile_path), *order.inputs]
     )

@@ -18,7 +18,7 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction, refe
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
-from traces.errors import Refusal, SchedcastError
+from traces.errors import Refusal, SchedcastError, required
 from traces.outputs import check_outputs
 from ui.commands import job_options, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
@@ -54,6 +54,11 @@ class Answer:
         return refused and with_batch_words(refused, self.job, self.strategy, self.shared, self.model, self.mode)
 
     @property
+    def forecast(self) -> Forecast:
+        """The forecast. Raises the error of the refusal if there is none."""
+        return required(self.chosen)
+
+    @property
     def known_plain(self) -> Forecast | None:
         """The forecast of plain PyTorch, if there is one."""
         return None if isinstance(self.plain, Refusal) else self.plain
@@ -62,23 +67,22 @@ class Answer:
     def rows(self) -> list[Prediction]:
         """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
         captured = None if isinstance(self.captured, Refusal) else self.captured
-        forecasts = {id(f): f for f in (self.known_plain, captured, self.base, self.chosen) if f is not None}.values()
+        base = required(self.base)
+        forecasts = {id(f): f for f in (self.known_plain, captured, base, self.forecast) if f is not None}.values()
         return [
-            self.prediction
-            if f is self.chosen
-            else prediction(f, self.base, self.model.shown_precision(self.job.precision), self.known_plain)
+            self.prediction if f is self.chosen else prediction(f, base, self.model.shown_precision(self.job.precision), self.known_plain)
             for f in forecasts
         ]
 
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the prediction, with the largest batch that fits if this one does not."""
-        document = prediction(self.chosen, self.base, self.model.shown_precision(self.job.precision), self.known_plain)
-        return with_largest_batch(document, self.job, self.strategy, self.shared, self.chosen, self.model)
+        document = prediction(self.forecast, required(self.base), self.model.shown_precision(self.job.precision), self.known_plain)
+        return with_largest_batch(document, self.job, self.strategy, self.shared, self.forecast, self.model)
 
     def document(self, show_plan: bool) -> dict:
         """The JSON object of the prediction, the same whether it is the only one or one of several."""
-        return self.place | self.prediction.document() | ({"plan": render(self.chosen.plan)} if show_plan else {})
+        return self.place | self.prediction.document() | ({"plan": render(self.forecast.plan)} if show_plan else {})
 
     @property
     def place(self) -> dict[str, object]:
@@ -138,16 +142,16 @@ def predict(
     for _, model, _ in asked:
         shared_jobs.caution(model, profile)
     shared_jobs.caution_precision((machine for machine, model, _ in asked if model.precision == DEFAULT), jobs[0].precision)
-    save = order.writers({answer.strategy: answer.chosen for answer in predicted})
+    save = order.writers({answer.strategy: answer.forecast for answer in predicted})
     if one:
         (answer,) = answers
-        save += [lambda: answer.chosen.timeline.save(timeline)] if timeline is not None else []
+        save += [lambda: answer.forecast.timeline.save(timeline)] if timeline is not None else []
         print_then_write(lambda: _print_one(answer, show_plan, as_json), *save)
     else:
         print_then_write(lambda: _print_many(answers, show_plan, as_json), *save)
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
-    if not all(answer.chosen.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
+    if not all(answer.forecast.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
         raise typer.Exit(1)
 
 
@@ -232,13 +236,13 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
 
 def assumed_words(answers: Iterable[Answer]) -> list[str]:
     """What predictions assume of the branches of their models, if anything."""
-    assumed = (answer.chosen.plan.semantics.get("assumed") for answer in answers)
+    assumed = (answer.forecast.plan.semantics.get("assumed") for answer in answers)
     return [f"Assumed: {what}; no plan of it can run." for what in dict.fromkeys(assumed) if what]
 
 
 def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
     """Print why a prediction is as it is, part by part, and its plan if it is to be shown."""
-    document, plan = answer.prediction, answer.chosen.plan
+    document, plan = answer.prediction, answer.forecast.plan
     divided = labels.division(plan.semantics)
     words = sentences.prediction_words(document, shared_jobs.measured_here(answer.model))
     words = [*assumed_words([answer]), *([f"Layers are divided by {divided}."] if divided else []), *words]

@@ -64,13 +64,13 @@ class ScheduleFile:
         if forecast is None:
             raise SchedcastError(f"--schedule {self.path} was not written: {self.asked} has no plan")
         if _orders_actions(self.asked, self.options):
-            schedule = schedule_of(forecast.plan)
-            text = grid_csv.write(schedule)
+            actions = schedule_of(forecast.plan)
+            text, size = grid_csv.write(actions), _size(actions)
         else:
-            schedule = Order.of(forecast.plan)
-            text = order_csv.write(schedule)
+            order = Order.of(forecast.plan)
+            text, size = order_csv.write(order), _size(order)
         write_atomic(self.path, text)
-        print(f"schedcast: wrote the schedule of {self.asked} to {self.path}: {_size(schedule)}", file=sys.stderr)
+        print(f"schedcast: wrote the schedule of {self.asked} to {self.path}: {size}", file=sys.stderr)
 
 
 def opened(path: Path | None, texts: Sequence[str], shared: Mapping[str, str]) -> ScheduleFile:

@@ -26,7 +26,7 @@ from traces.documents.profile import Profile
 from traces.documents.targets import AUTOGRAD, largest_difference, reached, wins
 from traces.documents.training import ONE_BATCH, TrainingRun
 from traces.errors import SchedcastError, UnknownNameError
-from traces.outputs import OutputFolder, check_outputs
+from traces.outputs import Output, OutputFolder, check_outputs
 from traces.units import duration
 from ui.commands import job_options, schedules
 from ui.commands.output import TRAINING, print_document, print_then_write
@@ -120,7 +120,7 @@ def run(
     shared = {"iterations": str(steps), **shared}  # of strategies that plan the whole run
     order = schedules.opened(schedule, chosen, shared)
     text, chosen = order.texts[0], list(order.texts)
-    outputs = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
+    outputs: dict[str, Output] = {"--metrics": metrics, "--timeline": timeline, "--out": folder, **order.outputs}
     check_outputs(outputs, [*job_options.inputs(job.model, profile_path), *order.inputs])
     profile = Profile.load(profile_path) if profile_path is not None else None
     forecasts = _planned(job, chosen, order.options, testbed, profile, mode)

@@ -7,6 +7,7 @@ appear outside of pages.
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -33,6 +34,9 @@ def new_figure(height_in: float, title: str) -> Figure:
     points = TITLE_POINTS * min(1.0, TITLE_CHARACTERS / max(1, len(title)))
     figure.text(0.012, top, title, fontsize=points, weight="bold", va="top", color=INK, parse_math=False)
     return figure
+
+
+LineStyle = Literal["", "-", "--", ":"]
 
 
 def add_legend(figure: Figure, marks: Sequence[Artist], top_in: float = LEGEND_TOP_IN, columns: int = 0, **spacing: float) -> None:

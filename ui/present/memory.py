@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -219,7 +220,7 @@ def memory_picture(path: Path | str, predicted: Timeline, measured: Timeline | N
                 axes.annotate(text, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=points,
                               weight="bold", color=INK, parse_math=False)  # fmt: skip
     figure.text((LEFT + RIGHT) / 2, 0.14 / height_in, X_LABEL, fontsize=11, color=INK, ha="center")
-    marks = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]
+    marks: list[Artist] = [Patch(facecolor=palette.KIND[kind], label=KIND_NAMES[kind]) for kind in kinds_shown(device_rows)]
     marks.append(Line2D([], [], color=INK, linestyle=DASHES, linewidth=1.4, label="peak"))
     if any(row.limit_bytes for row in device_rows):
         marks.append(Line2D([], [], color=palette.LIMIT, linewidth=2.0, label="limit"))

@@ -121,7 +121,8 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:
     """Write every file of the report into `stage`. `compared`: comparisons with their plans."""
-    sections, written, taken = [], [], set()
+    sections, written = [], []
+    taken: set[str] = set()
     for number, validation in enumerate(validations, start=1):
         suffix = "" if len(validations) == 1 else f"-{number}"
         section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])

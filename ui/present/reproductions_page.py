@@ -12,8 +12,9 @@ Cuts by images and by width are vertical, cuts by channels and by height horizon
 width cut a block without a gap. Layers run from left to right and continue in the next row; branches lie below each other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, log10
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, P
 from traces.files import check_writable, write_atomic
 from ui.present import palette, sentences, tables
 from ui.present import reproductions as reproduction_tables
-from ui.present.canvas import FAINT, INK, SOFT, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import FAINT, INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
 from ui.present.page import Section, document_data, first_and_last, picture_data, section
 from ui.present.page import page as page_of
 
@@ -246,7 +247,7 @@ def _ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _linestyle(chart: Chart, published: bool) -> str:
+def _linestyle(chart: Chart, published: bool) -> LineStyle:
     return "" if not chart.joined else "--" if published else "-"
 
 
@@ -261,9 +262,9 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool],
                 below = (0, -14 - 11 * (place % 3))  # staggered, so that the names of nearby points do not overlap
                 axes.annotate(name, (x, y), below, textcoords="offset points", ha="center", fontsize=9, color=INK, parse_math=False)
     if chart.log_x:
-        x = [value for series in panel.series for value in series.x]
+        values = [value for series in panel.series for value in series.x]
         axes.set_xscale("log")
-        _ticks(axes.xaxis, min(x, default=1.0), max(x, default=1.0))
+        _ticks(axes.xaxis, min(values, default=1.0), max(values, default=1.0))
     if chart.ticks:
         axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
     axes.margins(x=0.06, y=0.16)
@@ -311,12 +312,15 @@ def _paper_section(paper: Paper, linked: bool) -> Section:
     address = paper.reference.rpartition(" ")[2]
     holding = sum(check.holds is True for check in paper.checks)
     judged = sum(check.holds is not None for check in paper.checks)
-    drawn = [(chart, chart_picture) for chart in charts_with_points(paper)] + [(network, division_picture) for network in paper.networks]
+    drawn: list[tuple[Chart | DividedNetwork, Callable[[Path], object]]] = [
+        *((chart, partial(chart_picture, chart=chart)) for chart in charts_with_points(paper)),
+        *((network, partial(division_picture, network=network)) for network in paper.networks),
+    ]
     return section(
         paper.title, f"{holding} of {judged} claims hold." if judged else "", "reproduction.html", reference=paper.reference,
         link=address if address.startswith("https://") else "", words=" ".join(reproduction_tables.about_words(paper)),
         tables=[_table_values(table) for table in paper.tables], checks=[reproduction_tables.check_words(check) for check in paper.checks],
-        charts=[(picture_data(lambda place, draw=draw, shown=shown: draw(place, shown)), shown.title) for shown, draw in drawn],
+        charts=[(picture_data(draw), shown.title) for shown, draw in drawn],
         measured=[_measured_values(Validation.model_validate(measured)) for measured in paper.measured], notes=paper.notes,
         data=document_data(Reproduction(papers=(paper,))),
         files=[(f"{_stem(paper, shown)}.svg", f"{shown.title} (SVG)") for shown, _ in drawn] if linked else (),

@@ -194,9 +194,9 @@ def verification_words(verified: Verification) -> list[str]:
     for name, who in ((verified.predicted, "the search"), (verified.chosen, "measured costs")):
         if name is not None and name != fastest.plan:
             firsts.setdefault(name, []).append(who)
-    for name, who in firsts.items():
+    for name, each in firsts.items():
         over = units.speedup(ran[name].behind, ran[name].behind_interval)
-        lines.append(f"{name}, which {' and '.join(who)} put first, takes {over} its step.")
+        lines.append(f"{name}, which {' and '.join(each)} put first, takes {over} its step.")
     if verified.held_out_regret is not None:
         more = units.percent(verified.held_out_regret, signed=False)
         lines.append(f"The plan that is fastest in one half of the rounds takes {more} more than the fastest one of the other half there.")

@@ -59,8 +59,8 @@ def curves(outcomes: Sequence[Outcome], axis: Axis, measure: str, batch: int) ->
         )  # fmt: skip
         inside = [row for row in known if row[2].fits]
         beyond = tuple((x, y) for x, y, each in known if not each.fits)
-        x, y = (tuple(row[place] for row in inside) for place in (0, 1))
-        result.append(Curve(name, x, y, beyond, tuple(hover(each, (axis,)) for _, _, each in inside)))
+        texts = tuple(hover(each, (axis,)) for _, _, each in inside)
+        result.append(Curve(name, tuple(x for x, _, _ in inside), tuple(y for _, y, _ in inside), beyond, texts))
     return result
 
 
@@ -139,16 +139,17 @@ class Heat:
 
 def heat(outcomes: Sequence[Outcome], axes: tuple[Axis, Axis], strategy: str | None, measure: str, batch: int) -> Heat:
     """A strategy's measure at every point of two parameters; of the fastest one at each point, by name, if `strategy` is None."""
-    values, texts, hovers = [], [], []
+    result = Heat([], [], [])
     for second in axes[1].values:
         row: list[tuple[float | None, str, str]] = []
         for first in axes[0].values:
             here = at_point(outcomes, (first, second))
             each = fastest(here.values()) if strategy is None else here.get(strategy)
             row.append(_cell(each, axes, measure, batch, named=strategy is None))
-        for place, rows in enumerate((values, texts, hovers)):
-            rows.append([cell[place] for cell in row])
-    return Heat(values, texts, hovers)
+        result.values.append([value for value, _, _ in row])
+        result.texts.append([text for _, text, _ in row])
+        result.hovers.append([said for _, _, said in row])
+    return result
 
 
 def _cell(each: Outcome | None, axes: Sequence[Axis], measure: str, batch: int, named: bool) -> tuple[float | None, str, str]:

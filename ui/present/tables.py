@@ -196,7 +196,10 @@ def validation_table(validations: Sequence[Validation]) -> Grid:
     If there are several jobs, each has a section that begins with its name. The caption says which strategies were skipped, and why.
     """
     heads = [head for head in folded(dict.fromkeys(COLUMNS, "")) if head not in FOR_PAGES]
-    rows, styles, sections, skipped = [], {}, set(), []
+    rows: list[dict[str, str]] = []
+    styles: dict[int, str] = {}
+    sections: set[int] = set()
+    skipped: list[str] = []
     for validation in validations:
         job = f"{model_name(validation.model)} {validation.precision} {validation.mode}" if len(validations) > 1 else ""
         if job:

@@ -1,5 +1,6 @@
 """The static picture of timelines: predicted above measured on one time axis."""
 
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -73,9 +74,9 @@ def _draw(axes: Axes, panel: TimelinePanel, end_ms: float) -> None:
     axes.set_axisbelow(True)
     hide_frame(axes)
     axes.axvline(panel.step_ms, color=INK, linewidth=1.6, clip_on=False)
-    text = {"textcoords": "offset points", "fontsize": 11.5, "weight": "bold", "color": INK, "parse_math": False}
-    axes.annotate(f"{panel.step_label} ", (panel.step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), ha="right", **text)
-    axes.annotate(panel.kind, (0, 1), (0, 4), xycoords="axes fraction", **text)
+    write = partial(axes.annotate, textcoords="offset points", fontsize=11.5, weight="bold", color=INK, parse_math=False)
+    write(f"{panel.step_label} ", (panel.step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), ha="right")
+    write(panel.kind, (0, 1), (0, 4), xycoords="axes fraction")
     _label_bars(axes, panel)
 
 

@@ -22,7 +22,7 @@ from traces.documents.training import TrainingRun
 from traces.files import check_writable, write_atomic
 from ui.present import palette, trainings
 from ui.present import trainings as training_words
-from ui.present.canvas import FAINT, INK, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import FAINT, INK, LineStyle, add_legend, hide_frame, new_figure, save
 from ui.present.charts import finished
 from ui.present.charts_page import chart_html
 from ui.present.labels import differing, plotly_escaped
@@ -37,7 +37,7 @@ LEFT, RIGHT, GAP = 0.06, 0.985, 0.045
 #: Characters of the marks that fit a row of the legend.
 LEGEND_CHARACTERS = 120
 #: (width, style, opacity) of the curves. The first is thick, so that it stays visible under a curve that lies on it.
-LOOKS = ((4.5, "-", 0.55), (1.6, "-", 1.0), (1.6, "--", 1.0), (1.6, ":", 1.0))
+LOOKS: tuple[tuple[float, LineStyle, float], ...] = ((4.5, "-", 0.55), (1.6, "-", 1.0), (1.6, "--", 1.0), (1.6, ":", 1.0))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _mark(line: Line, number: int) -> Line2D:
     return Line2D([], [], color=line.color, linewidth=width, linestyle=style, alpha=opacity, label=line.name)
 
 
-def _draw_panel(axes: Axes, measure: str, line: Line, look: tuple[float, str, float]) -> None:
+def _draw_panel(axes: Axes, measure: str, line: Line, look: tuple[float, LineStyle, float]) -> None:
     width, style, opacity = look
     x = line.over(measure)
     if line.seeds > 1:

@@ -21,7 +21,7 @@ from simulator.plan.editor.editor import ScheduleEditor
 from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from traces.documents.profile_files import list_profiles
-from traces.errors import Refusal, SchedcastError, UnknownNameError
+from traces.errors import Refusal, SchedcastError, UnknownNameError, required
 from ui.request import JobRequest, start_models, stored_profiles
 
 #: Largest image size (of a recurrent model: sequence length) and batch that the app predicts. The command line takes any.
@@ -121,9 +121,7 @@ def predicted(asked: Asked) -> simulated.Forecast | Refusal:
 @lru_cache(maxsize=8)
 def editor_of(asked: Asked) -> ScheduleEditor:
     """The editor of a strategy's plan. Raises SchedcastError if there is no plan."""
-    own = predicted(asked)
-    if isinstance(own, Refusal):
-        raise own.error
+    own = required(predicted(asked))
     return ScheduleEditor(own.plan, own.machine)
 
 

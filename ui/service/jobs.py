@@ -35,7 +35,7 @@ from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
-from traces.errors import Refusal
+from traces.errors import Refusal, required
 from traces.process import gc_paused
 from ui.present import machines
 from ui.present.machines import precision_words, specification_words, unmeasured_words
@@ -248,10 +248,9 @@ def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
         strategies.check_shared(request.strategies, request.shared)
         names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
         forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
-        base, plain = forecasts["baseline"], forecasts[PYTORCH]
-        if isinstance(base, Refusal):
-            raise base.error
-        return {name: _answer(asked._replace(text=name), forecasts[name], base, _known(plain)) for name in names}
+        base, plain = required(forecasts["baseline"]), _known(forecasts[PYTORCH])
+        answers = ((name, forecasts[name]) for name in names)
+        return {name: own if isinstance(own, Refusal) else _answer(asked._replace(text=name), own, base, plain) for name, own in answers}
 
 
 def largest_batch(request: JobRequest, strategy: str) -> int | None:
@@ -274,9 +273,9 @@ def in_editor(request: JobRequest, strategy: str, order: Order | None = None) ->
         base, plain = (_known(predicted(asked._replace(text=name))) for name in ("baseline", PYTORCH))
         editor = editor_of(asked)
         faults = editor.faults(order) if order is not None else ()
-        own, edited = predicted(asked), None if faults else reordered(asked, order or editor.own)
-        answers = [forecast and _answer(asked, forecast, base, plain) for forecast in (own, edited)]
-        return OnBoard(editor, answers[0], faults, answers[1])
+        own = _answer(asked, required(predicted(asked)), base, plain)
+        edited = None if faults else _answer(asked, reordered(asked, order or editor.own), base, plain)
+        return OnBoard(editor, own, faults, edited)
 
 
 def search(request: JobRequest, progress: Progress) -> Searched:
@@ -302,10 +301,8 @@ def _known(forecast: simulated.Forecast | Refusal) -> simulated.Forecast | None:
     return None if isinstance(forecast, Refusal) else forecast
 
 
-def _answer(asked: Asked, forecast, base, plain) -> Forecast | Refusal:
-    """The app's answer made of a forecast, or the refusal in its place."""
-    if isinstance(forecast, Refusal):
-        return forecast
+def _answer(asked: Asked, forecast: simulated.Forecast, base: simulated.Forecast | None, plain: simulated.Forecast | None) -> Forecast:
+    """The app's answer made of a forecast."""
     model = asked.target[1]
     document = simulated.prediction(forecast, base, model.shown_precision(asked.job.precision), plain)
     return Forecast(document, forecast.timeline, measured_here(model), asked.text, model.machine.name)

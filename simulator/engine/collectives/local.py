@@ -100,7 +100,7 @@ def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task |
     if device not in body.ends:
         return None
     channel = receiving[Direction(body.source, task.stream, body.target)]
-    message = Message(*body.ends, channel, tuple(o.strides for o in task.writes or task.mutates), body.add)
+    message = Message(body.source, body.target, channel, tuple(o.strides for o in task.writes or task.mutates), body.add)
     if device == body.source:
         return replace(task, body=message, device=device, writes=(), mutates=())
     return replace(task, body=message, device=device, stream=channel, reads=())

@@ -9,15 +9,18 @@ Distributed: every device is the parameter server of its chunk. Server: one rank
 from collections.abc import Callable, Mapping
 from math import log
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from simulator.machine.machine import Machine
-from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective
+from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Algorithm, Collective
 from traces.documents.collectives import CollectiveLaw
 
-RING, TREE, DISTRIBUTED, SERVER = "ring", "tree", "distributed", "server"
+RING: Final = "ring"
+TREE: Final = "tree"
+DISTRIBUTED: Final = "distributed"
+SERVER: Final = "server"
 #: By who sums, as strategies name it, the algorithm: all devices together, each one its chunk, or the host.
-ALGORITHM_OF: Mapping[str, str] = MappingProxyType({"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER})
+ALGORITHM_OF: Mapping[str, Algorithm] = MappingProxyType({"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER})
 
 
 class Move(NamedTuple):

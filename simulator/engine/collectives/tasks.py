@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simulator.engine.collectives.rounds import RING, Move, rounds
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.bodies.copy import ALIAS, ALL_REDUCE, KERNEL, LINK, Collective, Copy
+from simulator.plan.bodies.copy import ALIAS, ALL_REDUCE, KERNEL, LINK, Algorithm, Collective, Copy, Means
 from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, TRANSFER, Operand, Task
 from simulator.plan.tensors import PlanTensors, part
 
@@ -21,7 +21,7 @@ from simulator.plan.tensors import PlanTensors, part
 COMPUTE, SEND = 0, 1
 
 
-def means(machine: Machine, source: str, target: str, changed: bool = False) -> str:
+def means(machine: Machine, source: str, target: str, changed: bool = False) -> Means:
     """How a value gets from one device, or the host, to another: see `Copy`.
 
     In one memory it may stay where it is, unless it is `changed` later on either side. With a library every device is a process, and
@@ -125,7 +125,7 @@ class Group:
 
     machine: Machine
     devices: tuple[str, ...]
-    algorithm: str = RING
+    algorithm: Algorithm = RING
     root: str = ""
     stream: int = 0
     priority: int = 0

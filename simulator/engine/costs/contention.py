@@ -71,8 +71,8 @@ def fit(co_runs: Iterable[Interference], kind: str) -> Contention:
         return Contention(rejected=multipliers, co_runs=co_runs)
     error = _short(fmean(abs(_base(run, kind) * multipliers.get(f"{run.group}|{run.beside}", 1.0) / run.slow_down - 1) for run in held_out))
     without = _short(fmean(abs(run.modelled / run.slow_down - 1) for run in held_out))
-    outcome = {"multipliers" if error < without else "rejected": multipliers}
-    return Contention(held_out_error=error, held_out_error_without=without, co_runs=co_runs, **outcome)
+    kept, rejected = (multipliers, {}) if error < without else ({}, multipliers)
+    return Contention(multipliers=kept, rejected=rejected, held_out_error=error, held_out_error_without=without, co_runs=co_runs)
 
 
 def best_saturation_share(co_runs: Mapping[float, Sequence[Interference]], default: float) -> float | None:

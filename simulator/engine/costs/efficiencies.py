@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.op_class import winograd
-from simulator.plan.task import Operand, Task
+from simulator.plan.task import HasOperands, Operand, Task
 
 _T = TypeVar("_T")
+#: Of one work, or of several of one class.
+_N = TypeVar("_N", float, np.ndarray)
 
 TABLE = Path(__file__).with_name("efficiencies.json")
 #: Classes whose kernels use tensor cores if the precision allows it.
@@ -122,12 +124,12 @@ def table() -> dict[str, EfficiencyRows]:
     return {kind: EfficiencyRows.model_validate(document[kind]) for kind in ("gpu", "cpu")}
 
 
-class Terms(NamedTuple):
+class Terms(NamedTuple, Generic[_N]):
     """The terms of a time: least times of the kernels, computing, and moving bytes. The last two are added, or the larger one counts."""
 
     least_s: float
-    compute_s: float
-    memory_s: float
+    compute_s: _N
+    memory_s: _N
 
     @property
     def longest(self) -> str:
@@ -138,12 +140,12 @@ class Terms(NamedTuple):
 def terms(
     site: Site,
     row: EfficiencyRow,
-    flops: float,
-    moved_bytes: float,
+    flops: _N,
+    moved_bytes: _N,
     precision: str = "fp32",
     launches: int = 1,
-    outputs: float | None = None,
-) -> Terms:
+    outputs: _N | None = None,
+) -> Terms[_N]:
     """The terms of the time of some work in the class of `row`, with nothing in the cache. `outputs`: elements that blocks share."""
     if row.saved is not None:
         flops /= row.saved.value
@@ -221,7 +223,7 @@ def float32_precision(op_class: str, float32: str) -> str:
     return float32 if float32 != "default" else "tf32" if op_class in ("conv", "grouped-conv") else "fp32"
 
 
-def fast(task: Task) -> bool:
+def fast(task: HasOperands) -> bool:
     """Whether the task may run a Winograd kernel."""
     return bool(task.body.op) and winograd(task, task.body.op, task.body.args)
 
@@ -240,7 +242,7 @@ def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | Non
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
 
 
-def outputs(task: Task) -> float | None:
+def outputs(task: HasOperands) -> float | None:
     """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
     if not task.body.op.startswith("aten.convolution"):
         return None

@@ -116,7 +116,7 @@ class CostModel:
         """
         multipliers = self.profile.contention.multipliers if self.profile is not None else {}
         separate = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
-        pairs = {tuple(pair.split("|")): factor for pair, factor in multipliers.items()}
+        pairs = {pair.partition("|")[::2]: factor for pair, factor in multipliers.items()}
         return {pair: factor for pair, factor in pairs.items() if not (separate and SMALL in pair)}
 
     @cached_property
@@ -314,6 +314,6 @@ def _first_equal_devices(machine: Machine) -> dict[str, str]:
     for device in machine.devices:
         memory = machine.memory(device.name)
         sharing = sum(other.sms for other in machine.devices if other.memory == device.memory)
-        traits = (replace(device, name="", memory="", peak_flops=()), *sorted(device.peak_flops.items()), replace(memory, name=""), sharing)
+        traits = (replace(device, name="", memory=""), replace(memory, name=""), sharing)
         equal_to[device.name] = first.setdefault(traits, device.name)
     return equal_to

@@ -154,5 +154,5 @@ def _features(point: Point) -> tuple[float, float, float]:
     return (1.0, float(np.log(max(point.flops, 1.0))), float(np.log(max(point.bytes, 1.0))))
 
 
-def _rms(residuals: Sequence[float]) -> float:
+def _rms(residuals: Sequence[float] | np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(residuals))))

@@ -42,8 +42,9 @@ class ScaledCosts(CostModel):
             return own
         warm, cold = after.warm_s / before.warm_s, after.cold_s / before.cold_s
         moved = scaling_error(before.error, max(abs(math.log(warm)), abs(math.log(cold))))
-        geometry = {"grid": after.grid, "blocks_per_sm": after.blocks_per_sm} if own.source == DATASHEET else {}
-        own = replace(own, warm_s=own.warm_s * warm, cold_s=max(own.warm_s * warm, own.cold_s * cold), **geometry)
+        if own.source == DATASHEET:
+            own = replace(own, grid=after.grid, blocks_per_sm=after.blocks_per_sm)
+        own = replace(own, warm_s=own.warm_s * warm, cold_s=max(own.warm_s * warm, own.cold_s * cold))
         if moved and own.source == MEASURED:
             own = replace(own, source=FITTED, error=moved)
         shared = self._with_shares(own, task, device)

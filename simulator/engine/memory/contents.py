@@ -87,7 +87,7 @@ def _on_one_axis(by_kind: Mapping[str, Steps], window_s: tuple[float, float], mo
         values = np.array([count for _, count in steps])
         held[kind] = np.where(at >= 0, values[np.maximum(at, 0)], values[0])
     if len(times) > most:
-        total = sum(held.values())
+        total = np.sum(list(held.values()), axis=0)
         bins = np.minimum(((times - start) / (end - start) * most).astype(int), most - 1)
         chosen = np.lexsort((-total, bins))  # within a bin, the highest first
         chosen = np.sort(chosen[np.append(True, bins[chosen][1:] != bins[chosen][:-1])])

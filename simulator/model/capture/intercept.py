@@ -136,8 +136,10 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
         with without_autocast():
             return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if query.dtype in (torch.bfloat16, torch.float16):  # the math form computes in float32
+        low = query.dtype
         exact = (item if item is None or not item.is_floating_point() else item.float() for item in (query, key, value, attn_mask))
-        return _attention(*exact, dropout_p, is_causal, scale, enable_gqa).to(query.dtype)
+        query, key, value, attn_mask = exact
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa).to(low)
     scale = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     root = math.sqrt(abs(scale))
     if enable_gqa:

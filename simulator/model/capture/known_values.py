@@ -16,7 +16,7 @@ from simulator.plan.bodies.opcall import is_random
 
 #: Ops that choose among the elements along a dimension -> (position of this argument, its default, position of the indices among the
 #: results).
-_CHOICES = {
+_CHOICES: dict[Callable, tuple[int, int, int]] = {
     torch.ops.aten.topk.default: (2, -1, 1),
     torch.ops.aten.sort.default: (1, -1, 1),
     torch.ops.aten.max.dim: (1, -1, 1),

@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         if shared == name:
             self.storage_bytes[name] = storage.nbytes()
         self.values[name] = Value(name, tuple(tensor.shape), tuple(tensor.stride()), name_of(tensor.dtype), "", kind, shared)
-        self._offsets[name] = tensor.storage_offset()
+        self._offsets[name] = int(tensor.storage_offset())
         self._operands[id(tensor)] = self.values[name].operand()
         return self._operands[id(tensor)]
 

@@ -59,8 +59,8 @@ class StepWatch:
                     " that only computes; use torch.autograd.grad, or return the loss"
                 )
         check_hooks("the model", self._module)
-        for name, parameter in self._places().items():
-            if parameter is not self._parameters.get(name):
+        for name, own in self._places().items():
+            if own is not self._parameters.get(name):
                 raise SchedcastError(
                     f"the model's forward replaces its parameter {name!r} by another one; expected the same one in every step; change its"
                     " content in place (add_, copy_)"

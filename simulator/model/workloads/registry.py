@@ -84,7 +84,7 @@ _VGG = "Simonyan and Zisserman 2014, Very deep convolutional networks"
 #: Handwritten digits as colored images.
 _DIGITS = partial(digits, 3)
 #: What the models for CIFAR's small images train with; the batch is the papers'.
-_CIFAR = {"data": _DIGITS, "batch": 128}
+_for_cifar = partial(Workload, data=_DIGITS, batch=128)
 _BASE, _LARGE = (768, 12, 12), (1024, 16, 24)
 
 #: Name, default image size, parameters, what it is, how it is built; then the fields that differ from the defaults of `Workload`.
@@ -95,8 +95,8 @@ MODELS = (
     Workload("alexnet", 224, 61_100_840, f"AlexNet, one tower: {_ONE_TOWER}", _images("chains.AlexNet", sized=True), least_size=31),
     Workload("alexnet_22k", 224, 61_100_840 + 20_841 * 4_097, f"AlexNet, one tower, for ImageNet-22K: {_ONE_TOWER}",
              _images("chains.AlexNet", sized=True, classes=_IMAGENET_22K), least_size=31),
-    Workload("alexnet_cifar", 32, 23_272_266, f"AlexNet for CIFAR, with 3x3 convolutions: {_ONE_TOWER}",
-             _images("chains.SmallAlexNet", classes=10), least_size=15, **_CIFAR),
+    _for_cifar("alexnet_cifar", 32, 23_272_266, f"AlexNet for CIFAR, with 3x3 convolutions: {_ONE_TOWER}",
+             _images("chains.SmallAlexNet", classes=10), least_size=15),
     Workload("alexnet_grouped", 224, 60_965_224,
              "AlexNet, two towers: Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks",
              _images("chains.TwoTowerAlexNet", sized=True), least_size=31),
@@ -109,8 +109,8 @@ MODELS = (
     Workload("vgg16", 224, 138_357_544, f"VGG-16 (D): {_VGG}", _images("chains.VGG", (2, 2, 3, 3, 3)), least_size=32),
     Workload("vgg16_22k", 224, 138_357_544 + 20_841 * 4_097, f"VGG-16 (D) for ImageNet-22K: {_VGG}",
              _images("chains.VGG", (2, 2, 3, 3, 3), classes=_IMAGENET_22K), least_size=32),
-    Workload("vgg16_cifar", 32, 15_245_130, f"VGG-16 (D) for CIFAR, with linear layers of 512: {_VGG}",
-             _images("chains.VGG", (2, 2, 3, 3, 3), classes=10, pooled=1, hidden=512), least_size=32, **_CIFAR),
+    _for_cifar("vgg16_cifar", 32, 15_245_130, f"VGG-16 (D) for CIFAR, with linear layers of 512: {_VGG}",
+             _images("chains.VGG", (2, 2, 3, 3, 3), classes=10, pooled=1, hidden=512), least_size=32),
     Workload("vgg19", 224, 143_667_240, f"VGG-19 (E): {_VGG}", _images("chains.VGG", (2, 2, 4, 4, 4)), least_size=32),
     Workload("vgg19_bn", 224, 143_678_248, f"VGG-19 (E) with batch-norm: {_VGG}",
              _images("chains.VGG", (2, 2, 4, 4, 4), batch_norm=True), least_size=32),
@@ -132,11 +132,11 @@ MODELS = (
     Workload("resnext101_32x4d", 224, 44_177_704, f"ResNeXt-101 32x4d: {_RESNEXT}",
              _images("shortcuts.ResNet", (3, 4, 23, 3), groups=32, inner_share=2)),
 
-    Workload("resnet20", 32, 269_722, f"ResNet-20 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 3, classes=10), **_CIFAR),
-    Workload("resnet56", 32, 853_018, f"ResNet-56 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 9, classes=10), **_CIFAR),
-    Workload("resnet110", 32, 1_727_962, f"ResNet-110 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 18, classes=10), **_CIFAR),
-    Workload("resnet224", 32, 3_575_066, f"ResNet-224 for CIFAR: {_STALE}", _images("shortcuts.SmallResNet", 37, classes=10), **_CIFAR),
-    Workload("resnet362", 32, 5_811_034, f"ResNet-362 for CIFAR: {_STALE}", _images("shortcuts.SmallResNet", 60, classes=10), **_CIFAR),
+    _for_cifar("resnet20", 32, 269_722, f"ResNet-20 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 3, classes=10)),
+    _for_cifar("resnet56", 32, 853_018, f"ResNet-56 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 9, classes=10)),
+    _for_cifar("resnet110", 32, 1_727_962, f"ResNet-110 for CIFAR: {_RESNET}", _images("shortcuts.SmallResNet", 18, classes=10)),
+    _for_cifar("resnet224", 32, 3_575_066, f"ResNet-224 for CIFAR: {_STALE}", _images("shortcuts.SmallResNet", 37, classes=10)),
+    _for_cifar("resnet362", 32, 5_811_034, f"ResNet-362 for CIFAR: {_STALE}", _images("shortcuts.SmallResNet", 60, classes=10)),
 
     Workload("mobilenet_v2", 224, 3_504_872, "MobileNetV2: Sandler et al. 2018, Inverted residuals and linear bottlenecks",
              _images("shortcuts.MobileNetV2")),

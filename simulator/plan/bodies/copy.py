@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.plan.task import Body, Operand, Resource, Task, Value, Work
 
 #: How bytes get from one device to the other: over the machine's links; by a kernel of the task's device, if both devices share one
 #: memory; or not at all, because the target is a second name for the source's memory.
-LINK, KERNEL, ALIAS = "link", "kernel", "alias"
+Means = Literal["link", "kernel", "alias"]
+LINK: Final = "link"
+KERNEL: Final = "kernel"
+ALIAS: Final = "alias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Copy(Body):
     source: str
     target: str
     add: bool = False
-    means: Literal["link", "kernel", "alias"] = LINK
+    means: Means = LINK
     kind: Literal["copy"] = "copy"
 
     crosses_devices = True
@@ -127,7 +130,10 @@ class Message(Body):
 # An operation in which several devices take part at once, run by a library of collectives (NCCL, gloo).
 
 
-ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = "all-reduce", "reduce-scatter", "all-gather"
+ALL_REDUCE: Final = "all-reduce"
+REDUCE_SCATTER: Final = "reduce-scatter"
+ALL_GATHER: Final = "all-gather"
+Algorithm = Literal["ring", "tree", "distributed", "server"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,7 @@ class Collective(Body):
 
     operation: Literal["all-reduce", "reduce-scatter", "all-gather"]
     devices: tuple[str, ...]
-    algorithm: Literal["ring", "tree", "distributed", "server"] = "ring"
+    algorithm: Algorithm = "ring"
     root: str = ""
     kind: Literal["collective"] = "collective"
 

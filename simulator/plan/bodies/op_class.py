@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.plan.task import Task, Work
+from simulator.plan.task import HasOperands, Work
 
 # Backward ops whose `output_mask`, their last argument, selects the results: a kernel computes dX, and another one dW and dB.
 # Each kernel reads what it needs by itself, so that an op with both reads the gradient twice.
@@ -37,7 +37,7 @@ def kernels(target: str, args: str) -> int:
     return len(_running(target, json.loads(args))) if target in KERNELS else 1
 
 
-def reads(task: Task, target: str, args: str) -> tuple[int, ...]:
+def reads(task: HasOperands, target: str, args: str) -> tuple[int, ...]:
     """How often an op's kernels read each of the task's inputs: once, unless it is one of KERNELS."""
     if target not in KERNELS:
         return (1,) * len(task.inputs)
@@ -97,7 +97,7 @@ def op_class(target: str, narrow_groups: bool = False) -> str:
     return "grouped-conv" if listed == "conv" and narrow_groups else listed
 
 
-def work_of(task: Task, target: str, args: str, flops: float) -> Work:
+def work_of(task: HasOperands, target: str, args: str, flops: float) -> Work:
     """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the bytes that its kernels move."""
     read = sum(times * operand.bytes for times, operand in zip(reads(task, target, args), task.inputs, strict=True))
     moved = read + sum(o.bytes for o in (*task.mutates, *task.writes))
@@ -105,7 +105,7 @@ def work_of(task: Task, target: str, args: str, flops: float) -> Work:
     return Work(op_class(target, _narrow_groups(task, target, args)), max(flops, float(elements)), float(moved))
 
 
-def _narrow_groups(task: Task, target: str, args: str) -> bool:
+def _narrow_groups(task: HasOperands, target: str, args: str) -> bool:
     if not target.startswith("aten.convolution"):
         return False
     arguments = json.loads(args)
@@ -115,7 +115,7 @@ def _narrow_groups(task: Task, target: str, args: str) -> bool:
     return task.inputs[arguments[weight]["$"]].shape[1] < _WIDE_GROUP
 
 
-def winograd(task: Task, target: str, args: str) -> bool:
+def winograd(task: HasOperands, target: str, args: str) -> bool:
     """Whether a convolution may run a Winograd kernel: 3x3, stride 1, not dilated, not transposed, one group and enough channels."""
     if not target.startswith("aten.convolution"):
         return False

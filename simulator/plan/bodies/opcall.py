@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from simulator.plan.bodies.op_class import WITH_PRODUCTS, kernels, op_class, work_of
 from simulator.plan.keys import geometry
-from simulator.plan.task import Body, Operand, OpName, Task, Value, Work
+from simulator.plan.task import Body, HasOperands, Operand, OpName, Task, Value, Work
 
 # Ops that draw random numbers. Does not import torch.
 
@@ -120,7 +120,7 @@ class OpCall(Body):
         """The op without the part of a mask that it draws."""
         return replace(self, kwargs=without_part(self.kwargs)) if drawn_part(self.kwargs) else self
 
-    def key(self, task: Task) -> str:
+    def key(self, task: HasOperands) -> str:
         """Target, operand geometry and every other argument. A part of a mask costs what a whole mask of the part's shape costs."""
         shapes, kwargs = "|".join(map(geometry, task.inputs)), without_part(self.kwargs)
         return f"{self.target}|{shapes}|{self.args}{'' if kwargs == '{}' else kwargs}"
@@ -129,11 +129,11 @@ class OpCall(Body):
         """The launches; a backward op of dX and dW has two kernels on every device."""
         return self.launches * kernels(self.target, self.args)
 
-    def work(self, task: Task) -> Work:
+    def work(self, task: HasOperands) -> Work:
         """FLOPs from capture; bytes of every operand read (as often as kernels read it), mutated (twice) and written."""
         return work_of(task, self.target, self.args, self.flops)
 
-    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+    def faults(self, task: HasOperands, values: Mapping[str, Value]) -> Iterator[str]:
         """Why the part of a mask that the op draws does not fit its operands."""
         part = drawn_part(self.kwargs)
         if part is None:

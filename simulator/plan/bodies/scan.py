@@ -164,18 +164,18 @@ class JacobianProduct(Body):
             raise ValueError("full is set, but a factor is not in CSR form; expected two sparse factors")
 
     @property
-    def sparse(self) -> bool:
-        """Whether both factors are in CSR form."""
-        return not isinstance(self.left, Full) and not isinstance(self.right, Full | Gradient)
+    def sparse(self) -> ProductPattern | None:
+        """The pattern of the product if both factors are in CSR form."""
+        if isinstance(self.left, Full) or isinstance(self.right, Full | Gradient):
+            return None
+        return ProductPattern(self.left, self.right)
 
     @property
     def result(self) -> Recipe | Full | Gradient:
         """The format of the product."""
         if isinstance(self.right, Gradient):
             return Gradient(self.left.rows)
-        if self.sparse and not self.full:
-            return ProductPattern(self.left, self.right)
-        return Full(self.left.rows, self.right.cols)
+        return (not self.full and self.sparse) or Full(self.left.rows, self.right.cols)
 
     @property
     def launches(self) -> int:
@@ -208,7 +208,7 @@ class JacobianProduct(Body):
     def terms(self) -> int:
         """Products of two entries, per sample."""
         if self.sparse:
-            return ProductPattern(self.left, self.right).terms
+            return self.sparse.terms
         rows, cols = self.left.rows, 1 if isinstance(self.right, Gradient) else self.right.cols
         if not isinstance(self.left, Full):
             return self.left.nnz * cols
@@ -249,6 +249,9 @@ def _samples(form: Recipe | Full | Gradient, operand: Operand) -> int:
 FUSED_WIDTH = 128
 
 
+Sweep = Literal["up", "linear", "down"]
+
+
 @dataclass(frozen=True, slots=True)
 class ScanLevel(Body):
     """A level of m = `elements` elements in the order of `ops.recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
@@ -261,7 +264,7 @@ class ScanLevel(Body):
     one prefix less, and an up-sweep also writes the gradient that is the first element of the level above.
     """
 
-    direction: Literal["up", "linear", "down"]
+    direction: Sweep
     elements: int
     leftmost: bool
     kind: Literal["scan-level"] = "scan-level"

@@ -18,9 +18,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simpy import Environment
-
 from simulator.engine.capacity import STREAMS, Capacity, least_shares
+from simulator.engine.clock import Clock
 from simulator.engine.costs.cost import Cost
 from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.engine.links import Links
@@ -53,7 +52,7 @@ def lower_bound(
     pair_multipliers: Mapping[tuple[str, str], float] | None = None,
 ) -> Bound:
     """Return the bound of a plan of one segment. Arguments as in `engine.simulation.simulate`."""
-    links = Links(Environment(), machine)
+    links = Links(Clock(), machine)
     recipes = recipes_of(plan, machine, costs, dependencies, links, graph=mode == GRAPH, use_cache=True)
     shared = Capacity(plan, machine, recipes, links, pair_multipliers or {})
     needed_s = shared.needed_s

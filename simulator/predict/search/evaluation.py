@@ -10,11 +10,11 @@ from simulator.engine.steady import EQUAL
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
-from simulator.predict.intervals import Interval, Sensitivity, WeightedSensitivity, factors, step_interval
+from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
 from simulator.strategies import registry as strategies
-from simulator.strategies.options import option_values
+from simulator.strategies.options import AnyOptions, option_values
 from traces.documents.base import Data
 from traces.documents.comparison import MemoryNeed
 from traces.errors import Refusal, SchedcastError
@@ -47,7 +47,8 @@ class Simulated(Data):
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds: those of common draws for all plans (`predict.intervals`)."""
-        return sum(part.weight * Sensitivity(part.step_s, part.chains, part.deviations).draws() for part in self.sensitivity)
+        parts = (part.weight * Sensitivity(part.step_s, part.chains, part.deviations).draws() for part in self.sensitivity)
+        return sum(parts, np.zeros(DRAWS))
 
 
 class Evaluation(Data):
@@ -99,7 +100,7 @@ class Evaluation(Data):
         return self.model_copy(update={"bound_s": bound.step_s, "bound_by": bound.by})
 
     @classmethod
-    def refused(cls, text: str, strategy: str, options: object, error: SchedcastError) -> "Evaluation":
+    def refused(cls, text: str, strategy: str, options: AnyOptions, error: SchedcastError) -> "Evaluation":
         """The evaluation of a candidate that cannot be planned."""
         return cls(text=text, strategy=strategy, options=option_values(options), refusal=Refusal.by(error))
 
@@ -158,8 +159,8 @@ def _simulated(predicted: Forecast) -> Simulated:
 
 
 def _chains(sensitivity: Sensitivity | WeightedSensitivity) -> tuple[Chains, ...]:
-    parts = sensitivity.parts if isinstance(sensitivity, WeightedSensitivity) else [(1.0, sensitivity)]
-    return tuple(
-        Chains(weight=weight, step_s=part.step_s, chains=tuple(map(dict, part.chains)), deviations=dict(part.deviations))
-        for weight, part in parts
-    )
+    if isinstance(sensitivity, WeightedSensitivity):
+        weighted = [(weight, own) for weight, part in sensitivity.parts for own in _chains(part)]
+        return tuple(own.model_copy(update={"weight": weight * own.weight}) for weight, own in weighted)
+    chains = tuple(map(dict, sensitivity.chains))
+    return (Chains(weight=1.0, step_s=sensitivity.step_s, chains=chains, deviations=dict(sensitivity.deviations)),)

@@ -22,7 +22,7 @@ from simulator.replay.diff.hybrid import Hybrid
 from simulator.replay.diff.pairs import pair
 from simulator.replay.diff.run import Run
 from traces import units
-from traces.documents.replay_result import Contribution, Diff, DiffTerm
+from traces.documents.replay_result import Contribution, Diff, DiffTerm, WhatCompared
 from traces.errors import SchedcastError
 
 
@@ -98,7 +98,7 @@ MOST_CONTRIBUTIONS, LEAST_CONTRIBUTION = 8, 0.05
 NOT_REPLAYED = "not explained by the replays"
 
 
-def difference(a: Run, b: Run, compared: str, remainder: str) -> Diff:
+def difference(a: Run, b: Run, compared: WhatCompared, remainder: str) -> Diff:
     """Explain `b.step_s` − `a.step_s`. `remainder`: the name of what the simulations are off by.
 
     Raises SchedcastError if the two have too little in common, or if a step takes no time.

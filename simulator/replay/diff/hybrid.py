@@ -9,7 +9,7 @@ a node does not wait for nodes that stand behind it.
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from operator import itemgetter
 
 from simulator.replay.diff.run import ORDER, PAUSES, SYNCHRONIZATION, Lane, Node, Run
 
@@ -143,12 +143,12 @@ class Hybrid:
         if self._whole:
             last = max((index for index, own_s in enumerate(seconds) if own_s >= 0), key=walk.freed_s.__getitem__, default=-1)
             return (-1, 0.0), (last, walk.freed_s[last] if last >= 0 else 0.0)
-        ends = []
+        reached: list[tuple[int, float]] = []
         for step in range(-1, self.steps):
             present = [index for index in self._by_step.get(step, ()) if seconds[index] >= 0]
             last = max(present, key=walk.end_s.__getitem__, default=-1)
-            ends.append((last, walk.end_s[last] if last >= 0 else float("-inf")))
-        reached = list(accumulate(ends, lambda one, other: other if other[1] > one[1] else one))
+            ended = (last, walk.end_s[last] if last >= 0 else float("-inf"))
+            reached.append(max((*reached[-1:], ended), key=itemgetter(1)))
         if self.steps > 1:
             return reached[1], reached[-1]
         if reached[0][0] >= 0:

@@ -7,7 +7,7 @@ something that is not in the timeline.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from simulator.replay.replay import LAUNCHING
 from simulator.replay.replay import PYTHON as PYTHON_PHASE
 from simulator.replay.whatif.replayed import replayed, window_of
 from traces.documents.comparison import Comparison, ValidationResult
-from traces.documents.replay_result import Contribution, Diff, DiffTerm
+from traces.documents.replay_result import Contribution, Diff, DiffTerm, WhatCompared
 from traces.documents.spans import TOLERANCE_S
 from traces.documents.timeline import Span, Timeline
 from traces.errors import SchedcastError
@@ -95,10 +95,11 @@ class Compared:
 
     def one_step(self) -> tuple[Timeline, Timeline]:
         """Return both timelines with a window as long as their step, and with the busiest host threads alone."""
-        return tuple(
+        first, second = (
             window_of(timeline, timeline.window_s[0], timeline.window_s[0] + timeline.step_s, name)
             for name, timeline in (("A", self.a), ("B", self.b))
         )
+        return first, second
 
 
 def compare_traces(a: Path | str, b: Path | str, progress: Callable[[str], None] = lambda stage: None) -> Compared:
@@ -113,7 +114,7 @@ def compare_traces(a: Path | str, b: Path | str, progress: Callable[[str], None]
     with gc_paused():
         steps = min(comparable_steps(each.replay) for each in recorded)
         runs = [run_of_replay(each, name, steps) for each, name in zip(recorded, _names(a, b), strict=True)]
-        return _compared(*runs, "traces", NOT_REPLAYED)
+        return _compared(runs, "traces", NOT_REPLAYED)
 
 
 def compare_timelines(a: Path | str, b: Path | str) -> Compared:
@@ -122,10 +123,11 @@ def compare_timelines(a: Path | str, b: Path | str) -> Compared:
     for run, path in zip(runs, (a, b), strict=True):
         if len(run.nodes) == 1:  # the end of the period
             raise SchedcastError(f"timeline {path} has no task in its steady period; make it again")
-    return _compared(*runs, "timelines", UNEXPLAINED)
+    return _compared(runs, "timelines", UNEXPLAINED)
 
 
-def _compared(a: Run, b: Run, what: str, remainder: str) -> Compared:
+def _compared(runs: Sequence[Run], what: WhatCompared, remainder: str) -> Compared:
+    a, b = runs
     return Compared(difference(a, b, what, remainder), a.timeline, b.timeline)
 
 
@@ -152,8 +154,8 @@ def compare_validated(result: ValidationResult, label: str, timelines: Compariso
             raise SchedcastError(
                 f"the validation does not say where {label}'s time goes; validate again with --out DIR, and name that folder"
             )
-        runs = (run_of_timeline(timeline, name) for timeline, name in zip((timelines.predicted, timelines.measured), names, strict=True))
-        return difference(*runs, "validation", UNEXPLAINED)
+        predicted, measured = run_of_timeline(timelines.predicted, names[0]), run_of_timeline(timelines.measured, names[1])
+        return difference(predicted, measured, "validation", UNEXPLAINED)
     by_part = _by_part(timelines) if timelines is not None else {}
     longest_s = max(result.predicted_step_s, result.measured_step_s)
     terms = tuple(

@@ -163,10 +163,10 @@ def pattern_and_speed(rest: str) -> tuple[str, float]:
     """Return the regular expression and the scale of durations in `:/REGEX/ SPEED`. The slashes may be missing if the regular expression
     does not begin with one."""
     if rest.startswith(":/"):
-        regex, slash, text = rest[2:].rpartition("/")
+        regex, slash, after = rest[2:].rpartition("/")
         if not slash:
             raise MalformedError("its regular expression has no slash at the end")
-        return pattern(f":/{regex}/"), speed(text)
+        return pattern(f":/{regex}/"), speed(after)
     if not is_speed(rest):
         raise MalformedError(f"it has no speed such as {SPEED}")
     words = 1 if rest.lower().rstrip().endswith("free") else 2

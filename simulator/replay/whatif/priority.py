@@ -48,8 +48,8 @@ def apply(replay: Replay, request: tuple[str, int]) -> tuple[Replay, list[str]]:
     shorter_s = _shortened(replay, simulate_replay(replay), dict.fromkeys(urgent, priority))
     tasks = []
     for task in replay.plan.tasks:
-        changed = replace(task, priority=priority) if task.lane in urgent else task
-        tasks.append(with_duration(changed, shorter_s[task.name]) if task.name in shorter_s else changed)
+        own = replace(task, priority=priority) if task.lane in urgent else task
+        tasks.append(with_duration(own, shorter_s[task.name]) if task.name in shorter_s else own)
     urgent_devices = {device for device, _ in urgent}
     devices = tuple(
         replace(device, priority_levels=max(device.priority_levels, 1 - priority)) if device.name in urgent_devices else device

@@ -1,6 +1,6 @@
 """Replay traces, compare the replay with its recording, apply what-if rules to it, and mark what they changed."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -264,7 +264,7 @@ def changes(before: Timeline, after: Timeline) -> Changes:
     """Return what differs between two simulations of one recording, whose tasks have the same names."""
     lengths = [{span.task: span.end_s - span.start_s for span in timeline.spans} for timeline in (before, after)]
     kinds: dict[str, str] = {}
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for task in lengths[0].keys() | lengths[1].keys():
         old, new = (own.get(task) for own in lengths)
         kind = REMOVED if new is None else NEW if old is None else _kind(old, new)

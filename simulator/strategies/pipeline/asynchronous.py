@@ -5,7 +5,7 @@ A task's lag says how many mini-batches ago its own went in. How stale the weigh
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -19,7 +19,7 @@ from simulator.strategies.pipeline.staleness import stale_notes
 from traces.errors import SchedcastError
 from traces.process import gc_paused
 
-CURRENT, STASHED = "current", "stashed"
+STASHED: Final = "stashed"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def asynchronous(
         tasks = _joined(forwards, backwards, cycle)
         draft = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, 1))
         with named(name):
-            return replace(draft, semantics=draft.semantics | stale_notes(draft, pipeline.cut.parameters))
+            return replace(draft, semantics={**draft.semantics, **stale_notes(draft, pipeline.cut.parameters)})
 
 
 def _joined(forwards: list[Task], backwards: list[Task], cycle: Cycle) -> list[Task]:

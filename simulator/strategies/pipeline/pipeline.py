@@ -96,7 +96,8 @@ class Cut:
     @cached_property
     def _urgent(self) -> set[int]:
         """The backward ops that an earlier stage waits for, and in the first stage those of role dX with all that they need."""
-        graph, before = self.graph, {}
+        graph = self.graph
+        before: dict[int, list[int]] = {}
         for producer, consumer in graph.edges:
             before.setdefault(consumer, []).append(producer)
         wanted = {index for index, op in enumerate(graph.ops) if op.gradient == "dX" and self.stage_of[index] == 0}

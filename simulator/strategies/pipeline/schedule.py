@@ -99,7 +99,7 @@ class Action(NamedTuple):
     def read(cls, text: str) -> "Action | None":
         """The action that `text` names; None if it names none."""
         match = _ACTION.fullmatch(text)
-        return match and cls(int(match[1]), match[2], int(match[3]))
+        return cls(int(match[1]), match[2], int(match[3])) if match else None
 
 
 class Span(NamedTuple):
@@ -240,7 +240,8 @@ def _run(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: flo
 
 def _deadlock(schedule: Schedule, waits: dict[int, _Wait]) -> ScheduleError:
     """The error that names the ranks that wait for each other, or the action that no rank runs."""
-    rank, passed = min(waits), {}
+    rank = min(waits)
+    passed: dict[int, int] = {}
     while rank not in passed and waits[rank].need in schedule.actions:
         passed[rank] = len(passed)
         rank = schedule.rank_of[waits[rank].need.stage]

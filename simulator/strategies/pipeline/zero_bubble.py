@@ -243,7 +243,8 @@ def _best(problem: Problem, rules: list[Rule]) -> Plan:
     """The shortest of the plans that the search has time for."""
     ranks = len(problem.stages_of)
     plans_left = max(1, _MOST_ACTIONS // (3 * len(problem.rank_of) * problem.microbatches))
-    best, rules_of = None, ()
+    best: Plan | None = None
+    rules_of: tuple[Rule, ...] = ()
     for rule in rules[:plans_left]:
         other = plan(problem, (rule,) * ranks)
         if best is None or other.end_s < best.end_s:

@@ -90,9 +90,10 @@ def _convolution(op: Op, args: list[Any], graph: TrainingGraph) -> _RuleAndReads
     channels, *extent = _sample(x, graph)
     if transposed or len(extent) > 2:
         raise ValueError("only convolutions with one or two dimensions that are not transposed have a rule")
-    pairs = [_pair(sizes, fill) for sizes, fill in ((weight.shape[2:], 1), (stride, 1), (padding, 0), (dilation, 1))]
-    rule = ConvolutionRule(channels, *_pair(extent, 1), weight.shape[0], *pairs, groups, _mask(weight, graph))
-    return rule, (weight,)
+    pairs = (_pair(sizes, fill) for sizes, fill in ((extent, 1), (weight.shape[2:], 1), (stride, 1), (padding, 0), (dilation, 1)))
+    (height, width), kernel, stride, padding, dilation = pairs
+    mask = _mask(weight, graph)
+    return ConvolutionRule(channels, height, width, weight.shape[0], kernel, stride, padding, dilation, groups, mask), (weight,)
 
 
 def _pair(sizes: Any, fill: int) -> tuple[int, int]:
@@ -103,7 +104,8 @@ def _pair(sizes: Any, fill: int) -> tuple[int, int]:
 
 def _square(sizes: list[int], default: tuple[int, int]) -> tuple[int, int]:
     """(vertical, horizontal) of a pooling argument: one number is for both, an empty list for the default."""
-    return tuple(sizes * 2 if len(sizes) == 1 else sizes) or default
+    vertical, horizontal = (sizes * 2 if len(sizes) == 1 else sizes) or default
+    return vertical, horizontal
 
 
 def _mask(weight: Operand, graph: TrainingGraph) -> Mask | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from simulator.model.layers import DX
-from simulator.plan.bodies.csr.product import ProductPattern, Recipe
+from simulator.plan.bodies.csr.product import Recipe
 from simulator.plan.bodies.csr.rules import LinearRule, Rule
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, JacobianValues, shape
@@ -212,10 +212,11 @@ class LayerScan:
 
     def _body(self, later: _Element, earlier: _Element) -> JacobianProduct:
         """The body of a product; one of sparse matrices is stored as a full matrix if that is faster."""
+        assert not isinstance(later.form, Gradient)  # the scan begins with it
         body = JacobianProduct(later.form, earlier.form)
-        if not body.sparse:
+        pattern = body.sparse
+        if pattern is None:
             return body
-        pattern = ProductPattern(later.form, earlier.form)
         if pattern.terms > self._most_terms:
             raise SchedcastError(
                 f"bppsa: a product of sparse Jacobians from {self._links[later.last - 1].task.name} on has {pattern.terms} terms;"

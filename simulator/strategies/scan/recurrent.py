@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from simulator.model.ops.scan_order import elements_per_worker
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
-from simulator.plan.bodies.scan import GruSteps, JacobianValues, RnnSteps, Rule, ScanLevel
+from simulator.plan.bodies.scan import GruSteps, JacobianValues, RnnSteps, Rule, ScanLevel, Sweep
 from simulator.plan.task import BACKWARD, FORWARD, Body, Operand, Task
 from simulator.plan.tensors import contiguous, entry, part, transposed, with_dim, without_dim
 from simulator.strategies.builder import PlanBuilder
@@ -136,8 +136,8 @@ class _Planner:
             steps.append(ListedOp(body, reads, (result,)))
             product = _shaped_like(result, first)
         if steps:
-            body = OpList(tuple(steps), "products")
-            self.tasks.append(self._builder.task(name, body, batch.worker, (first, *left_over), steps[-1].writes))
+            products = OpList(tuple(steps), "products")
+            self.tasks.append(self._builder.task(name, products, batch.worker, (first, *left_over), steps[-1].writes))
         return product
 
     def _product(self, later: tuple[Operand, int], earlier: tuple[Operand, int]) -> tuple[Operand, int]:
@@ -151,7 +151,7 @@ class _Planner:
     def _prefixes(self, batch: _Batch, level: int) -> tuple[int, ...]:
         return (batch.sizes[level] + 1 - batch.leftmost, *self._vector)
 
-    def _level(self, direction: str, batch: _Batch, level: int, reads: Sequence[Operand], shapes: Sequence[tuple[int, ...]]):
+    def _level(self, direction: Sweep, batch: _Batch, level: int, reads: Sequence[Operand], shapes: Sequence[tuple[int, ...]]):
         name = f"{direction}{level}[{batch.worker}]"
         results = [self._builder.value(f"{name}{'.gradient' if len(shape) == 2 else ''}", shape) for shape in shapes]
         body = ScanLevel(direction, batch.sizes[level], batch.leftmost)

@@ -92,16 +92,16 @@ class _Follower:
         if not gradients:  # the gradient of the loss by itself
             made = [self._newest[self._storage(o.value)] for o in op.inputs if self._storage(o.value) in self._newest]
             return Served(max(made, default=self._last_forward), rule=bool(made))
-        parameters = frozenset.intersection(*gradients) & set(self.graph.parameters)
+        shared = frozenset.intersection(*gradients)
         if name_of(op) in (*_SUMS, "clone") and len(gradients) == len(op.inputs) and op.gradient != "dX":
-            for parameter in sorted(parameters):
+            for parameter in sorted(name for name in self.graph.parameters if name in shared):
                 if op.writes and op.writes[0].shape == self.graph.values[parameter].shape:
                     reader = next(i for i, each in enumerate(self.graph.ops) if any(o.value == parameter for o in each.inputs))
                     return Served(reader, parameter)
         reached = [self._reached(gradient, operand) for gradient, operand in zip(gradients, operands, strict=True)]
         if name_of(op) in _SUMS and len(gradients) == len(op.inputs) == 2:
-            made = [operand.shape for operand in op.writes[:1]]
-            common = [f for f in reached[0] if f in reached[1] and [output_of(self.graph.ops[f]).shape] == made]
+            shapes = [operand.shape for operand in op.writes[:1]]
+            common = [f for f in reached[0] if f in reached[1] and [output_of(self.graph.ops[f]).shape] == shapes]
             if common:
                 return Served(max(common), sums=True)
         candidates = list(dict.fromkeys(f for ops in reached for f in ops))

@@ -193,7 +193,8 @@ def _order(name: str, arguments: list, rank: int) -> list[int]:
 
 def slice_arguments(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Dimension, first, end and step of a slice."""
-    dim, first, end, by = (*arguments, *(0, None, None, 1)[len(arguments) :])
+    known = [*arguments, *(0, None, None, 1)[len(arguments) :]]
+    dim, first, end, by = known
     dim, extent = dim % len(shape), shape[dim]
     first, end = 0 if first is None else first, extent if end is None else end
     first, end = (min(max(0, place + extent if place < 0 else place), extent) for place in (first, end))

@@ -134,13 +134,15 @@ class _Maker:
     ) -> LocalOp:
         """The local form of an op. `reads`: by input, the box that it sees after views. `part` of `main`: what its FLOPs depend on."""
         op = self.graph.ops[index]
-        operands, boxes, kept = [], [], {}
+        operands: list[Operand] = []
+        boxes: list[Box] = []
+        kept: dict[int, int] = {}
         for position, (operand, seen) in enumerate(zip(op.inputs, reads, strict=True)):
             if seen is None:
                 continue
             kept[position] = len(operands)
-            box, local = self._local(operand, seen)
-            operands.append(local)
+            box, own = self._local(operand, seen)
+            operands.append(own)
             boxes.append(box)
         count = sum(1 for position in kept if position < len(op.reads))
         made = []
@@ -157,8 +159,8 @@ class _Maker:
             body = replace(body, kwargs=json.dumps({"part": of}, separators=(",", ":")))
         if body.flops and part is not None and shape_of(part) != main.shape:
             body = replace(body, flops=body.flops * prod(shape_of(part)) / main.elements)
-        reads, mutates = tuple(operands[:count]), tuple(operands[count:])
-        local = Op(op.name, body, op.phase, op.layer, op.gradient, reads, tuple(made), mutates, op.view_calls)
+        read, mutated = tuple(operands[:count]), tuple(operands[count:])
+        local = Op(op.name, body, op.phase, op.layer, op.gradient, read, tuple(made), mutated, op.view_calls)
         return LocalOp(index, local, tuple(boxes), tuple(writes), fill, sums)
 
     def _local(self, operand: Operand, seen: Box) -> tuple[Box, Operand]:

@@ -123,7 +123,8 @@ class Network:
 
     def parameters(self, layer: int) -> list[tuple[int, int, Operand]]:
         """(op, position among its inputs, operand) of each trained parameter that a layer reads, once."""
-        graph, known = self.graph, {}
+        graph = self.graph
+        known: dict[str, tuple[int, int, Operand]] = {}
         for op in self.layers[layer].ops:
             for position, operand in enumerate(graph.ops[op].inputs):
                 if graph.values[operand.value].kind == PARAMETER and operand.value in graph.gradients:

@@ -329,7 +329,8 @@ class ShardedStep:
 
         Sums that nothing in their step waits for hold up nothing else. With `priorities`, the layers that come first in the forward do.
         """
-        layers, first_use = self.graph.layers, {}
+        layers = self.graph.layers
+        first_use: dict[str, int] = {}
         lanes = {layers[name]: (COMPUTE, 0) for name in self.graph.parameters}  # also of those that have nothing to sum
         replicated = {
             layers[name] for name, own in self.pieces.of.items() if name in layers and len({piece.box for piece in own}) < len(own)

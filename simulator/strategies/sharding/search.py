@@ -16,7 +16,7 @@ The result is the exact minimum. Costs are float64 arrays, in any unit.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -127,7 +127,8 @@ def min_plus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return smallest
 
 
-EXACT, PAPER = "exact", "paper"
+EXACT: Final = "exact"
+PAPER: Final = "paper"
 #: Shares of the seconds of transfers and updates that count, one candidate each: with overlap, the rest is hidden behind computation.
 _VISIBLE = ((1.0, 1.0), (1.0, 0.5), (1.0, 0.2), (1.0, 0.0), (0.5, 1.0), (0.5, 0.5), (0.5, 0.2), (0.2, 0.2), (0.2, 0.0))
 

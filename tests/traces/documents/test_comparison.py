@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.page_samples import prediction, result, skipped, validation
-from traces.documents.comparison import Comparison, Prediction, Seconds, Validation
+from traces.documents.comparison import Comparison, PhaseSeconds, Prediction, Validation
 from traces.documents.timeline import Span, Timeline
 from traces.documents.verdict import Gain
 from traces.errors import UnusableFileError
@@ -198,7 +198,7 @@ def test_seconds_within_the_steady_period():
 
     both = Comparison(timeline("predicted", 1.0), timeline("measured", 2.0), result())
     assert both.strategy == "turbodl"
-    assert both.phases() == {"forward": Seconds(2.0, 4.0), "backward": Seconds(3.0, 6.0)}
+    assert both.phases() == {"forward": PhaseSeconds(2.0, 4.0), "backward": PhaseSeconds(3.0, 6.0)}
 
 
 def test_gains_of_a_strategy():

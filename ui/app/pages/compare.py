@@ -4,7 +4,7 @@ Work that goes on behind a page, item by item, while the page shows how far it i
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -145,6 +145,10 @@ def _values_key(number: int, name: str) -> str:
     return f"sweep values {number} {name}"
 
 
+def _words(words: Mapping[str, str], name: str) -> str:
+    return words.get(name, name)
+
+
 def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], bool]:
     """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
@@ -153,7 +157,7 @@ def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], boo
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
         words = {NOTHING: NOTHING if number else "nothing: this job alone"}
         label = "and over" if number else "Compare over"
-        name = select(column, label, names, _parameter_key(number), words=lambda name, words=words: words.get(name, name))
+        name = select(column, label, names, _parameter_key(number), words=partial(_words, words))
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)

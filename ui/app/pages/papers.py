@@ -6,7 +6,7 @@ import streamlit as st
 
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import Paper, Reproduction
+from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.model import reports_folder
@@ -41,7 +41,7 @@ def page() -> None:
     st.subheader(markdown_escaped(papers[name].about), anchor=False)
     folder = paper_folder(name)
     latest = runs.latest(PAGE, folder)
-    run = latest and latest.command
+    run = latest.command if latest is not None else None
     if run is not None and run.running:
         st.fragment(command_ui, run_every=runs.REFRESH_S)(run)
         return
@@ -99,7 +99,8 @@ def paper_ui(paper: Paper, folder: Path) -> None:
         with st.expander(markdown_escaped(table.title), expanded=number == 0):
             st.dataframe(reproduction_words.cells(table), hide_index=True)
             st.caption(markdown_escaped(table.about))
-    for shown in (*reproduction_report.charts_with_points(paper), *paper.networks):
+    drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
+    for shown in drawn:
         picture = folder / f"{paper.name}-{shown.name}.png"
         if picture.exists():
             st.image(picture.read_bytes(), caption=markdown_escaped(shown.title))

@@ -231,7 +231,7 @@ def summary_ui(replay: Replayed, number: int) -> None:
     simulated = one_step(replay.replay, replay.simulated, number, "replayed")
     recorded = one_step(replay.replay, replay.replay.recorded, number, "recorded")
     title = f"{result.steps[number].name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
-    timelines_ui("replay", simulated, recorded, title)
+    timelines_ui("replay", simulated, recorded, title=title)
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
     for title, cells in (
         ("Streams", replay_words.busy_cells(result)),
@@ -275,7 +275,7 @@ def answer_ui(replay: Replayed, answer: Answer, number: int) -> None:
     step = one_step(answer.replay, marked(answer.timeline, changed), number, "what if")
     rules = ", ".join(what_if.rules) or "no change"
     title = f"recorded {units.duration(recorded.step_s)}, with {rules} {units.duration(step.step_s)}"
-    timelines_ui("what if replay", recorded, step, title)
+    timelines_ui("what if replay", recorded, step, title=title)
     st.write(markdown_escaped(changed_words(changed)))
     lines = replay_words.assumption_words(what_if)
     if lines:

@@ -77,9 +77,9 @@ class GoogLeNet(nn.Module):
                 self.maxpool3 = nn.MaxPool2d(3, stride=2, ceil_mode=True)
             elif name == "5a":
                 self.maxpool4 = nn.MaxPool2d(2, stride=2, ceil_mode=True)
-            module = Inception(channels, *widths)
-            self.add_module(f"inception{name}", module)
-            channels = module.outputs
+            inception = Inception(channels, *widths)
+            self.add_module(f"inception{name}", inception)
+            channels = inception.outputs
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(0.2)
         self.fc = nn.Linear(channels, classes)
@@ -99,9 +99,17 @@ class GoogLeNet(nn.Module):
 class BasicConv2d(nn.Module):
     """A convolution without bias, batch-norm, ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int | tuple[int, int], deviation: float = 0.1, **others: int | tuple[int, int]):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int | tuple[int, int],
+        padding: int | tuple[int, int] = 0,
+        stride: int = 1,
+        deviation: float = 0.1,
+    ):
         super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **others)
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
         self.bn = nn.BatchNorm2d(outputs, eps=0.001)
         nn.init.normal_(self.conv.weight, 0.0, deviation)
 
@@ -156,16 +164,16 @@ class InceptionC(nn.Module):
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
-        flat, tall = {"kernel": (1, 7), "padding": (0, 3)}, {"kernel": (7, 1), "padding": (3, 0)}
+        flat, tall = ((1, 7), (0, 3)), ((7, 1), (3, 0))  # kernel and padding
         self.branch1x1 = BasicConv2d(inputs, 192, 1)
         self.branch7x7_1 = BasicConv2d(inputs, width, 1)
-        self.branch7x7_2 = BasicConv2d(width, width, **flat)
-        self.branch7x7_3 = BasicConv2d(width, 192, **tall)
+        self.branch7x7_2 = BasicConv2d(width, width, *flat)
+        self.branch7x7_3 = BasicConv2d(width, 192, *tall)
         self.branch7x7dbl_1 = BasicConv2d(inputs, width, 1)
-        self.branch7x7dbl_2 = BasicConv2d(width, width, **tall)
-        self.branch7x7dbl_3 = BasicConv2d(width, width, **flat)
-        self.branch7x7dbl_4 = BasicConv2d(width, width, **tall)
-        self.branch7x7dbl_5 = BasicConv2d(width, 192, **flat)
+        self.branch7x7dbl_2 = BasicConv2d(width, width, *tall)
+        self.branch7x7dbl_3 = BasicConv2d(width, width, *flat)
+        self.branch7x7dbl_4 = BasicConv2d(width, width, *tall)
+        self.branch7x7dbl_5 = BasicConv2d(width, 192, *flat)
         self.branch_pool = BasicConv2d(inputs, 192, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -199,15 +207,15 @@ class InceptionE(nn.Module):
 
     def __init__(self, inputs: int):
         super().__init__()
-        flat, tall = {"kernel": (1, 3), "padding": (0, 1)}, {"kernel": (3, 1), "padding": (1, 0)}
+        flat, tall = ((1, 3), (0, 1)), ((3, 1), (1, 0))  # kernel and padding
         self.branch1x1 = BasicConv2d(inputs, 320, 1)
         self.branch3x3_1 = BasicConv2d(inputs, 384, 1)
-        self.branch3x3_2a = BasicConv2d(384, 384, **flat)
-        self.branch3x3_2b = BasicConv2d(384, 384, **tall)
+        self.branch3x3_2a = BasicConv2d(384, 384, *flat)
+        self.branch3x3_2b = BasicConv2d(384, 384, *tall)
         self.branch3x3dbl_1 = BasicConv2d(inputs, 448, 1)
         self.branch3x3dbl_2 = BasicConv2d(448, 384, 3, padding=1)
-        self.branch3x3dbl_3a = BasicConv2d(384, 384, **flat)
-        self.branch3x3dbl_3b = BasicConv2d(384, 384, **tall)
+        self.branch3x3dbl_3a = BasicConv2d(384, 384, *flat)
+        self.branch3x3dbl_3b = BasicConv2d(384, 384, *tall)
         self.branch_pool = BasicConv2d(inputs, 192, 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -40,8 +40,8 @@ class Chain(nn.Module):
         return classifier(x.flatten(1))
 
 
-def _conv(*arguments: int, **options: int) -> list[nn.Module]:
-    return [nn.Conv2d(*arguments, **options), nn.ReLU(inplace=True)]
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0, groups: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups), nn.ReLU(inplace=True)]
 
 
 def _linear(inputs: int, outputs: int) -> list[nn.Module]:

@@ -164,6 +164,8 @@ class GPT2Block(nn.Module):
 class GPT2(nn.Module):
     """Embeddings of tokens and positions, and `depth` blocks; the embedding of tokens also maps the last output to logits."""
 
+    causal: Tensor
+
     def __init__(self, width: int, heads: int, depth: int):
         super().__init__()
         self.tokens = nn.Embedding(_GPT2_TOKENS, width)

@@ -91,6 +91,8 @@ def sinusoids(length: int, width: int) -> Tensor:
 class Transformer(nn.Module):
     """Encoder and decoder. `embedding` also maps the decoder's output to logits."""
 
+    positions: Tensor
+
     def __init__(self, vocabulary: int, length: int, width: int = 512, heads: int = 8, hidden: int = 2048, depth: int = 6):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)

@@ -98,16 +98,25 @@ def _groups(
 class ResNet(nn.Module):
     """A stem, four groups of `depths` blocks, global average pooling and a linear classifier.
 
-    The blocks are bottlenecks with `options`, or basic ones.
+    The blocks are bottlenecks with the options after `classes`, or basic ones.
     """
 
-    def __init__(self, depths: tuple[int, int, int, int], bottleneck: bool = True, classes: int = 1000, **options: int):
+    def __init__(
+        self,
+        depths: tuple[int, int, int, int],
+        bottleneck: bool = True,
+        classes: int = 1000,
+        strided_first: bool = False,
+        groups: int = 1,
+        inner_share: int = 1,
+    ):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        block, expansion = (partial(Bottleneck, **options), 4) if bottleneck else (BasicBlock, 1)
+        deep = partial(Bottleneck, strided_first=strided_first, groups=groups, inner_share=inner_share)
+        block, expansion = (deep, 4) if bottleneck else (BasicBlock, 1)
         self.layer1, self.layer2, self.layer3, self.layer4 = _groups(block, (64, 128, 256, 512), depths, expansion)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512 * expansion, classes)

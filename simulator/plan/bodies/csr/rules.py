@@ -152,8 +152,8 @@ class AdaptiveAveragePoolRule(_Pooling):
         """The patterns of the vertical and of the horizontal axis: which places each bin covers."""
         from simulator.plan.bodies.csr import patterns
 
-        extents = zip((self.height, self.width), self.out, strict=True)
-        return tuple(patterns.adaptive_axis(extent, out) for extent, out in extents)
+        vertical, horizontal = self.out
+        return patterns.adaptive_axis(self.height, vertical), patterns.adaptive_axis(self.width, horizontal)
 
     def flops(self, task: Task) -> float:
         """0: constants are copied."""
@@ -168,17 +168,13 @@ class AdaptiveAveragePoolRule(_Pooling):
         return 1.0 / np.outer(height, width).reshape(-1)[self.pattern().indices % prod(self.out)]
 
 
-def _window(rule: "MaxPoolRule | AveragePoolRule | AdaptiveAveragePoolRule") -> tuple[tuple[int, ...], ...]:
+def _window(rule: _Pooling) -> tuple[tuple[int, ...], ...]:
     """The parts of a pooling's key after its extents."""
-    if isinstance(rule, AdaptiveAveragePoolRule):
-        return ()
     if isinstance(rule, MaxPoolRule):
         return rule.kernel, rule.stride, rule.padding, rule.dilation
-    return rule.kernel, rule.stride, rule.padding, (int(rule.count_padding), rule.divisor or 0)
-
-
-if TYPE_CHECKING:
-    from simulator.plan.bodies.csr.patterns import Pattern
+    if isinstance(rule, AveragePoolRule):
+        return rule.kernel, rule.stride, rule.padding, (int(rule.count_padding), rule.divisor or 0)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,8 @@ class ConvolutionRule(WindowRule):
     def out(self) -> tuple[int, int]:
         """Height and width of the output."""
         pairs = zip((self.height, self.width), self.kernel, self.stride, self.padding, self.dilation, strict=True)
-        return tuple((extent + 2 * p - d * (k - 1) - 1) // s + 1 for extent, k, s, p, d in pairs)
+        height, width = ((extent + 2 * p - d * (k - 1) - 1) // s + 1 for extent, k, s, p, d in pairs)
+        return height, width
 
     @property
     def cols(self) -> int:

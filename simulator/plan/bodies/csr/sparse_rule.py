@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from simulator.plan.task import Task
 
 if TYPE_CHECKING:
+    from simulator.plan.bodies.csr.mask import Mask
     from simulator.plan.bodies.csr.patterns import Pattern
 
 
@@ -61,18 +62,31 @@ class SparseRule:
     __slots__ = ()
 
     of: str
-    #: Elements of an input and of an output sample.
-    rows: int
-    cols: int
-    #: Entries that may differ from zero.
-    nnz: int
-    #: The rule's part of a cost key.
-    key: str
+    #: Of the rules of weights.
+    mask: "Mask | None"
     #: Whether all samples have the same values.
     shared: ClassVar[bool]
     #: Kernels on CUDA, and op calls on a CPU, to compute the values.
     launches: ClassVar[int] = 1
     calls: ClassVar[int] = 1
+
+    if TYPE_CHECKING:  # a rule has fields or properties
+
+        @property
+        def rows(self) -> int:
+            """Elements of an input sample."""
+
+        @property
+        def cols(self) -> int:
+            """Elements of an output sample."""
+
+        @property
+        def nnz(self) -> int:
+            """Entries that may differ from zero."""
+
+        @property
+        def key(self) -> str:
+            """The rule's part of a cost key."""
 
     def flops(self, task: Task) -> float:
         """FLOPs of the values. Raises ValueError if the task's operands do not fit the rule."""
@@ -106,8 +120,16 @@ class WindowRule(SparseRule):
     channels: int
     height: int
     width: int
-    #: Height and width of the output.
-    out: tuple[int, int]
+    #: Of the windows, unless they are bins of nearly equal size.
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    if TYPE_CHECKING:
+
+        @property
+        def out(self) -> tuple[int, int]:
+            """Height and width of the output."""
 
     @property
     def rows(self) -> int:
@@ -121,7 +143,8 @@ class WindowRule(SparseRule):
         extents = zip((self.height, self.width), self.out, strict=True)
         dilation = getattr(self, "dilation", (1, 1))
         geometry = zip(self.kernel, self.stride, self.padding, dilation, strict=True)
-        return tuple(patterns.axis(extent, out, *axis) for (extent, out), axis in zip(extents, geometry, strict=True))
+        height, width = (patterns.axis(extent, out, *axis) for (extent, out), axis in zip(extents, geometry, strict=True))
+        return height, width
 
 
 def check_geometry(op: str, positive: tuple[int, ...], entries: tuple[int, ...]) -> None:

@@ -63,8 +63,8 @@ class Prices:
         """The seconds of a kernel that copies this many bytes of float32, or adds them."""
         operand = _operand("x", (max(1, round(moved_bytes / 4)),))
         copy = Copy(self._device, self._device, add, KERNEL)
-        own = {"mutates": (operand,)} if add else {"writes": (operand,)}
-        return self._seconds([Task("copy", copy, self._device, reads=(operand,), **own)])[0]
+        writes, mutates = ((), (operand,)) if add else ((operand,), ())
+        return self._seconds([Task("copy", copy, self._device, reads=(operand,), writes=writes, mutates=mutates)])[0]
 
     def update_s(self, held: Sequence[tuple[int, ...]], optimizer: str, form: str) -> float:
         """The seconds of one update of parameters with these shapes."""
@@ -135,8 +135,8 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     there, extents, steps = rows[..., 0], rows[..., 1 : 1 + rank], rows[..., 1 + rank :]
     read = np.where(steps, extents, 1.0)
     classes = [op.body.work(op).op_class for op in variants]
-    fast = [efficiencies.fast(op) for op in variants]
-    combined = [_sum(np.array(each, float), chosen) for each in (extents, read, there, [classes.index(own) for own in classes], fast)]
+    quantities = (extents, read, there, [classes.index(own) for own in classes], [efficiencies.fast(op) for op in variants])
+    combined = [_sum(np.array(each, float), chosen) for each in quantities]
     if any(each is None for each in combined):
         return None
     extents, read, there, op_class, fast = combined

@@ -20,8 +20,8 @@ from math import inf
 from typing import NamedTuple, Self
 
 import numpy as np
-from simpy import Environment
 
+from simulator.engine.clock import Clock
 from simulator.engine.collectives.rounds import ALGORITHM_OF, rounds
 from simulator.engine.links import Links
 from simulator.machine.machine import HOST, Machine
@@ -156,7 +156,7 @@ class Copies:
     def __init__(self, machine: Machine, kernel_s: KernelSeconds = lambda moved_bytes, add: 0.0, count: int | None = None):
         """`kernel_s`: for devices that share a memory."""
         self._machine, self._kernel_s = machine, kernel_s
-        self._links = Links(Environment(), machine)
+        self._links = Links(Clock(), machine)
         self.devices = tuple(device.name for device in machine.devices)[:count]
         size = len(self.devices)
         self._routes = {pair: self._links.route(*(self.devices[place] for place in pair)) for pair in permutations(range(size), 2)}
@@ -173,7 +173,7 @@ class Copies:
 
         `back`: also of their way back, at another time.
         """
-        return sum(busiest.seconds(moved_bytes, back) for busiest in self._busiest)
+        return sum((busiest.seconds(moved_bytes, back) for busiest in self._busiest), np.zeros(()))
 
     def flow_s(self, flows: Flows, back: bool) -> tuple[np.ndarray, np.ndarray]:
         """[configurations of source, of target] seconds and bytes of what moves over an edge. `back`: also of its way back."""
@@ -185,7 +185,8 @@ class Copies:
     @cached_property
     def _busiest(self) -> list[Busiest]:
         """The links and, if kernels copy, the devices on which they run."""
-        size, parts = len(self.devices), defaultdict(lambda: np.zeros((2, len(self.devices), len(self.devices))))
+        size = len(self.devices)
+        parts: dict[tuple[str, tuple[str, str]], np.ndarray] = defaultdict(lambda: np.zeros((2, size, size)))
         for (i, j), route in self._routes.items():
             for channel, load in zip(route.channels, route.loads, strict=True):
                 parts["channel", channel][0, i, j] += load / self._links.capacity(channel)
@@ -213,7 +214,8 @@ class Copies:
             return 0.0, sent
         if self._by_kernel:
             return self._reduced_by_kernels(replicas, payload_bytes, server), sent
-        alone_s, loads = 0.0, defaultdict(float)
+        alone_s = 0.0
+        loads: dict[tuple[str, str], float] = defaultdict(float)
         for group in groups:
             devices = tuple(self.devices[place] for place in group)
             own_host = self._machine.memory_name(HOST) == self._machine.memory_name(devices[0])  # of a process on a CPU

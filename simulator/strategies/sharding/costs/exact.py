@@ -262,7 +262,7 @@ def layer_costs(
     sources = dict.fromkeys(edge.source for edge in network.edges if edge.target == layer)
     for number, configuration in [(layer, own) for own in configurations] + [(source, given) for source in sources if given]:
         network.check(number, configuration, len(machine.devices))
-    options = [(Configuration(),)] * len(network.layers)
+    options: list[tuple[Configuration, ...]] = [(Configuration(),)] * len(network.layers)
     for source in sources:
         by_image = (own for own in network.legal(source, len(machine.devices)) if own.workers == own.n)
         options[source] = (given or max(by_image, key=lambda own: own.n),)
