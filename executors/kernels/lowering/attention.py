@@ -1,6 +1,8 @@
 """Attention on CUDA with the kernel that PyTorch chooses, as in F.scaled_dot_product_attention.
 
-The plan's value `logsumexp` holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape.
+The plan's value `logsumexp` is opaque: it holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape and
+strides. The kernels of flash and memory-efficient attention read it by address, as contiguous rows of T. Those of the CPU's kernel, with
+which the plan was captured, are not contiguous.
 """
 
 import math
@@ -160,7 +162,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         return None
     fill = binding.arguments(task)
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
-    put_out, put_logsumexp = binding.setter(writes[0]), binding.setter(writes[1])
+    store = binding.results(task)
     saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD)
     kernel_name: str | None = None
 
@@ -171,8 +173,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         if kernel_name is None:
             kernel_name = choice(call)
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
-        put_out(instance, out)
-        put_logsumexp(instance, logsumexp)
+        store(instance, (out, logsumexp))
         saved_results.save(instance, (kernel_name, *saved))
 
     return run
