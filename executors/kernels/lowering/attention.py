@@ -136,7 +136,8 @@ KERNELS = {
     "cudnn": Kernel(_cudnn, _cudnn_backward),
     "cpu": Kernel(_cpu, _cpu_backward),
 }
-_NAMES = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "efficient", SDPBackend.CUDNN_ATTENTION: "cudnn"}
+#: The fused kernels of CUDA by PyTorch's name.
+FUSED = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "efficient", SDPBackend.CUDNN_ATTENTION: "cudnn"}
 
 
 def choice(call: Call) -> str:
@@ -147,7 +148,7 @@ def choice(call: Call) -> str:
     query, key, value = (x.detach().requires_grad_() for x in call[:3])
     gqa = {"enable_gqa": call.groups > 1}
     backend = SDPBackend(_aten._fused_sdp_choice.default(query, key, value, call.mask, 0.0, call.causal, scale=call.scale, **gqa))
-    name = _NAMES.get(backend, "math")
+    name = FUSED.get(backend, "math")
     if name == "flash" and not query.is_cuda:
         return "cpu"
     return "math" if name == "flash" and query.size(-1) % 8 else name

@@ -24,6 +24,7 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies
+from tests.support import raw_attention
 from tests.support.jobs import planned
 from tests.support.places import SUPPORT
 
@@ -298,30 +299,11 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
         assert not sampler.failures
 
 
-def reads_memory(padded: int) -> attention.Kernel:
-    """Kernels that keep logsumexp as CUDA's do: in rows of T, padded to a multiple of `padded`, which backward finds by address."""
-
-    def forward(call):
-        out, logsumexp, saved = attention.KERNELS["cpu"].forward(call)
-        return out, torch.nn.functional.pad(logsumexp, (0, -logsumexp.size(2) % padded)).contiguous(), saved
-
-    def backward(grad, call, out, logsumexp, saved):
-        batch, heads, queries, _ = call.query.shape
-        rows = -(-queries // padded) * padded
-        memory = torch.as_strided(logsumexp, (batch, heads, queries), (heads * rows, rows, 1), 0)
-        return attention.KERNELS["cpu"].backward(grad, call, out, memory, saved)
-
-    return attention.Kernel(forward, backward)
-
-
 @pytest.mark.parametrize("padded", [1, 32])
 def test_a_backward_kernel_finds_logsumexp_in_memory_as_its_forward_left_it(padded, attends, two_cores, backend, monkeypatch):
-    """The plan has the strides of the CPU's kernel, in which T is not the innermost dimension."""
-    own_choice = attention.choice
-    monkeypatch.setitem(attention.KERNELS, "reads memory", reads_memory(padded))
-    monkeypatch.setattr(attention, "choice", lambda call: {"cpu": "reads memory"}.get(own_choice(call), own_choice(call)))
-    job = Job(attends, 4, precision="fp64")
-    assert errors(job, KEYED, two_cores, backend, monkeypatch) <= LIMIT
+    """In the plan's strides, those of the CPU's kernel, T is not the innermost dimension."""
+    raw_attention.install(monkeypatch, padded)
+    assert errors(Job(attends, 4, precision="fp64"), KEYED, two_cores, backend, monkeypatch) <= LIMIT
 
 
 class Calls(TorchDispatchMode):
