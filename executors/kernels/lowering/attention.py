@@ -181,25 +181,24 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
 
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results."""
+    """If the plan lacks the forward op, it is run here for its results; see `SavedResults.recomputed`."""
     if not binding.forms.cuda:
         return None
     fill = binding.arguments(task)
     store = binding.results(task)
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
-    own_forward: tuple | None = None  # (kernel name, out, logsumexp, saved)
+
+    def run_forward(call: Call) -> tuple:
+        name = choice(call)
+        return (name, *KERNELS[name].forward(call))
 
     def run(instance: Instance) -> None:
-        nonlocal own_forward
         (grad, query, key, value, out, logsumexp, _, causal), named = fill(instance)
         call = _call(query, key, value, causal, named)
         if saved_results.has_forward:
             name, *saved = saved_results.take(instance)
         else:
-            if own_forward is None:
-                name = choice(call)
-                own_forward = (name, *KERNELS[name].forward(call))
-            name, out, logsumexp, saved = own_forward
+            name, out, logsumexp, saved = saved_results.recomputed(lambda: run_forward(call))
         store(instance, KERNELS[name].backward(grad, call, out, logsumexp, tuple(saved)))
 
     return run
