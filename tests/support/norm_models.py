@@ -47,6 +47,19 @@ def recurrent(batch):
     return LastState(), randn(batch, 4, 3), randint(5, (batch,))
 
 
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.output = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+def dropping(batch):
+    return Dropping(), randn(batch, 5, 8), randint(3, (batch,))
+
+
 class Others(nn.Module):
     def __init__(self):
         super().__init__()
