@@ -67,7 +67,7 @@ def _case(context: Context, dtype: str, causal: bool, only: SDPBackend | None) -
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         plain = functional.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=causal)
         plain.backward(grad)
-        launched, strides = _launched(context, kernel, call, grad)
+        launched, strides = _launched(context, kernel, call, grad, only is None)
         driver.synchronize()  # the program has streams of its own
         plan = _plan(machine.devices[0].name, call, grad)
         program = testbed.backend.load(plan, {"query": q, "key": k, "value": v, "grad": grad}, keep=_RESULTS)
@@ -83,8 +83,8 @@ def _case(context: Context, dtype: str, causal: bool, only: SDPBackend | None) -
     }
 
 
-def _launched(context: Context, kernel: str, call: Call, grad: Tensor) -> tuple[list[str], dict[str, list[int]]]:
-    """The kernels that forward and backward launch, shortened, none if the profiler is refused; and the strides of their results."""
+def _launched(context: Context, kernel: str, call: Call, grad: Tensor, profile: bool) -> tuple[list[str], dict[str, list[int]]]:
+    """The kernels that forward and backward launch, shortened, none without a profile; and the strides of their results."""
     strides: dict[str, list[int]] = {}
 
     def attend() -> None:
@@ -92,10 +92,10 @@ def _launched(context: Context, kernel: str, call: Call, grad: Tensor) -> tuple[
         results = (out, *KERNELS[kernel].backward(grad, call, out, logsumexp, saved))
         strides.update({name: list(result.stride()) for name, result in zip(_RESULTS, results, strict=True)})
 
-    profiled = context.driver.kernels([attend])
+    profiled = context.driver.kernels([attend]) if profile else None
     if not strides:
         attend()
-    return [kernel.name[:100] for kernel in (profiled or [[]])[0]], strides
+    return [launched.name[:100] for launched in (profiled or [[]])[0]], strides
 
 
 def _plan(device: str, call: Call, grad: Tensor) -> Plan:
