@@ -4,8 +4,8 @@ A carried storage has one tensor for the whole run. Every other value lives in a
 
 Results get the strides that the plan states. A plan is captured with the CPU's kernels, and it is right only for their strides: where
 PyTorch asked whether a tensor is contiguous, the answer is part of the plan. `native_group_norm` refuses other strides,
-`native_layer_norm_backward` and `as_strided` read other elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN
-prefers channels-last, and fused attention puts heads beside features.
+`as_strided` reads other elements, and `view` raises an error. On CUDA an op may return other strides: cuDNN prefers channels-last, and
+fused attention puts heads beside features. Opaque results (`simulator.plan.bodies.opcall.OPAQUE`) keep the strides that they come with.
 """
 
 import json
@@ -56,8 +56,8 @@ PLAIN = Forms()
 def fits(tensor: torch.Tensor, planned: Operand | Value) -> bool:
     """Whether a result can stand for the planned value as it is.
 
-    Also True if the backend's result has another shape, such as the logsumexp of attention, which only the backend's own ops read, and for
-    planned strides that name an element twice, which no copy can have.
+    Also True if the backend's result has another shape, which only the backend's own ops can read, and for planned strides that name an
+    element twice, which no copy can have.
     """
     if tuple(tensor.shape) != tuple(planned.shape):
         return True
@@ -198,13 +198,13 @@ class Binding:
 
         return get
 
-    def setter(self, operand: Operand) -> Callable[[Instance, torch.Tensor], Any]:
-        """A function that stores a result as the operand's value, with the strides that the plan states."""
+    def setter(self, operand: Operand, opaque: bool = False) -> Callable[[Instance, torch.Tensor], Any]:
+        """A function that stores a result as the operand's value: with the strides that the plan states, or as it comes if it is opaque."""
         tensor = self.carried.get(operand.value)
         if tensor is not None:
             return lambda instance, result: tensor.copy_(result)
         slot = self.local_slot(operand.value)
-        as_it_is = None  # known after the first call, because an op's strides do not change
+        as_it_is = True if opaque else None  # None: known after the first call, because an op's strides do not change
 
         def put(instance: Instance, result: torch.Tensor) -> None:
             nonlocal as_it_is
@@ -250,7 +250,8 @@ class Binding:
 
     def results(self, task: Task) -> Callable[[Instance, Sequence], None]:
         """A function that stores an op's results, of which the plan reads some, as the task's writes."""
-        setters = [(position, self.setter(write)) for position, write in zip(task.body.outputs, task.writes, strict=True)]
+        writes, opaque = zip(task.body.outputs, task.writes, strict=True), task.body.opaque
+        setters = [(position, self.setter(write, position in opaque)) for position, write in writes]
 
         def store(instance: Instance, results: Sequence) -> None:
             for position, put in setters:

@@ -80,19 +80,32 @@ def second_result(backward: Task) -> str | None:
 class SavedResults:
     """The slot of one forward op. The last of its backward ops frees the slot; without any, nothing is saved.
 
-    `has_forward`: whether the plan contains the forward op. It does not if a backward op is timed alone; then there is nothing to take.
+    `has_forward`: whether the plan contains the forward op on the same device. It does not if a backward op is timed alone, or gets the
+    forward op's results from another device; then there is nothing to take.
     """
 
     def __init__(self, binding: Binding, value: str, forward: str, backward: str):
         """`value`: the forward op's second result. `forward`, `backward`: the targets of the two ops."""
         self.users = sum(op.body.target == backward and second_result(op) == value for op in binding.ops)
         self.has_forward = any(op.body.target == forward and write.value == value for op in binding.ops for write in op.writes)
+        self._received = not self.has_forward and any(write.value == value for task in binding.plan.every_task for write in task.writes)
+        self._own: tuple | None = None
         self._slot = binding.local_slot(f"{value}::saved")
 
     def save(self, instance: Instance, items: Iterable) -> None:
         """Save the items for the backward ops."""
         if self.users:
             instance.slots[self._slot] = (tuple(items), [self.users])  # type: ignore[call-overload]  # no tensor, as no value
+
+    def recomputed(self, forward: Callable[[], tuple]) -> tuple:
+        """What `forward` returns, which runs the forward op: in every call if it ran on another device, from where what is saved beyond the
+        plan's values does not come, and in the first call for an op that is timed alone.
+        """
+        if self._received:
+            return forward()
+        if self._own is None:
+            self._own = forward()
+        return self._own
 
     def take(self, instance: Instance) -> tuple:
         """The items that the forward op saved. The last backward op's call frees them."""

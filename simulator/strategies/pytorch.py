@@ -11,7 +11,7 @@ from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.op_class import KERNELS, op_class
-from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import DROPOUT, OpCall
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER, Task
 from simulator.strategies.builder import PlanBuilder
@@ -68,7 +68,8 @@ def own_step(name: str, job: Job, machine: Machine, options: AnyOptions, captura
     """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
     `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises SchedcastError for recurrent layers:
-    autograd unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
+    autograd unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels. Raises it also for
+    attention that drops weights on a GPU, where it has a fused kernel that draws its own mask.
     """
     graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
@@ -78,10 +79,23 @@ def own_step(name: str, job: Job, machine: Machine, options: AnyOptions, captura
             " here; schedcast validate times it",
             Code.MODEL,
         )
+    dropping = _attention_with_dropout(graph) if machine.devices[0].kind == "gpu" else None
+    if dropping is not None:
+        raise SchedcastError(
+            f"plain PyTorch is not predicted for attention with dropout on a GPU ({dropping.layer}): it runs one fused kernel, while"
+            " schedules run products, a softmax and a dropout; schedcast validate times it, and speed-ups over it contain that difference",
+            Code.MODEL,
+        )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]
     updates = [replace(task, body=replace(task.body, capturable=capturable)) for task in build.updates()]
     return build.plan(name, tasks + updates, options)
+
+
+def _attention_with_dropout(graph: TrainingGraph) -> Op | None:
+    """The dropout of an attention's weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
+    weights = {op.writes[0].value for op in graph.ops if op.body.target == "aten._safe_softmax.default"}
+    return next((op for op in graph.ops if op.body.target == DROPOUT and op.reads[0].value in weights), None)
 
 
 def _with_views(task: Task, build: PlanBuilder) -> Task:

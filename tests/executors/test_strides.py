@@ -9,7 +9,9 @@ from calibrate.numerics import Expected, compare
 from executors.binding import Binding, Instance, fits
 from executors.kernels import ops
 from simulator.model.job import Job
-from simulator.plan.task import ACTIVATION, Operand
+from simulator.model.ops.aten_json import resolve
+from simulator.plan.bodies.opcall import OPAQUE, OpCall
+from simulator.plan.task import ACTIVATION, Operand, check_op
 from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
 from tests.support.small_plans import plan_of, value
@@ -27,16 +29,20 @@ def column_major(result):
 
 @pytest.fixture
 def other_strides(monkeypatch):
-    """Lets every op return results in column-major order."""
+    """Lets every op return results in column-major order, but for opaque results, which its backward kernel may read by address."""
     original = ops.resolve
 
     class Op:
         def __init__(self, target):
-            self._op, self._schema = original(target), original(target)._schema
+            self._op, self._schema, self._opaque = original(target), original(target)._schema, OpCall(target).opaque
 
         def __call__(self, *args, **kwargs):
             results = self._op(*args, **kwargs)
-            return results if self._schema.is_mutable else column_major(results)
+            if self._schema.is_mutable:
+                return results
+            if not isinstance(results, tuple):
+                return column_major(results)
+            return tuple(result if position in self._opaque else column_major(result) for position, result in enumerate(results))
 
     monkeypatch.setattr(ops, "resolve", Op)
 
@@ -77,12 +83,26 @@ def test_a_result_that_fits_is_stored_as_it_is(binding, caplog):
     assert caplog.messages == []
 
 
+def test_an_opaque_result_is_stored_as_it_comes(binding, caplog):
+    instance, result = Instance(0, 2, []), torch.randn(6, 4).t()
+    binding.setter(Operand("x", (4, 6), (6, 1), "float32"), opaque=True)(instance, result)
+    assert instance.slots[0] is result
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("target", [f"{op}.{'Tensor' if 'ctc' in op else 'default'}" for op in OPAQUE])
+def test_opaque_results_exist_and_a_plan_may_call_the_op(target):
+    op = resolve(target)
+    assert max(OpCall(check_op(target)).opaque) < len(op._schema.returns)
+    assert 0 not in OpCall(target).opaque
+
+
 @pytest.mark.parametrize(
     ("tensor", "shape", "strides", "as_it_is"),
     [
         (torch.empty(8, 4, 1, 1), (8, 4, 1, 1), (4, 1, 4, 4), True),  # channels-last or not: dimensions of size 1 have any stride
         (torch.empty(8, 4, 3, 3), (8, 4, 3, 3), (36, 1, 12, 4), False),
-        (torch.empty(2, 3, 32), (2, 3, 5), (15, 5, 1), True),  # a backend's own form of the value, such as a padded logsumexp
+        (torch.empty(2, 3, 32), (2, 3, 5), (15, 5, 1), True),  # a backend's own form of the value
         (torch.empty(4, 6), (4, 6), (1, 0), True),  # no copy can have strides that name an element twice
     ],
 )

@@ -28,8 +28,8 @@ def as_on_cuda(func: OpOverload) -> Callable[..., Any]:
         return lambda *args, **kwargs: func(*_cpu_statistics(args, _STATISTICS[name]), **kwargs)
     if name == "convolution_backward":
         return lambda *args, **kwargs: _in_format_of(func(*args, **kwargs), args[1:3])
-    if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
-        return lambda *args, **kwargs: tuple(result.contiguous() for result in func(*args, **kwargs))
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        return lambda *args, **kwargs: _with_rows(*func(*args, **kwargs))
     return func
 
 
@@ -49,6 +49,11 @@ def _cpu_statistics(args: tuple, positions: Sequence[int]) -> list:
                 raise RuntimeError(f"expected scalar type Float but found {args[position].dtype}")
             converted[position] = args[position].to(cpu_type)
     return converted
+
+
+def _with_rows(out: Tensor, logsumexp: Tensor) -> tuple[Tensor, Tensor]:
+    """Fused kernels return a contiguous logsumexp. That of the CPU's kernel is transposed."""
+    return out, logsumexp.contiguous()
 
 
 def _in_format_of(results: tuple, operands: tuple[Tensor, Tensor]) -> tuple:

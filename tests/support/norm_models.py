@@ -1,7 +1,10 @@
-"""Small models with a batch-norm, a layer-norm, an attention or a recurrent layer, whose backward ops need their forward op's results."""
+"""Small models with layers whose backward ops need results of their forward ops: norms, attention, recurrent layers and others."""
+
+from functools import partial
 
 from torch import nn, randint, randn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
 
 def batch_norm(batch):
@@ -23,8 +26,12 @@ class SelfAttention(nn.Module):
         return self.output(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2).mean(1))
 
 
-def attention(batch):
-    return SelfAttention(), randn(batch, 5, 8), randint(3, (batch,))
+def attention(batch, length=5):
+    return SelfAttention(), randn(batch, length, 8), randint(3, (batch,))
+
+
+#: Of a length that memory-efficient attention need not pad.
+attention32 = partial(attention, length=32)
 
 
 class LastState(nn.Module):
@@ -38,3 +45,45 @@ class LastState(nn.Module):
 
 def recurrent(batch):
     return LastState(), randn(batch, 4, 3), randint(5, (batch,))
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.output = nn.MultiheadAttention(8, 2, dropout=0.2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.output(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+def dropping(batch):
+    return Dropping(), randn(batch, 5, 8), randint(3, (batch,))
+
+
+class Others(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.project, self.output = parametrizations.weight_norm(nn.Linear(6, 8)), nn.Linear(8, 3)
+        self.group, self.instance = nn.GroupNorm(2, 8), nn.InstanceNorm1d(8)
+        self.words, self.largest = nn.EmbeddingBag(9, 8), nn.EmbeddingBag(9, 8, mode="max")
+
+    def forward(self, x, words):
+        x = self.group(F.logsigmoid(self.project(x)).transpose(1, 2))
+        x = F.dropout(self.instance(x), 0.3).transpose(1, 2)
+        return self.output(x.mean(1) + self.words(words) + self.largest(words))
+
+
+def others(batch):
+    return Others(), (randn(batch, 5, 6), randint(9, (batch, 4))), randint(3, (batch,))
+
+
+class Letters(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).log_softmax(-1).transpose(0, 1)
+
+
+def letters(batch):
+    def loss(scores, target):
+        return F.ctc_loss(scores, target, [9] * batch, [3] * batch)
+
+    return Letters(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5)), randn(batch, 9, 6), randint(1, 5, (batch, 3)), loss

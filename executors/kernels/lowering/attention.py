@@ -1,6 +1,8 @@
 """Attention on CUDA with the kernel that PyTorch chooses, as in F.scaled_dot_product_attention.
 
-The plan's value `logsumexp` holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape.
+The plan's value `logsumexp` is opaque: it holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape and
+strides. The kernels of flash and memory-efficient attention read it by address, as contiguous rows of T. Those of the CPU's kernel, with
+which the plan was captured, are not contiguous.
 """
 
 import math
@@ -134,7 +136,8 @@ KERNELS = {
     "cudnn": Kernel(_cudnn, _cudnn_backward),
     "cpu": Kernel(_cpu, _cpu_backward),
 }
-_NAMES = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "efficient", SDPBackend.CUDNN_ATTENTION: "cudnn"}
+#: The fused kernels of CUDA by PyTorch's name.
+FUSED = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "efficient", SDPBackend.CUDNN_ATTENTION: "cudnn"}
 
 
 def choice(call: Call) -> str:
@@ -145,7 +148,7 @@ def choice(call: Call) -> str:
     query, key, value = (x.detach().requires_grad_() for x in call[:3])
     gqa = {"enable_gqa": call.groups > 1}
     backend = SDPBackend(_aten._fused_sdp_choice.default(query, key, value, call.mask, 0.0, call.causal, scale=call.scale, **gqa))
-    name = _NAMES.get(backend, "math")
+    name = FUSED.get(backend, "math")
     if name == "flash" and not query.is_cuda:
         return "cpu"
     return "math" if name == "flash" and query.size(-1) % 8 else name
@@ -160,7 +163,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         return None
     fill = binding.arguments(task)
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
-    put_out, put_logsumexp = binding.setter(writes[0]), binding.setter(writes[1])
+    store = binding.results(task)
     saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD)
     kernel_name: str | None = None
 
@@ -171,33 +174,31 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         if kernel_name is None:
             kernel_name = choice(call)
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
-        put_out(instance, out)
-        put_logsumexp(instance, logsumexp)
+        store(instance, (out, logsumexp))
         saved_results.save(instance, (kernel_name, *saved))
 
     return run
 
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results."""
+    """If the plan lacks the forward op, it is run here for its results; see `SavedResults.recomputed`."""
     if not binding.forms.cuda:
         return None
     fill = binding.arguments(task)
     store = binding.results(task)
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
-    own_forward: tuple | None = None  # (kernel name, out, logsumexp, saved)
+
+    def run_forward(call: Call) -> tuple:
+        name = choice(call)
+        return (name, *KERNELS[name].forward(call))
 
     def run(instance: Instance) -> None:
-        nonlocal own_forward
         (grad, query, key, value, out, logsumexp, _, causal), named = fill(instance)
         call = _call(query, key, value, causal, named)
         if saved_results.has_forward:
             name, *saved = saved_results.take(instance)
         else:
-            if own_forward is None:
-                name = choice(call)
-                own_forward = (name, *KERNELS[name].forward(call))
-            name, out, logsumexp, saved = own_forward
+            name, out, logsumexp, saved = saved_results.recomputed(lambda: run_forward(call))
         store(instance, KERNELS[name].backward(grad, call, out, logsumexp, tuple(saved)))
 
     return run

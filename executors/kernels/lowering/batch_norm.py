@@ -44,7 +44,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
 
 
 def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
-    """If the plan lacks the forward op (a backward op timed alone), the first call runs the forward op once for its results.
+    """If the plan lacks the forward op, it is run here for its results; see `SavedResults.recomputed`.
 
     Then its statistics are used, too, since on CUDA they may have another type than the plan says.
     """
@@ -54,17 +54,12 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     fill = binding.arguments(task)
     store = binding.results(task)
     saved_results = SavedResults(binding, mean, FORWARD, BACKWARD)
-    own_forward: tuple | None = None  # (implementation, reserve, save_mean, save_invstd)
 
     def run_forward(x: Tensor, weight, running_mean, running_var, train: bool, epsilon: float) -> tuple:
-        nonlocal own_forward
-        if own_forward is None:
-            bias = None if weight is None else torch.zeros_like(weight)
-            statistics = (None, None) if train else (running_mean, running_var)
-            options = (train, 0.1, epsilon, torch.backends.cudnn.enabled)
-            _, *saved, reserve, implementation = _normalize(x, weight, bias, *statistics, *options)
-            own_forward = (implementation, reserve, *saved)
-        return own_forward
+        bias = None if weight is None else torch.zeros_like(weight)
+        statistics = (None, None) if train else (running_mean, running_var)
+        _, *saved, reserve, implementation = _normalize(x, weight, bias, *statistics, train, 0.1, epsilon, torch.backends.cudnn.enabled)
+        return (implementation, reserve, *saved)
 
     def run(instance: Instance) -> None:
         (grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, epsilon, mask), _ = fill(instance)
@@ -72,7 +67,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
         if saved_results.has_forward:
             implementation, reserve = saved_results.take(instance)
         else:
-            implementation, reserve, save_mean, save_invstd = run_forward(x, weight, running_mean, running_var, train, epsilon)
+            again = (x, weight, running_mean, running_var, train, epsilon)
+            implementation, reserve, save_mean, save_invstd = saved_results.recomputed(lambda: run_forward(*again))
         statistics = (running_mean, running_var, save_mean, save_invstd)
         store(instance, _differentiate(implementation, x, grad, weight, *statistics, train, epsilon, mask, reserve))
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from simulator.plan.bodies.op_class import WITH_PRODUCTS, kernels, op_class, work_of
@@ -70,6 +71,18 @@ def without_part(kwargs: str) -> str:
     return json.dumps({name: item for name, item in json.loads(kwargs).items() if name != "part"}, separators=(",", ":"))
 
 
+#: By op, the positions of its opaque results: those that only its own backward op reads. The two kernels were made for each other, and
+#: many a backward kernel reads them by address, without looking at their strides. So only the forward kernel knows their layout.
+OPAQUE: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "aten._scaled_dot_product_flash_attention_for_cpu": (1,),  # logsumexp
+        "aten.native_batch_norm": (1, 2), "aten.native_layer_norm": (1, 2), "aten.native_group_norm": (1, 2),  # mean, 1 / deviation
+        "aten._weight_norm_interface": (1,), "aten.native_dropout": (1,), "aten.log_sigmoid_forward": (1,),  # norms; mask; buffer
+        "aten._embedding_bag": (1, 2, 3), "aten._ctc_loss": (1,),  # bag of each index, sizes of bags, largest indices; log alpha
+    }
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class OpCall(Body):
     """Call `target` (such as `aten.mm.default`) with arguments given as JSON text.
@@ -104,6 +117,11 @@ class OpCall(Body):
     def has_products(self) -> bool:
         """Whether it is a matrix product or a recurrent layer. Convolutions are cuDNN's."""
         return op_class(self.target) in WITH_PRODUCTS
+
+    @property
+    def opaque(self) -> tuple[int, ...]:
+        """The positions of the results that are stored as they come; see OPAQUE."""
+        return OPAQUE.get(self.target.rpartition(".")[0], ())
 
     @property
     def random(self) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simulator.engine.collectives.tasks import COMPUTE, Sender
 from simulator.machine.machine import Machine
-from simulator.model.graph import TrainingGraph
+from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
@@ -20,7 +20,8 @@ from traces.errors import Code, SchedcastError
 
 # A captured graph cut into stages: the ops of each stage's work, and the values that go from one place to another.
 # Stages are successive units (`units`). A backward op belongs to the stage of the forward op that it serves, or to an earlier one if what
-# it needs comes from there: so gradients only ever go down the stages.
+# it needs comes from there: so gradients only ever go down the stages. One that reads an opaque result belongs to the stage of the op that
+# made it, wherever its layer is: attention's backward op may count to the linear layer after it.
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Cut:
                 for index in (*unit.forward, *unit.backward):
                     stage_of[index] = stage
         for producer, consumer in graph.edges:
-            if graph.ops[producer].phase == BACKWARD_PHASE:
+            if graph.ops[producer].phase == BACKWARD_PHASE or _opaque(graph.ops[producer]) & {o.value for o in graph.ops[consumer].inputs}:
                 stage_of[consumer] = min(stage_of[consumer], stage_of[producer])
         return stage_of
 
@@ -119,6 +120,11 @@ class Cut:
         )
         homes = {parameter: backward[stage] for stage, owned in enumerate(self.parameters) for parameter in owned}
         return _Tracking(self.graph, devices, homes).result()
+
+
+def _opaque(op: Op) -> set[str]:
+    """The values of an op's opaque results."""
+    return {write.value for position, write in zip(op.body.outputs, op.writes, strict=True) if position in op.body.opaque}
 
 
 class _Tracking:

@@ -7,9 +7,13 @@ import pytest
 import torch
 
 from calibrate.preflight.probe import WRONG, Context, answer
+from calibrate.preflight.probes import attention as probes_attention
 from calibrate.preflight.probes import calibration
 from calibrate.preflight.registry import probes
+from executors.kernels.lowering import attention
+from simulator.plan.bodies import opcall
 from tests.fake_gpu import FACTS, Times
+from tests.support import raw_attention
 from tests.support.first_gpus import (
     LONGER,
     SCALE,
@@ -126,6 +130,19 @@ def test_figures_are_the_simulated_gpus():
     assert list(kernels["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
     assert len(kernels["co_runs_on_halves"]) == 5
     assert figures["profiler"]["product"]["profiler_s"] == pytest.approx(5 * US)
+
+
+@pytest.mark.parametrize("stored", ["as it comes", "in the plan's strides"])
+def test_attention_whose_backward_finds_other_memory_is_found(stored, monkeypatch):
+    """The probe runs a plan, so that it sees what the executors do between the two kernels."""
+    raw_attention.install(monkeypatch)
+    monkeypatch.setattr(probes_attention, "choice", attention.choice)
+    if stored == "in the plan's strides":
+        monkeypatch.setattr(opcall, "OPAQUE", {})
+    fields = answered("attention", FirstGpu(facts=SMALL))
+    wrong = [mend["text"] for mend in fields["mend"] if mend["worth"] == WRONG]
+    assert len(wrong) == (0 if stored == "as it comes" else 4)
+    assert all("as PyTorch does: they differ by" in text for text in wrong)
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, "ok"), (0.5, "differs"), ("it cannot be captured", "differs")])

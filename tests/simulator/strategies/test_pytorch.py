@@ -16,6 +16,7 @@ from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry
+from tests.support import norm_models
 from tests.support.jobs import MLP
 from traces.documents.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
 from traces.errors import SchedcastError
@@ -56,6 +57,17 @@ def test_a_recurrent_layer_is_refused_and_named():
     """Its loop takes other kernels than ours: a forecast from our costs was 77 % too short."""
     with pytest.raises(SchedcastError, match=r"recurrent layers \(recurrent\).*schedcast validate times it"):
         plain_plan(Job("rnn_bitstream", 2, 8), load_machine("h100"))
+
+
+def test_attention_with_dropout_is_refused_on_a_gpu_and_named():
+    """There it is one kernel, which a schedule, whose masks follow from keys, does not run."""
+    job = Job(f"{norm_models.__file__}:dropping", 2)
+    with pytest.raises(
+        SchedcastError, match=r"attention with dropout on a GPU \(attention\).*schedules run products, a softmax and a dropout"
+    ):
+        plain_plan(job, load_machine("h100"))
+    assert plain_plan(job, this_cpu()).tasks
+    assert plain_plan(Job(f"{norm_models.__file__}:attention", 2), load_machine("h100")).tasks
 
 
 def test_a_cpu_works_on_one_op_with_all_its_cores():

@@ -24,6 +24,7 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies import registry as strategies
+from tests.support import raw_attention
 from tests.support.jobs import planned
 from tests.support.places import SUPPORT
 
@@ -296,6 +297,13 @@ def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backe
         for turn in range(2):
             sampler.sample(list(keys), turn)
         assert not sampler.failures
+
+
+@pytest.mark.parametrize("padded", [1, 32])
+def test_a_backward_kernel_finds_logsumexp_in_memory_as_its_forward_left_it(padded, attends, two_cores, backend, monkeypatch):
+    """In the plan's strides, those of the CPU's kernel, T is not the innermost dimension."""
+    raw_attention.install(monkeypatch, padded)
+    assert errors(Job(attends, 4, precision="fp64"), KEYED, two_cores, backend, monkeypatch) <= LIMIT
 
 
 class Calls(TorchDispatchMode):

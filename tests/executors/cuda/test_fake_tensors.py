@@ -1,0 +1,101 @@
+"""Plans in CUDA's forms on fake tensors of a CUDA device: PyTorch runs every op without memory, and finds devices that mix.
+
+The fake kernels return the shapes and strides of CUDA's, so the kernels of attention that only a GPU has take part.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from executors.binding import Binding, Forms, Instance
+from executors.kernels.lowering import attention
+from executors.kernels.registry import handlers
+from executors.tensors import job_tensors
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.bodies import opcall
+from tests.support import norm_models, sequence_models, small_networks
+from tests.support.jobs import planned
+from tests.support.places import USER_MODELS
+
+MACHINE, DEVICE = load_machine("h200"), torch.device("cuda:0")
+FORMS = Forms(True, "stream", lambda value: None, capturable=True)
+NETWORKS = {path.stem: f"{path}:make" for path in USER_MODELS if path.stem != "encoder_decoder"}  # its complex numbers have no bf16
+NETWORKS |= {name: f"{small_networks.__file__}:{name}" for name in ("bert", "gpt2", "densenet")}
+NETWORKS |= {"others": f"{norm_models.__file__}:others", "lstm": f"{sequence_models.__file__}:lstm8"}
+
+
+def _unavailable() -> str:
+    try:
+        with FakeTensorMode():
+            torch.empty(2, device=DEVICE).mul(2)
+    except Exception as error:
+        return f"this build of PyTorch makes no fake CUDA tensors: {error}"
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(_unavailable()), reason=_unavailable())
+
+
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch):
+    """Replaces what asks the CUDA library itself, and not a fake kernel."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+    if torch.version.cuda is None:
+        copy_all = torch._foreach_copy_
+        monkeypatch.setattr(Tensor, "copy_", lambda target, source, non_blocking=False: (copy_all([target], [source]), target)[1])
+        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+
+
+@pytest.fixture
+def copied(monkeypatch) -> list[str]:
+    """The values whose results are copied to get the plan's strides."""
+    values: list[str] = []
+    monkeypatch.setattr(Binding, "_report_copy", lambda binding, planned, result: values.append(planned.value))
+    return values
+
+
+def run_on_fakes(job: Job) -> tuple[Binding, Instance]:
+    """Run all tasks of the baseline's step once. The instance keeps every value."""
+    plan = planned("baseline", job, MACHINE)
+    tensors = job_tensors(job, job.build(), job.graph())
+    with FakeTensorMode():
+        fakes = {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE) for name, t in tensors.items()}
+        binding = Binding(plan, fakes, lambda _: DEVICE, 0, FORMS)
+        works = [handlers()[task.body.kind](task, binding) for task in plan.tasks]
+        instance = Instance(0, len(binding.slot), [])
+        binding.feed(instance, fakes)
+        for work in works:
+            work(instance)
+    return binding, instance
+
+
+def opaque_values(binding: Binding) -> set[str]:
+    return {w.value for op in binding.ops for i, w in zip(op.body.outputs, op.writes, strict=True) if i in op.body.opaque}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_task_runs_on_one_device(name, precision, copied, monkeypatch):
+    monkeypatch.setattr(attention, "choice", lambda call: "efficient")
+    binding, instance = run_on_fakes(Job(NETWORKS[name], 4, precision=precision, optimizer="adam"))
+    assert {tensor.device for tensor in instance.slots if isinstance(tensor, Tensor)} == {DEVICE}
+    assert not opaque_values(binding) & set(copied)
+
+
+KERNELS = {"efficient": ("fp32", "bf16"), "flash": ("bf16",), "cudnn": ("bf16",)}
+
+
+@pytest.mark.parametrize("opaque", [True, False])
+@pytest.mark.parametrize("length", ["attention", "attention32"])
+@pytest.mark.parametrize(("kernel", "precision"), [(kernel, p) for kernel, precisions in KERNELS.items() for p in precisions])
+def test_a_fused_kernels_results_are_not_copied(kernel, precision, length, opaque, copied, monkeypatch):
+    """Where nothing was opaque, the logsumexp of flash, and of memory-efficient attention of a length that is not padded, would be."""
+    monkeypatch.setattr(attention, "choice", lambda call: kernel)
+    if not opaque:
+        monkeypatch.setattr(opcall, "OPAQUE", {})
+    run_on_fakes(Job(f"{norm_models.__file__}:{length}", 4, precision=precision))
+    in_rows = kernel == "flash" or (kernel == "efficient" and length == "attention32")
+    assert [value.rpartition("/")[2] for value in copied] == ([f"{attention.FORWARD.split('.')[1]}:1"] if in_rows and not opaque else [])
