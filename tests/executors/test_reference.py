@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from executors.reference import Reference, split
 from simulator.plan.bodies.update import hyper_parameters
 from tests.support.places import SUPPORT, USER_MODELS
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 
 def build(path: Path, batch: int = 4):
@@ -109,5 +110,5 @@ def test_a_batch_is_split_in_any_container():
     assert [chunk[1] for chunk in split((x, "mode"), 2)] == ["mode", "mode"]
     assert all(torch.equal(chunk["x"][0], half) for chunk, half in zip(split({"x": [x]}, 2), halves, strict=True))
     assert split((), 2) == [(), ()]
-    with pytest.raises(SchedcastError, match="a batch of 6 does not divide into 4 equal microbatches"):
+    with refuses(Code.BATCH):
         split(x, 4)

@@ -24,12 +24,13 @@ from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.jobs import MLP
+from tests.support.refusals import refuses
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.outputs import archive_path
 from ui.commands import preflight as command
 from ui.present import gpu_report as gpu_report_page
@@ -195,7 +196,7 @@ def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tm
     Profile(identity=Identity(kind="gpu", gpu="Other GPU", sms=1)).save(folder / "profile.json.gz")
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
-        with pytest.raises(SchedcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
+        with refuses(Code.REQUEST, r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
             measure(context_on(gpu, folder), chosen(), 60)
         measure(context_on(gpu, folder), chosen(), 1e-9, resume=False)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "README.md"}
@@ -302,12 +303,10 @@ def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
         said = "profile.json.gz was begun with driver fake and is continued with fake.95.05; drivers of one major version count as the same"
         assert said in report.flags
         gpu.driver = "590.1"
-        with pytest.raises(
-            SchedcastError, match=r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"
-        ):
+        with refuses(Code.REQUEST, r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"):
             measure(context_on(gpu, folder), chosen(), 1e-9)
         (folder / "report.json").unlink()
-        with pytest.raises(SchedcastError, match=r"the driver is fake here, 590 there"):
+        with refuses(Code.REQUEST, r"the driver is fake here, 590 there"):
             measure(context_on(gpu, folder), chosen(), 1e-9)
 
 

@@ -10,8 +10,9 @@ from simulator.replay.diff.diff import NOT_REPLAYED
 from simulator.replay.diff.run import KERNELS, ORDER, PYTHON, SYNCHRONIZATION
 from simulator.replay.diff.traces import compare_traces
 from tests.support.kineto_traces import Trace
+from tests.support.refusals import refuses
 from tests.support.training_traces import MAIN, TrainingJob
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 JOB = TrainingJob()
 SLOW_KERNEL = {"backward": (("wgrad_a", 100.0), ("wgrad_b", 190.0), ("wgrad_c", 300.0))}
@@ -102,9 +103,7 @@ def test_traces_of_different_lengths_are_compared_over_the_steps_that_both_have(
 
 
 def test_traces_of_different_models_are_refused(tmp_path):
-    with pytest.raises(
-        SchedcastError, match=r"before.json and after.json have only \d+\.\d % of their device time in common; expected two"
-    ):
+    with refuses(Code.REQUEST, r"before.json and after.json have only \d+\.\d % of their device time in common; expected two"):
         compared(tmp_path, JOB, replace(JOB, names="_of_another_model"))
 
 
@@ -112,7 +111,7 @@ def test_a_trace_without_steps_is_refused(tmp_path):
     trace = Trace()
     for number, name in enumerate(("f", "g", "h")):
         trace.kernel(name, 100.0 * number, 100.0 * number + 10, 50.0)
-    with pytest.raises(SchedcastError, match="has no steps: nothing in it repeats"):
+    with refuses(Code.REQUEST):
         compare_traces(JOB.save(tmp_path / "a.json"), trace.save(tmp_path / "b.json"))
 
 

@@ -7,8 +7,9 @@ import pytest
 from simulator.replay.replay import RecordedStep, simulated_times
 from simulator.replay.whatif import optimizer
 from simulator.replay.whatif.registry import apply_rules, parse, rules
+from tests.support.refusals import refuses
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def changed(replay, *texts):
@@ -133,7 +134,7 @@ def test_a_faster_network_shortens_collectives_alone():
     edited, assumed = apply_rules(replay, ["network*=2"])
     assert [row for row in rows(edited) if row[0] == "ncclAllReduce"] == [("ncclAllReduce", 2.0, 6.0)]
     assert "waiting for the others" in assumed[0]
-    with pytest.raises(SchedcastError, match="no collectives"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["network*=2"])
 
 
@@ -186,11 +187,11 @@ def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_secon
     for_names = for_loop(layer="")
     plain = replace(for_names, plan=replace(for_names.plan, segments=(_without_updates(for_names),)))
     assert device_rows(plain, "optimizer=fused")[2:] == [("b1", 9.0, 13.0), ("u5", 13.0, 16.5)]
-    with pytest.raises(SchedcastError, match="no optimizer"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["optimizer=fused"])
     foreach = recording(launched("u0", 1.0, called="multi_tensor_apply_kernel"), launched("u1", 1.0, called="multi_tensor_apply_kernel"))
     assert device_rows(foreach, "optimizer=fused") == [("u1", 1.0, 2.5)]
-    with pytest.raises(SchedcastError, match="the optimizer is already in its foreach form"):
+    with refuses(Code.REQUEST):
         apply_rules(foreach, ["optimizer=foreach"])
 
 
@@ -284,7 +285,7 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
 
 
 def test_backward_fusion_needs_backward():
-    with pytest.raises(SchedcastError, match="no backward kernels"):
+    with refuses(Code.REQUEST):
         apply_rules(recording(launched("a", 1.0), launched("u", 1.0, phase="update")), ["backward-fusion"])
 
 
@@ -319,7 +320,7 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
     ]
     assert assumed[0].startswith("5 launches become 2")
     assert assumed[1].startswith("1 synchronizations stay")
-    with pytest.raises(SchedcastError, match="no step of the recording has two launches"):
+    with refuses(Code.REQUEST):
         apply_rules(edited, ["cuda-graph"])
 
 
@@ -366,7 +367,7 @@ def test_small_kernels_had_their_sms_already():
     assert device_rows(replay, "priority:b=-1") == device_rows(replay)
     part = recording(launched("a", 8.0, grid=10**6), launched("b", 5.0, stream=8, grid=27))
     assert device_rows(part, "priority:b=-1") == [("a", 1.0, 9.0), ("b", 2.0, 6.0)]  # both ran at 4/5 of their speed
-    with pytest.raises(SchedcastError, match="every stream"):
+    with refuses(Code.REQUEST):
         apply_rules(replay, ["priority:.=-1"])
 
 
@@ -410,22 +411,21 @@ def test_rules_follow_one_another():
     ],
 )
 def test_a_mistake_is_one_line(text, said):
-    with pytest.raises(SchedcastError) as error:
+    with refuses(Code.REQUEST) as error:
         apply_rules(PLAIN, [text])
     assert said in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("rule", ["remove:/(a+)+$/", "kernel:/(a+)+$/ 2x faster", "kernel:(a|aa)+$*=0.5", "priority:/([a-z]*)*$/=-1"])
 def test_a_hostile_regular_expression_is_stopped(rule):
     """Backtracking over these names would take years. The search gets a second of processor time."""
     replay = recording(launched("a", 1.0, called="a" * 60 + "!"))
-    with pytest.raises(SchedcastError, match="takes too long on the kernel names; write a simpler one"):
+    with refuses(Code.REQUEST, "takes too long on the kernel names; write a simpler one"):
         apply_rules(replay, [rule])
 
 
 def test_a_regular_expression_too_large_for_memory_is_stopped():
-    with pytest.raises(SchedcastError, match="regular expression"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["remove:/" + "(" * 4 + "a" + "{1,9999}){1,9999}" * 4 + "/"])
 
 
