@@ -48,11 +48,8 @@ def test_frozen_and_unused_parameters_have_no_gradient():
     training = reference(SUPPORT / "user_models" / "frozen_regression.py")
     training.step()
     assert set(training.parameters()) - set(training.gradients()) == {
-        "projection.weight",
-        "projection.bias",
-        "pretraining_head.weight",
-        "pretraining_head.bias",
-    }
+        "projection.weight", "projection.bias", "pretraining_head.weight", "pretraining_head.bias",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)

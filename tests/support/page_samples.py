@@ -35,20 +35,10 @@ def skipped(strategy="gpipe"):
     """The row of a strategy that did not run."""
     empty = dict.fromkeys(
         (
-            "predicted_step_s",
-            "predicted_interval_s",
-            "measured_step_s",
-            "error",
-            "error_drift_corrected",
-            "predicted_speedup",
-            "measured_speedup",
-            "max_grad_error",
-            "max_param_error",
-            "predicted_peak_bytes",
-            "measured_peak_bytes",
-            "shares",
+            "predicted_step_s", "predicted_interval_s", "measured_step_s", "error", "error_drift_corrected", "predicted_speedup",
+            "measured_speedup", "max_grad_error", "max_param_error", "predicted_peak_bytes", "measured_peak_bytes", "shares",
         )
-    )
+    )  # fmt: skip
     return ValidationResult(strategy=strategy, options={}, measured_runs_s=(), semantics={}, status="skipped: needs 2 devices", **empty)
 
 

@@ -23,21 +23,9 @@ from ui.request import DECLARED, JobRequest
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = (
-    "models",
-    "strategies",
-    "machines",
-    "profiles",
-    "calibrate",
-    "predict",
-    "run",
-    "validate",
-    "demo",
-    "reproduce",
-    "replay",
-    "diff",
-    "report",
-    "ui",
-)
+    "models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
+    "diff", "report", "ui",
+)  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
 PREDICTION = {

@@ -227,12 +227,10 @@ def test_a_model_path_that_is_not_utf8(schedcast, tmp_path):
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        (None, "no file"),
-        ("import absent", "No module named 'absent'"),
-        ("def f(:", "SyntaxError"),
+        (None, "no file"), ("import absent", "No module named 'absent'"), ("def f(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
-)
+)  # fmt: skip
 def test_a_model_file_that_does_not_import(schedcast, tmp_path, text, fragment):
     if text is not None:
         (tmp_path / "model.py").write_text(text)

@@ -55,11 +55,8 @@ def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
     again = look(tmp_path / "out", "whole")
     assert set(verdicts(again).values()) == {"ok"}
     assert {part.name: part.status for part in again.parts} == {
-        "versions": "done",
-        "events": "done",
-        "streams": "skipped",
-        "captures": "done",
-    }
+        "versions": "done", "events": "done", "streams": "skipped", "captures": "done",
+    }  # fmt: skip
     assert (again.fix_first, again.well) == ((), True)
     with refuses(Code.REQUEST, r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
         look(tmp_path / "out", "another")

@@ -82,13 +82,8 @@ def test_lags_skip_the_first_periods_and_drain_the_last():
     plan, costs = forward_fused()
     timeline = simulate(plan, cpu(), costs, iterations=2)
     assert [(s.task, s.period, s.iteration, s.start_s) for s in timeline.spans] == [
-        ("f", 0, 0, 0.0),
-        ("b", 0, 0, 1.0),
-        ("u", 1, 0, 3.0),
-        ("f", 1, 1, 4.0),
-        ("b", 1, 1, 5.0),
-        ("u", 2, 1, 7.0),
-    ]
+        ("f", 0, 0, 0.0), ("b", 0, 0, 1.0), ("u", 1, 0, 3.0), ("f", 1, 1, 4.0), ("b", 1, 1, 5.0), ("u", 2, 1, 7.0),
+    ]  # fmt: skip
     assert timeline.period_lengths_s == (3.0, 4.0, 1.0)
     assert timeline.step_s == 4.0
 

@@ -14,34 +14,16 @@ from traces.errors import Code, UnknownNameError
 PRESETS = [name for name in machine_names() if name != "this-cpu"]
 #: Memories that are not stacked (HBM) reach less of their bandwidth; see `machines.json`.
 GRAPHICS_MEMORY = {
-    "k20",
-    "k80x16",
-    "titan-xp",
-    "2xgtx1060",
-    "t4",
-    "16xg4dn-12xlarge",
-    "k80",
-    "titan-x-pascal",
-    "t4-900mhz",
-    "rtx3090",
-    "l4",
-}
+    "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
+}  # fmt: skip
 
 
 def test_the_machines_that_papers_and_users_ask_for_are_there():
     assert machine_names()[-1] == "this-cpu"
     gpus = {
-        "k80x16": 16,
-        "p100": 1,
-        "p100x4": 4,
-        "v100": 1,
-        "titan-xp": 1,
-        "2xgtx1060": 2,
-        "h100": 1,
-        "h200": 1,
-        "2xgpu-pcie": 2,
+        "k80x16": 16, "p100": 1, "p100x4": 4, "v100": 1, "titan-xp": 1, "2xgtx1060": 2, "h100": 1, "h200": 1, "2xgpu-pcie": 2,
         "dgx-h100": 8,
-    }
+    }  # fmt: skip
     assert {name: len(load_machine(name).devices) for name in gpus} == gpus
 
 
@@ -140,10 +122,8 @@ def test_a_split_machine_knows_the_unsplit_one():
     whole, halves = load_machine("h100"), load_machine("h100", partitions=2)
     assert (halves.whole, whole.whole) == (whole, None)
     assert (halves.for_devices(["cuda:0"]), halves.for_devices(["cuda:0/0", "cuda:0/1"]), whole.for_devices(["cuda:0"])) == (
-        whole,
-        halves,
-        whole,
-    )
+        whole, halves, whole,
+    )  # fmt: skip
     assert (halves.device("cuda:0").sms, halves.host("cuda:0"), halves.memory("cuda:0")) == (132, whole.hosts[0], whole.memories[0])
     assert halves.with_memory_limit(10**9).whole.memories[0].size_bytes == 10**9
 

@@ -62,12 +62,9 @@ def stream_pair() -> Trace:
 def test_replay_gives_back_what_was_recorded(tmp_path):
     replay = replay_of(tmp_path, stream_pair())
     expected = [
-        ("gemm #1", 7, 27),
-        ("ncclDevKernel_AllReduce #1", 27, 77),
-        ("other #1", 27, 37),
-        ("update #1", 77, 87),
+        ("gemm #1", 7, 27), ("ncclDevKernel_AllReduce #1", 27, 77), ("other #1", 27, 37), ("update #1", 77, 87),
         ("next #1", 102, 112),
-    ]
+    ]  # fmt: skip
     assert device_rows(simulate_replay(replay)) == expected
     assert device_rows(replay.recorded) == expected
     host_rows = [
@@ -362,12 +359,9 @@ def test_the_critical_path_names_launches_and_waits():
     )
     path = simulate_replay(replay).critical_path
     assert [(link.task, link.start_s, link.end_s, link.cause) for link in path] == [
-        ("l.a", 0.0, 1.0, Cause.START),
-        ("a", 1.0, 5.0, Cause.LAUNCH),
-        ("b", 5.0, 6.0, Cause.DEPENDENCY),
-        ("c", 6.0, 7.0, Cause.LANE),
-        ("sync", 7.0, 8.0, Cause.DEPENDENCY),
-    ]
+        ("l.a", 0.0, 1.0, Cause.START), ("a", 1.0, 5.0, Cause.LAUNCH), ("b", 5.0, 6.0, Cause.DEPENDENCY),
+        ("c", 6.0, 7.0, Cause.LANE), ("sync", 7.0, 8.0, Cause.DEPENDENCY),
+    ]  # fmt: skip
 
 
 # Real traces replay within the stated errors. The traces are not part of the project; without them these tests skip.

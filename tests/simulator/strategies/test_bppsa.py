@@ -28,13 +28,9 @@ from tests.support.tiny import cpu
 from traces.errors import Code
 
 SCANS = (
-    "scan=linear",
-    "scan=blelloch,workers=1",
-    "scan=blelloch,workers=2",
-    "scan=blelloch,workers=5",
-    "level=2,workers=3",
+    "scan=linear", "scan=blelloch,workers=1", "scan=blelloch,workers=2", "scan=blelloch,workers=5", "level=2,workers=3",
     "level=3,workers=1",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])

@@ -56,11 +56,8 @@ def test_golden_plan(strategy, two_cores):
 def test_the_for_loop_form_updates_parameter_by_parameter(two_cores):
     plan = plan_of("baseline", two_cores, form="for")
     assert [task.name for task in plan.tasks if task.phase == UPDATE] == [
-        "0.weight/update",
-        "0.bias/update",
-        "2.weight/update",
-        "2.bias/update",
-    ]
+        "0.weight/update", "0.bias/update", "2.weight/update", "2.bias/update",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -77,10 +77,8 @@ def test_report_shows_charts_table_and_words(start, report):
     app = start(report)
     assert not app.exception
     assert titles(app)[:3] == [
-        "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
-        "turbodl is 1.42x as fast as plain PyTorch",
-        "Task time per phase",
-    ]
+        "predicted 51.3 ms, measured 52.4 ms: -2.0 %", "turbodl is 1.42x as fast as plain PyTorch", "Task time per phase",
+    ]  # fmt: skip
     assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline (one stream, our executor)", "turbodl", "1f1b", "gpipe"]
     assert "3 strategies ran." in text_of(app)
     assert "statistics per micro" in text_of(app)

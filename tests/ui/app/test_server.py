@@ -47,12 +47,10 @@ def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(port, path):
 @pytest.mark.parametrize(
     ("host", "origin"),
     [
-        ("evil.example", "http://evil.example"),
-        ("127.0.0.1", "http://evil.example"),
-        ("localhost:8501", "http://localhost:3000"),
-        ("localhost", "null"),
+        ("evil.example", "http://evil.example"), ("127.0.0.1", "http://evil.example"),
+        ("localhost:8501", "http://localhost:3000"), ("localhost", "null"),
     ],
-)
+)  # fmt: skip
 def test_the_websocket_heeds_host_and_origin(port, host, origin):
     assert status(port, "/_stcore/stream", f"Host: {host}", f"Origin: {origin}", *WEBSOCKET) == 403
 

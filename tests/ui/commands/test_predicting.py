@@ -253,19 +253,9 @@ def test_a_command_receives_a_job_and_a_placement():
         received.append((job, placement, settings, steps))
 
     options = [
-        "--model",
-        "lenet5",
-        "--batch",
-        "8",
-        "--optimizer",
-        "adam:fused",
-        "--accumulate",
-        "2",
-        "--devices",
-        "2",
-        "--memory-limit",
+        "--model", "lenet5", "--batch", "8", "--optimizer", "adam:fused", "--accumulate", "2", "--devices", "2", "--memory-limit",
         "4",
-    ]
+    ]  # fmt: skip
     done = CliRunner().invoke(command, [*options, "--set", "a=1", "--set", "b=2", "--steps", "5"])
     assert done.exit_code == 0, done.output
     expected = Job("lenet5", 8, optimizer="adam", form="fused", accumulate=2, precision="default")

@@ -240,11 +240,9 @@ def test_a_heat_map_names_the_fastest_and_says_what_cannot_run():
 
 def test_the_front_joins_what_no_other_beats():
     outcomes = [
-        one("fast", 8, 0.1, peak=3 * 2**30),
-        one("lean", 8, 0.2),
-        one("neither", 8, 0.3, peak=2 * 2**30),
+        one("fast", 8, 0.1, peak=3 * 2**30), one("lean", 8, 0.2), one("neither", 8, 0.3, peak=2 * 2**30),
         one("large", 8, 0.01, False),
-    ]
+    ]  # fmt: skip
     figure = pareto_figure(outcomes, (BATCH,))
     front, *marks = figure.data
     assert (list(front.x), list(front.y)) == ([12.5, 25.0], [3.0, 1.0])  # ms of a sample, at batch 8

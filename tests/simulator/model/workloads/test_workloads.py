@@ -244,14 +244,10 @@ def test_no_two_models_have_one_name():
 
 #: (model, image size) and a batch's shapes and classes.
 SETS = {
-    ("rnn_bitstream", 12): ((6, 12, 1), 10),
-    ("gru_features", 20): ((6, 20, 38), 11),
-    ("lenet5", 32): ((6, 1, 32, 32), 10),
-    ("vgg11", 32): ((6, 3, 32, 32), 10),
-    ("resnet20", 32): ((6, 3, 32, 32), 10),
-    ("alexnet_cifar", 32): ((6, 3, 32, 32), 10),
+    ("rnn_bitstream", 12): ((6, 12, 1), 10), ("gru_features", 20): ((6, 20, 38), 11), ("lenet5", 32): ((6, 1, 32, 32), 10),
+    ("vgg11", 32): ((6, 3, 32, 32), 10), ("resnet20", 32): ((6, 3, 32, 32), 10), ("alexnet_cifar", 32): ((6, 3, 32, 32), 10),
     ("vgg16_cifar", 32): ((6, 3, 32, 32), 10),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("job", SETS, ids=lambda job: job[0])

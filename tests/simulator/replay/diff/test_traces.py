@@ -33,16 +33,12 @@ def terms(diff):
 @pytest.mark.parametrize(
     ("change", "term"),
     [
-        (SLOW_KERNEL, KERNELS),
-        ({"extra": 90.0}, KERNELS),
-        ({"loader": 260.0}, PYTHON),
-        ({"launch": 45.0, "forward": 30.0}, None),
-        (OTHER_ORDER, ORDER),
-        ({"side_stream": MAIN}, ORDER),
+        (SLOW_KERNEL, KERNELS), ({"extra": 90.0}, KERNELS), ({"loader": 260.0}, PYTHON),
+        ({"launch": 45.0, "forward": 30.0}, None), (OTHER_ORDER, ORDER), ({"side_stream": MAIN}, ORDER),
         ({"item_sync": True}, SYNCHRONIZATION),
     ],
     ids=["a slower kernel", "one more kernel", "slower data loading", "two changes", "other order", "other stream", "one more sync"],
-)
+)  # fmt: skip
 def test_an_edit_is_attributed_to_its_term(tmp_path, change, term):
     diff = compared(tmp_path, JOB, replace(JOB, **change)).diff
     parts = terms(diff)

@@ -36,13 +36,9 @@ PLAIN = recording(
 def test_without_rules_nothing_changes():
     assert apply_rules(PLAIN, []) == (PLAIN, [])
     assert rows(PLAIN) == [
-        ("l.gemm", 0.0, 1.0),
-        ("gemm", 1.0, 5.0),
-        ("l.relu", 1.0, 2.0),
-        ("l.gemm2", 2.0, 3.0),
-        ("relu", 5.0, 7.0),
+        ("l.gemm", 0.0, 1.0), ("gemm", 1.0, 5.0), ("l.relu", 1.0, 2.0), ("l.gemm2", 2.0, 3.0), ("relu", 5.0, 7.0),
         ("gemm2", 7.0, 11.0),
-    ]
+    ]  # fmt: skip
 
 
 def test_kernels_scale_by_name():
@@ -76,13 +72,8 @@ def test_host_scales_with_its_gaps_but_not_the_waiting():
     replay = recording(launched("a", 4.0), host("gap", 2.0, label="gap"), host("sync", 0.5, after="a"), launched("b", 1.0))
     assert rows(replay)[2:] == [("gap", 1.0, 3.0), ("sync", 5.0, 5.5), ("l.b", 5.5, 6.5), ("b", 6.5, 7.5)]
     assert changed(replay, "host*=0.5") == [
-        ("l.a", 0.0, 0.5),
-        ("a", 0.5, 4.5),
-        ("gap", 0.5, 1.5),
-        ("sync", 4.5, 4.75),
-        ("l.b", 4.75, 5.25),
-        ("b", 5.25, 6.25),
-    ]
+        ("l.a", 0.0, 0.5), ("a", 0.5, 4.5), ("gap", 0.5, 1.5), ("sync", 4.5, 4.75), ("l.b", 4.75, 5.25), ("b", 5.25, 6.25),
+    ]  # fmt: skip
 
 
 def test_removed_kernels_take_their_launches_along():
@@ -102,14 +93,9 @@ def test_dependents_of_removed_kernels_inherit_what_those_waited_for():
     assert device_rows(replay) == [("a", 1.0, 6.0), ("x", 6.0, 8.0), ("y", 8.0, 9.0), ("z", 9.5, 10.5)]
     edited = apply_rules(replay, ["remove:x"])[0]
     assert rows(edited) == [
-        ("l.a", 0.0, 1.0),
-        ("a", 1.0, 6.0),
-        ("l.y", 1.0, 2.0),
-        ("y", 6.0, 7.0),
-        ("sync", 6.0, 6.5),
-        ("l.z", 6.5, 7.5),
+        ("l.a", 0.0, 1.0), ("a", 1.0, 6.0), ("l.y", 1.0, 2.0), ("y", 6.0, 7.0), ("sync", 6.0, 6.5), ("l.z", 6.5, 7.5),
         ("z", 7.5, 8.5),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_sync_behind_a_removed_kernel_waits_for_the_kernel_before_it_in_the_stream():
@@ -217,12 +203,8 @@ def test_a_run_of_updates_ends_where_something_waits_for_it(whole_seconds):
     more = {"called": "elementwise", "phase": "update"}
     replay = recording(launched("u0", 1.0, **more), host("item", 1.0, after="u0"), launched("u1", 1.0, **more), launched("u2", 1.0, **more))
     assert changed(replay, "optimizer=fused") == [
-        ("l.u0", 0.0, 1.0),
-        ("u0", 1.0, 2.0),
-        ("item", 2.0, 3.0),
-        ("l.u2", 3.0, 4.0),
-        ("u2", 4.0, 5.5),
-    ]
+        ("l.u0", 0.0, 1.0), ("u0", 1.0, 2.0), ("item", 2.0, 3.0), ("l.u2", 3.0, 4.0), ("u2", 4.0, 5.5),
+    ]  # fmt: skip
 
 
 def test_backward_fusion_updates_behind_each_gradient():
@@ -272,14 +254,9 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
     edited, assumed = apply_rules(replay, ["backward-fusion=2"])
     kernels = [row for row in rows(edited) if not row[0].startswith("l")]
     assert kernels == [
-        ("b2", 0.5, 4.5),
-        ("ncclAllReduce2", 4.5, 8.5),
-        ("b1", 4.5, 12.5),
-        ("u fused 1.0", 8.5, 11.5),
-        ("ncclAllReduce1", 12.5, 16.5),
-        ("u fused 0.0", 16.5, 19.5),
-        ("next", 19.5, 20.5),
-    ]
+        ("b2", 0.5, 4.5), ("ncclAllReduce2", 4.5, 8.5), ("b1", 4.5, 12.5), ("u fused 1.0", 8.5, 11.5),
+        ("ncclAllReduce1", 12.5, 16.5), ("u fused 0.0", 16.5, 19.5), ("next", 19.5, 20.5),
+    ]  # fmt: skip
     assert "collective that reduces them" in assumed[0]
     assert "cut into 2 pieces" in assumed[-1]
 
@@ -307,17 +284,9 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
     )
     edited, assumed = apply_rules(replay, ["cuda-graph"])
     assert rows(edited) == [
-        ("data0", 0.0, 2.0),
-        ("graph launch 0", 2.0, 2.25),
-        ("a0", 2.25, 3.25),
-        ("b0", 3.25, 4.25),
-        ("item0", 4.25, 4.75),
-        ("data1", 4.75, 6.75),
-        ("graph launch 1", 6.75, 7.0),
-        ("a1", 7.0, 8.0),
-        ("b1", 8.0, 9.0),
-        ("c1", 9.0, 10.0),
-    ]
+        ("data0", 0.0, 2.0), ("graph launch 0", 2.0, 2.25), ("a0", 2.25, 3.25), ("b0", 3.25, 4.25), ("item0", 4.25, 4.75),
+        ("data1", 4.75, 6.75), ("graph launch 1", 6.75, 7.0), ("a1", 7.0, 8.0), ("b1", 8.0, 9.0), ("c1", 9.0, 10.0),
+    ]  # fmt: skip
     assert assumed[0].startswith("5 launches become 2")
     assert assumed[1].startswith("1 synchronizations stay")
     with refuses(Code.REQUEST):
@@ -330,26 +299,18 @@ def test_each_device_has_its_own_graph(monkeypatch):
     monkeypatch.setattr(cuda_graph, "LAUNCH_S", 0.25)
     ranks = [launched(f"{name}{rank}", 1.0, thread=rank, device=f"cuda:{rank}") for name in "ab" for rank in range(2)]
     assert changed(recording(*ranks), "cuda-graph") == [
-        ("graph launch 0", 0.0, 0.25),
-        ("graph launch 1", 0.0, 0.25),
-        ("a0", 0.25, 1.25),
-        ("a1", 0.25, 1.25),
-        ("b0", 1.25, 2.25),
+        ("graph launch 0", 0.0, 0.25), ("graph launch 1", 0.0, 0.25), ("a0", 0.25, 1.25), ("a1", 0.25, 1.25), ("b0", 1.25, 2.25),
         ("b1", 1.25, 2.25),
-    ]
+    ]  # fmt: skip
 
 
 def test_updates_in_a_graph_move_without_their_launch():
     graph = [kernel("f", 1.0, after="graph"), kernel("wgrad", 1.0, after="graph"), kernel("h", 1.0, after="graph")]
     updates = [kernel("u0", 2.0, called="sgd_", after="graph"), kernel("u1", 3.0, called="sgd_", after="graph")]
     assert changed(recording(host("graph", 1.0), *graph, *updates), "backward-fusion") == [
-        ("graph", 0.0, 1.0),
-        ("f", 1.0, 2.0),
-        ("wgrad", 2.0, 3.0),
-        ("u1 fused", 3.0, 6.0),
-        ("u0 fused", 6.0, 8.0),
+        ("graph", 0.0, 1.0), ("f", 1.0, 2.0), ("wgrad", 2.0, 3.0), ("u1 fused", 3.0, 6.0), ("u0 fused", 6.0, 8.0),
         ("h", 8.0, 9.0),
-    ]
+    ]  # fmt: skip
 
 
 def test_an_urgent_stream_no_longer_shares():
@@ -459,15 +420,9 @@ def test_larger_is_faster(seed):
 
 def test_every_rule_says_how_it_is_written():
     assert [rule.form for rule in rules()] == [
-        "backward-fusion[=LAYERS]",
-        "cuda-graph",
-        "host 2x faster",
-        "kernel:/REGEX/ 2x faster",
-        "network 2x faster",
-        "optimizer=foreach|fused|free",
-        "priority:/REGEX/=-1",
-        "remove:/REGEX/",
-    ]
+        "backward-fusion[=LAYERS]", "cuda-graph", "host 2x faster", "kernel:/REGEX/ 2x faster", "network 2x faster",
+        "optimizer=foreach|fused|free", "priority:/REGEX/=-1", "remove:/REGEX/",
+    ]  # fmt: skip
     assert all(rule.about for rule in rules())
 
 

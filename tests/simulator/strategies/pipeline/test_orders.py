@@ -16,13 +16,9 @@ from traces.errors import Code
 
 #: Units of time beyond the work of a rank, by torch's name of the schedule, for p ranks.
 EXCESS = {
-    "GPipe": lambda p: 3 * (p - 1),
-    "LoopedBFS": lambda p: 3 * (p - 1),
-    "Interleaved1F1B": lambda p: 3 * (p - 1),
-    "InterleavedZeroBubble": lambda p: p - 1,
-    "ZBVZeroBubble": lambda p: p - 1,
-    "DualPipeV": lambda p: 2 * (p - 1),
-}
+    "GPipe": lambda p: 3 * (p - 1), "LoopedBFS": lambda p: 3 * (p - 1), "Interleaved1F1B": lambda p: 3 * (p - 1),
+    "InterleavedZeroBubble": lambda p: p - 1, "ZBVZeroBubble": lambda p: p - 1, "DualPipeV": lambda p: 2 * (p - 1),
+}  # fmt: skip
 #: Ours of the same name, for p ranks with m micro-batches in the memory of torch's.
 SAME = {
     "GPipe": orders.gpipe_order,

@@ -113,15 +113,10 @@ def tables_of(model, batch, machine, cost="exact", size=None):
 @pytest.mark.parametrize(
     ("model", "batch", "machine"),
     [
-        ("alexnet", 128, "p100x4"),
-        ("vgg16", 128, "p100x4"),
-        ("inception_v3_no_aux", 64, "p100x4"),
-        ("alexnet", 512, "k80x16"),
-        ("alexnet", 512, "4xp100x4"),
-        ("vgg16", 512, "k80x16"),
-        ("vgg16", 512, "4xp100x4"),
+        ("alexnet", 128, "p100x4"), ("vgg16", 128, "p100x4"), ("inception_v3_no_aux", 64, "p100x4"), ("alexnet", 512, "k80x16"),
+        ("alexnet", 512, "4xp100x4"), ("vgg16", 512, "k80x16"), ("vgg16", 512, "4xp100x4"),
     ],
-)
+)  # fmt: skip
 def test_it_is_the_optimum_of_an_integer_program(model, batch, machine, cost):
     """Inception-v3 on 16 devices: tests/benchmarks/division_search.py."""
     tables = tables_of(model, batch, machine, cost)
