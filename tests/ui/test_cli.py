@@ -12,6 +12,7 @@ from calibrate.placement import Placement
 from simulator.machine.scaled import scale_of
 from simulator.model.job import Job
 from tests.support.cli_process import environment, start
+from tests.support.page_samples import PREDICTION, RESULT, VALIDATION
 from tests.support.places import SUPPORT
 from traces.documents.comparison import Prediction, Validation
 from traces.documents.profile import Profile
@@ -28,23 +29,7 @@ COMMANDS = (
 )  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
-PREDICTION = {
-    "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
-    "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
-    "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch", "against_pytorch_interval",
-    "faster_probability", "faster_than_pytorch_probability", "settled", "measured_share", "model", "batch", "machine",
-}  # fmt: skip
-VALIDATION = {
-    "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_waiting", "reference_runs_s", "image_size", "pytorch", "busy_share", "comparisons",
-}  # fmt: skip
-RESULT = {
-    "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
-    "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
-    "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
-    "shares", "calibration", "twin_overhead", "status", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error",
-}  # fmt: skip
+PREDICTED = PREDICTION | {"model", "batch", "machine"}
 
 #: Quantities that may be null in a complete document.
 UNKNOWN = {"largest_batch", "image_size"}
@@ -113,7 +98,7 @@ def test_predict(schedcast, profile, strategy, tmp_path):
     timeline = tmp_path / "new" / "t.json.gz"
     done = schedcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
     assert (done.status, done.err) == (0, "")
-    assert set(done.document) == PREDICTION
+    assert set(done.document) == PREDICTED
     prediction = Prediction.model_validate(done.document)
     assert prediction.fits
     assert complete(done.document)
@@ -144,7 +129,7 @@ def test_predict_shows_the_plan(schedcast):
     assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
     document = schedcast.call(*job, "--show-plan", "--json").document
     assert "strategy   forward-fusion" in document["plan"]
-    assert set(document) == PREDICTION | {"plan"}
+    assert set(document) == PREDICTED | {"plan"}
 
 
 def test_predict_in_graph_mode_on_a_preset(schedcast):

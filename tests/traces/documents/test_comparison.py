@@ -7,7 +7,7 @@ from statistics import NormalDist
 import pytest
 from pydantic import ValidationError
 
-from tests.support.page_samples import prediction, result, skipped, validation
+from tests.support.page_samples import PREDICTION, RESULT, VALIDATION, prediction, result, skipped, validation
 from traces.documents.comparison import Comparison, Prediction, Seconds, Validation
 from traces.documents.timeline import Span, Timeline
 from traces.documents.verdict import Gain
@@ -18,12 +18,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
     path = prediction().save(tmp_path / "prediction.json")
     assert Prediction.load(path) == prediction()
     document = json.loads(path.read_text())
-    assert set(document) == {
-        "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices",
-        "fits", "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "settled", "shares", "critical_path", "at_peak",
-        "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
-        "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share",
-    }  # fmt: skip
+    assert set(document) == PREDICTION
     assert document["schema"] == "schedcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
     assert document["critical_path"][0]["cause"] == "start"
@@ -46,18 +41,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
     path = original.save(tmp_path / "validation.json.gz")
     assert Validation.load(path) == original
     document = original.document()
-    assert set(document) == {
-        "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",
-        "reference_step_s", "results", "image_size", "reference_threads", "reference_waiting", "reference_runs_s", "pytorch",
-        "busy_share", "comparisons",
-    }  # fmt: skip
-    assert set(document["results"][1]) == {
-        "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
-        "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
-        "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
-        "shares", "calibration", "twin_overhead", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-        "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error", "status",
-    }  # fmt: skip
+    assert set(document) == VALIDATION
+    assert set(document["results"][1]) == RESULT
     assert document["results"][1]["measured_step_s"] is None
 
 

@@ -11,8 +11,8 @@ import streamlit
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, go_to
 from tests.support.canvas_payload import is_timeline, payloads_of_app
-from tests.support.page_samples import result, skipped, two_lanes, validation
-from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.page_samples import result, two_lanes, validation
+from tests.support.sample_runs import write_sample_report
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from tests.support.stand_in import answer_by
@@ -43,10 +43,7 @@ def start(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports") / "resnet50"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+    return write_sample_report(tmp_path_factory.mktemp("reports") / "resnet50")
 
 
 def text_of(app):

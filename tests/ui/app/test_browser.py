@@ -7,10 +7,8 @@ import pytest
 
 from tests.support.app_server import running_app
 from tests.support.chromium import CHROMIUM
-from tests.support.page_samples import skipped
 from tests.support.places import SUPPORT
-from tests.support.sample_runs import comparisons, sample_validation
-from ui.present.report import write_report
+from tests.support.sample_runs import write_sample_report
 
 #: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("SCHEDCAST_SCREENSHOTS")
@@ -20,10 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports") / "resnet50"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+    return write_sample_report(tmp_path_factory.mktemp("reports") / "resnet50")
 
 
 @pytest.fixture(scope="module")
