@@ -198,7 +198,7 @@ def real_app(tmp_path_factory):
 def test_a_task_is_dragged_to_a_new_stream(browser, real_app):
     page = browser.new_page(viewport={"width": 1280, "height": 1100})
     page.set_default_timeout(60_000)
-    page.goto(f"{address}/board?{JOB}")
+    page.goto(f"{real_app}/board?{JOB}")
     timeline = page.locator(".schedcast-timeline")
     timeline.wait_for()
     page.get_by_text("baseline's own order.").wait_for()
