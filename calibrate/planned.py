@@ -184,7 +184,8 @@ def require_memory_together(forecasts: Iterable[Forecast], calibrate: bool) -> N
         sizes = ", ".join(f"{what} {units.memory(size)}" for what, size in held[worst.name].items() if size)
         raise SchedcastError(
             f"comparing {compared} at once does not fit: {shortfall_words(needs)}; held by {sizes};"
-            " choose a smaller batch, or fewer strategies with --strategy"
+            " choose a smaller batch, or fewer strategies with --strategy",
+            Code.MEMORY,
         )
 
 

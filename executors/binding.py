@@ -20,7 +20,7 @@ import torch
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Operand, Task, Value, ViewStep
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: How dropout masks are drawn. "keyed": from (seed, step, index), the same in any order of execution. "stream": from the device's
 #: generator, in issue order, by the ops that PyTorch itself draws them with.
@@ -164,7 +164,9 @@ class Binding:
         source = apply_views(tensors[value.source.value].detach(), value.source)
         if tuple(source.shape) != value.shape:
             whole = tuple(tensors[value.source.value].shape)
-            raise SchedcastError(f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again")
+            raise SchedcastError(
+                f"{value.name} of shape {value.shape} is no piece of {value.source.value} of {whole}; make the plan again", Code.PLAN
+            )
         empty = torch.empty_strided(value.shape, value.strides, dtype=source.dtype, device=self.device(value.device))
         return empty.copy_(source)
 

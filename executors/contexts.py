@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # the one private na
 
 from executors.kernels.lowering.dropout import draw_seed, drop, mask, run_seeded
 from simulator.plan.bodies.opcall import is_random
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
 _DIMENSIONS = (0, 2, 3)
@@ -37,7 +37,8 @@ class BatchNormParts:
             if not isinstance(modules.get(path), _BatchNorm):
                 raise SchedcastError(
                     f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
-                    " or synchronize the statistics"
+                    " or synchronize the statistics",
+                    Code.MODEL,
                 )
 
     def __enter__(self) -> "BatchNormParts":

@@ -15,7 +15,7 @@ from executors.kernels.update import torch_optimizer
 from simulator.model.built import mapped
 from simulator.plan.bodies.update import rate_at
 from simulator.strategies.pipeline.staleness import Staleness
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
@@ -29,7 +29,9 @@ def split(batch: object, count: int, whole: Sequence[Tensor] = ()) -> list:
         if not tensor.dim() or any(tensor is each for each in whole):
             return tensor
         if tensor.shape[0] % count:
-            raise SchedcastError(f"a batch of {tensor.shape[0]} does not divide into {count} equal microbatches: choose a divisor")
+            raise SchedcastError(
+                f"a batch of {tensor.shape[0]} does not divide into {count} equal microbatches: choose a divisor", Code.BATCH
+            )
         return tensor.chunk(count)[number]
 
     return [mapped(batch, partial(part, number=number)) for number in range(count)]

@@ -13,7 +13,7 @@ from simulator.model.ops.aten_json import tensor_of
 from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:
@@ -97,5 +97,6 @@ def _check_same_model(tensors: dict[str, torch.Tensor], graph: TrainingGraph) ->
             shown = "missing" if tensor is None else f"{tuple(tensor.shape)} of {tensor.dtype}"
             raise SchedcastError(
                 f"the factory makes another model each time: {name} is {shown}, and was {value.shape} of torch.{value.dtype} when captured;"
-                " expected the same shapes every time; remove what is random in it"
+                " expected the same shapes every time; remove what is random in it",
+                Code.MODEL,
             )

@@ -26,8 +26,8 @@ from simulator.machine.machine import Device, Machine, Memory
 LONGEST = (
     "executors/distributed/test_distributed.py", "calibrate/preflight/test_report.py", "ui/test_cli_errors.py",
     "executors/test_numerics.py", "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/preflight/test_runner.py",
-    "calibrate/cuda/test_validation.py", "executors/cuda/test_backend.py", "executors/cuda/test_pipelines.py", "ui/test_interrupt.py",
-    "calibrate/preflight/test_probes.py", "simulator/strategies/test_bppsa_layers.py", "calibrate/cuda/test_calibration.py",
+    "calibrate/test_validation.py", "executors/cuda/test_backend.py", "ui/test_interrupt.py",
+    "calibrate/preflight/test_probes.py", "simulator/strategies/test_bppsa.py", "calibrate/cuda/test_calibration.py",
     "ui/commands/test_gpu_commands.py", "executors/cpu/test_memory_watch.py", "executors/cuda/test_devices.py", "ui/app/test_browser.py",
     "ui/app/test_hostile_names.py", "ui/commands/test_preflight.py", "ui/app/test_app.py", "fuzz/test_app.py",
 )  # fmt: skip

@@ -30,7 +30,7 @@ from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIO
 from traces.documents.profile import Identity
 from traces.documents.profile_files import samples_path
 from traces.documents.shipped import FILES
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code, SchedcastError, UnusableFileError
 from traces.files import read_json
 
 #: A probe is begun only if at least this share of its expected time is left.
@@ -82,7 +82,7 @@ class Processes:
         finally:
             self.close()
         if "unusable" in reply:
-            raise SchedcastError(reply["unusable"])
+            raise SchedcastError(reply["unusable"], Code.DEVICES)
         return reply["product"], reply["busy_share"]
 
     def ask(self, probe: Probe, limit_s: float, left_s: float, reserve_s: float, show: Show) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class Runner:
             record = record.model_copy(update={"mend": (*record.mend, Fix(worth=BLOCKS, text=why))})
         self.records[probe.name] = record
         if "unusable" in fields and probe is self.probes[0]:
-            raise SchedcastError(fields["unusable"])
+            raise SchedcastError(fields["unusable"], Code.DEVICES)
         return "unusable" not in fields
 
     def write(self, complete: bool = False) -> GpuReport:

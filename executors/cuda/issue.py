@@ -14,7 +14,7 @@ from simulator.engine.memory.release import Releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 Lane = tuple[str, int]
 
@@ -27,7 +27,8 @@ def lane_priorities(plan: Plan) -> dict[Lane, int]:
         if priority != task.priority:
             raise SchedcastError(
                 f"stream {task.stream} of {task.device} has tasks of priorities {priority} and {task.priority} ({task.name}); "
-                "a CUDA stream has one priority: plan them on two streams"
+                "a CUDA stream has one priority: plan them on two streams",
+                Code.PLAN,
             )
     return priorities
 

@@ -21,7 +21,7 @@ from executors.cuda.capture import Workspaces, captured
 from executors.cuda.driver import Event, GpuFacts, Kernel, Partition
 from executors.cuda.driver_api import DriverApi, Streams, find_driver_api, first_line
 from executors.cuda.partitions import Probe
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 log = logging.getLogger("schedcast")
 
@@ -240,16 +240,18 @@ def _set_connections() -> str:
 
 def _require_gpu(index: int) -> None:
     if torch.version.cuda is None:
-        raise SchedcastError(f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu")
+        raise SchedcastError(
+            f"PyTorch {torch.__version__} is built without CUDA; install a CUDA build, or use the device cpu", Code.DEVICES
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available:
         reason = str(caught[-1].message).splitlines()[0] if caught else "no NVIDIA GPU or driver found"
-        raise SchedcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu")
+        raise SchedcastError(f"PyTorch can use no GPU ({reason}); check that nvidia-smi lists one, or use the device cpu", Code.DEVICES)
     count = torch.cuda.device_count()
     if not 0 <= index < count:
-        raise SchedcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)")
+        raise SchedcastError(f"no GPU {index}; expected one of 0 to {count - 1} (see nvidia-smi and CUDA_VISIBLE_DEVICES)", Code.DEVICES)
 
 
 def _facts(properties, api: DriverApi | None, index: int, levels: int) -> GpuFacts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 
 if TYPE_CHECKING:
     from traces.documents.collectives import CollectiveLaw
@@ -295,9 +295,11 @@ def split(whole: Machine, count: int, profile: "Profile | None" = None) -> Machi
 
 def _sms_per_partition(sms: int, count: int) -> int:
     if count < 1:
-        raise SchedcastError(f"{count} partitions requested; expected at least 1")
+        raise SchedcastError(f"{count} partitions requested; expected at least 1", Code.DEVICES)
     per_partition = sms // count // SMS_PER_STEP * SMS_PER_STEP
     if not per_partition:
         most = sms // SMS_PER_STEP
-        raise SchedcastError(f"{count} partitions requested; {sms} SMs give at most {most} of {SMS_PER_STEP} SMs; choose 1 to {most}")
+        raise SchedcastError(
+            f"{count} partitions requested; {sms} SMs give at most {most} of {SMS_PER_STEP} SMs; choose 1 to {most}", Code.DEVICES
+        )
     return per_partition

@@ -28,7 +28,7 @@ from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Lin
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
@@ -130,7 +130,7 @@ def load_machine(
     if entry is None:
         raise UnknownNameError("machine", name, machine_names(), "`schedcast machines` lists them")
     if devices is not None and devices > entry.count:
-        raise SchedcastError(_too_many(name, entry, devices))
+        raise SchedcastError(_too_many(name, entry, devices), Code.DEVICES)
     if partitions > 1 and devices is None and entry.count > 1:
         raise SchedcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))

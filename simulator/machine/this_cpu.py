@@ -15,7 +15,7 @@ import psutil
 
 from simulator.machine.machine import BLOCKING, FREE, HOST, LATE, Device, Link, Machine, Memory, Receives
 from traces.documents.collectives import SCALED
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 if TYPE_CHECKING:
     from traces.documents.profile import Profile
@@ -99,9 +99,11 @@ def this_cpu(
     available = profile.identity.cores if profile is not None and profile.identity.cores else available_cores()
     count = available if cores is None else cores
     if not 1 <= count <= available:
-        raise SchedcastError(f"{count} cores requested; there are {available}; choose 1 to {available}")
+        raise SchedcastError(f"{count} cores requested; there are {available}; choose 1 to {available}", Code.DEVICES)
     if not 1 <= devices <= count and not library:
-        raise SchedcastError(f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}")
+        raise SchedcastError(
+            f"--devices {devices}: a device has at least one core, and there are {count}; choose 1 to {count}", Code.DEVICES
+        )
     fp32 = count * nominal_flops_per_core()
     half = fp32 if cpu_flags() & _HALF_FLAGS else fp32 * _WITHOUT_HALF
     peaks = {"fp32": fp32, "tf32": fp32, "bf16": half, "fp16": half, "fp64": fp32 / 2}

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from simulator.model.default_loss import unfit_loss
 from simulator.model.ops.autocast import autocast
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 # Batches as users write them: a tensor, or a tuple, list, mapping or dataclass of batches; anything else in them is not a tensor.
 
@@ -175,16 +175,21 @@ def check_module(name: str, module: torch.nn.Module) -> None:
     for layer, child in module.named_modules():
         place = f"layer {layer!r} of {name}" if layer else f"the model of {name}"
         if hasattr(child, "_orig_mod") or getattr(child, "_compiled_call_impl", None) is not None:
-            raise SchedcastError(f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; leave compile out")
+            raise SchedcastError(
+                f"{place} is compiled by torch.compile, which is not modeled; expected a plain module; leave compile out", Code.MODEL
+            )
         if getattr(child, "sparse", False) is True:
-            raise SchedcastError(f"{place} has sparse gradients, which are not modeled; make it with sparse=False")
+            raise SchedcastError(f"{place} has sparse gradients, which are not modeled; make it with sparse=False", Code.MODEL)
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
-        raise SchedcastError(f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory")
+        raise SchedcastError(
+            f"the model of {name} has lazy parameters; expected parameters with shapes; run one forward in the factory", Code.MODEL
+        )
     for label, parameter in module.named_parameters():
         if parameter.is_complex():
             raise SchedcastError(
                 f"parameter {label!r} of {name} is complex, which is not modeled; expected real parameters; use torch.view_as_complex in"
-                " forward"
+                " forward",
+                Code.MODEL,
             )
     check_hooks(name, module)
 

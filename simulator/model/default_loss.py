@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from simulator.model.user_code import blamed
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: What torchvision's outputs with auxiliary heads call these -> the weight of their loss. That of a classifier is from Szegedy et al.
 #: 2014, section 5; that of a segmentation head is from torchvision's own recipe.
@@ -16,6 +16,8 @@ AUXILIARY = {"aux_logits": 0.3, "aux_logits1": 0.3, "aux_logits2": 0.3, "aux": 0
 
 class MissingLossError(SchedcastError):
     """A model that needs a loss, or another one. `details`: the lines of code to write, which the command line prints."""
+
+    code = Code.MODEL
 
     def __init__(self, message: str, place: str):
         """`place`: where in the output the logits are, as code."""

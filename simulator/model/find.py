@@ -15,7 +15,7 @@ from pathlib import Path
 from simulator.model.factory import Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.user_code import blamed, time_limit
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.process import interrupts_delayed
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
@@ -73,9 +73,9 @@ def _import_file(path: Path):
         path = path.resolve()
         readable = path.is_file()
     except (OSError, RuntimeError) as error:  # a name that is too long, a folder without permission, a circle of links
-        raise SchedcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model") from error
+        raise SchedcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model", Code.FILE) from error
     if not readable:
-        raise SchedcastError(f"no file {path}; expected a Python file with a factory; check --model")
+        raise SchedcastError(f"no file {path}; expected a Python file with a factory; check --model", Code.FILE)
     _refuse_reserved_names(path)
     _load_torch()
     # At the end, after our own packages and the libraries: a traces.py next to the user's model must not replace ours.

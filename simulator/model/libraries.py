@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.model.factory import Factory
 from simulator.model.user_code import brief
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
 
 #: What follows `hf:`, in words.
@@ -172,9 +172,11 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise SchedcastError(f"cannot read {path}: {error}; expected the config.json of a transformers model; check --model") from error
+        raise SchedcastError(
+            f"cannot read {path}: {error}; expected the config.json of a transformers model; check --model", Code.FILE
+        ) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
-        raise SchedcastError(f"{path} names no model_type; expected the config.json of a transformers model; check --model")
+        raise SchedcastError(f"{path} names no model_type; expected the config.json of a transformers model; check --model", Code.FILE)
     return settings
 
 

@@ -35,7 +35,7 @@ def training_step(batch: int, passed_on: tuple[type[Exception], ...] = ()) -> It
         place = own_line(traceback.extract_tb(error.__traceback__))
         if not place or str(error).startswith(place):
             raise
-        raise SchedcastError(f"{place}: {error}") from error
+        raise SchedcastError(f"{place}: {error}", error.code) from error
     except BaseException as error:
         raise SchedcastError(blamed(error, f"the training step fails for batch size {batch}")) from error
 

@@ -9,32 +9,13 @@ import subprocess
 import sys
 
 MODULES = {
-    "engine": "bench_engine",
-    "startup": "startup",
-    "profile": "profile_load",
-    "calibration": "calibration",
-    "accuracy": "accuracy",
-    "ablation": "ablation",
-    "bppsa": "bppsa",
-    "devices": "devices",
-    "replay": "replay_traces",
-    "op-latency": "op_latency",
-    "efficiencies": "efficiencies",
-    "csr": "csr_products",
-    "collectives": "collectives",
-    "ranks": "ranks",
-    "ddp": "ddp",
-    "coverage": "coverage",
-    "published": "published",
-    "preset-links": "preset_links",
-    "division-search": "division_search",
-    "canvas-timeline": "canvas_timeline",
-    "app-waits": "app_waits",
-    "plain-pytorch": "plain_pytorch",
-    "strategy-numerics": "strategy_numerics",
-    "unseen": "unseen",
-    "settle": "settle",
-}
+    "engine": "bench_engine", "startup": "startup", "profile": "profile_load", "calibration": "calibration",
+    "accuracy": "accuracy", "ablation": "ablation", "bppsa": "bppsa", "devices": "devices", "replay": "replay_traces",
+    "op-latency": "op_latency", "efficiencies": "efficiencies", "csr": "csr_products", "collectives": "collectives",
+    "ranks": "ranks", "ddp": "ddp", "coverage": "coverage", "published": "published", "preset-links": "preset_links",
+    "division-search": "division_search", "canvas-timeline": "canvas_timeline", "app-waits": "app_waits",
+    "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen", "settle": "settle",
+}  # fmt: skip
 
 
 def main() -> int:

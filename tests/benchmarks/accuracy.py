@@ -23,12 +23,8 @@ from traces.documents.comparison import Validation, ValidationResult
 from ui.present.labels import row_labels
 
 MODELS = (
-    ("lenet5", 256, None),
-    ("resnet18", 16, 64),
-    ("mobilenet_v2", 16, 64),
-    ("vgg16", 16, 32),
-    ("transformer_base", 4, 16),
-)
+    ("lenet5", 256, None), ("resnet18", 16, 64), ("mobilenet_v2", 16, 64), ("vgg16", 16, 32), ("transformer_base", 4, 16),
+)  # fmt: skip
 
 #: BPPSA has a benchmark of its own.
 STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")

@@ -136,16 +136,9 @@ def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
     begin = testbed.events.index("sample pytorch") + 1  # after the warm-up
     end = testbed.events.index("run pytorch", begin)
     assert testbed.events[begin : end + 1] == [
-        "sample baseline+baseline",
-        "run baseline",
-        "sample baseline+owt",
-        "run owt",
-        "sample owt+baseline",
-        "run baseline",
-        "interference baseline+owt",
-        "sample pytorch",
-        "run pytorch",
-    ]
+        "sample baseline+baseline", "run baseline", "sample baseline+owt", "run owt", "sample owt+baseline", "run baseline",
+        "interference baseline+owt", "sample pytorch", "run pytorch",
+    ]  # fmt: skip
     assert testbed.events[end + 1 : end + 3] == ["sample baseline+owt", "run owt"], "the next round begins with the next program"
 
 

@@ -15,9 +15,10 @@ from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from tests.support import mlp
 from tests.support.jobs import MLP, planned
+from tests.support.refusals import refuses
 from traces.documents.targets import AUTOGRAD, Curve, first_difference, largest_difference
 from traces.documents.training import TrainingRun
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code, UnusableFileError
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]
 STEPS = 24  # more than one turn
@@ -229,6 +230,6 @@ def test_every_seed_has_parameters_and_batches_of_its_own():
 
 
 def test_only_models_with_a_data_set_have_an_accuracy():
-    with pytest.raises(SchedcastError, match=r"--target 0\.9 needs classes to tell apart, and resnet18 has no data set"):
+    with refuses(Code.REQUEST, r"--target 0\.9 needs classes to tell apart, and resnet18 has no data set"):
         check_evaluable(Job("resnet18", 2), "--target 0.9")
     check_evaluable(Job("rnn_bitstream", 4, 6), "--target 0.9")

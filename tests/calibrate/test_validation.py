@@ -1,5 +1,7 @@
-"""A validation on this CPU: which error counts when keys are measured in the rounds, and when costs come from another time."""
+"""Validations, real and simulated: which error counts when keys are measured in the rounds or costs come from another time."""
 
+import statistics
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -10,10 +12,15 @@ from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
 from executors.cpu.cores import available_cores
 from simulator.model.job import Job
+from tests.fake_gpu import FakeGpu, Times
+from tests.support import mlp, norm_models
+from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
 from tests.support.jobs import MLP
 from tests.support.page_samples import result, skipped, validation
+from tests.support.refusals import refuses
 from traces.documents.profile import Profile
 from traces.documents.shipped import shipped_validations
+from traces.errors import Code
 
 
 def test_drift_corrects_only_costs_from_another_time(monkeypatch):
@@ -78,3 +85,109 @@ def test_only_plans_whose_lanes_wait_for_each_other_are_predicted_round_by_round
     forecasts = validate(job, ["turbodl"], {}, profile, CpuTestbed(), timelines=False, rounds=2).forecasts
     assert forecasts["baseline"].rounds_error == 0
     assert forecasts["turbodl"].rounds_error > 0
+
+
+# Calibrate, predict, run and compare on a simulated GPU, whose kernel times only measuring can reveal.
+
+
+measured = pytest.fixture(scope="module")(measured_profile)
+STRATEGIES = [
+    "baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl", "turbodl:update=callback",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_predicted_is_measured(mode, measured):
+    job = Job(MLP, 4, optimizer="adam")
+    with hard_gpu() as gpu:
+        outcome = validate(job, STRATEGIES, {}, measured, open_testbed(gpu, mode))
+    validation = outcome.validation
+    assert outcome.same_numbers
+    assert (validation.mode, validation.aa_spread < 0.01) == (mode, True)
+    assert [row.status for row in validation.results] == ["ok"] * len(STRATEGIES)
+    assert {row.shares.measured for row in validation.results} == {1.0}
+    errors = {row.strategy + str(row.options): row.error for row in validation.results}
+    assert all(abs(error) < 0.02 for error in errors.values()), errors
+    plain = validation.pytorch
+    assert (plain.shares.measured, plain.measured_step_s) == (1.0, validation.reference_step_s)
+    assert abs(plain.error) < 0.02, "plain PyTorch, which is eager in both modes"
+
+
+@pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])
+def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
+    """Task times are merged from instrumented runs with events on some tasks. Kernels take 2 us; in a graph with the gap before.
+
+    An event of a graph is a node too, and its gap shows in the next task.
+    """
+    job = Job(MLP, 4)
+    with hard_gpu() as gpu:
+        outcome = validate(job, ["baseline"], {}, measured, open_testbed(gpu, mode))
+    comparison = outcome.comparisons["baseline"]
+    tasks = [task.name for task in outcome.forecasts["baseline"].plan.tasks]
+    assert [span.task for span in comparison.measured.window()] == [span.task for span in comparison.predicted.window()] == tasks * periods
+    assert comparison.measured.mode == mode
+    single = [span.end_s - span.start_s for span in comparison.measured.window() if span.task != "update"]
+    assert statistics.median(single) == pytest.approx(2e-6 + gap_s, abs=2e-8)
+    assert max(single) < 2e-6 + 2.1 * gap_s + 2e-8
+
+
+def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
+    """Kernels take 20 us, so the GPU is the limit; nodes of a graph are 1 us apart, launched kernels 3 us."""
+    gap_s = 3e-6
+    job = Job(MLP, 4)
+    with FakeGpu(Times(kernel_s=lambda op, size: 20e-6, op_s=2e-6, launch_gap_s=gap_s), SMALL) as gpu:
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        outcome = validate(job, ["turbodl"], {}, profile, testbed)
+    assert profile.dispatch.launch_gap_s == pytest.approx(gap_s - 1e-6, abs=1e-9)
+    assert [row.error for row in outcome.validation.results] == pytest.approx([0.0, 0.0], abs=0.02)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
+    """Each stream on which a product has run keeps a workspace; the model itself takes a few kilobytes."""
+    job = Job(MLP, 4)
+    with hard_gpu() as gpu:
+        rows = validate(job, ["turbodl"], {}, measured, open_testbed(gpu, mode), timelines=False).validation.results
+    for row, lanes in zip(rows, (1, 2), strict=True):
+        assert lanes <= row.predicted_peak_bytes / WORKSPACE_BYTES < lanes + 0.1, row.strategy
+        assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "mode", "bound"),
+    [("batch_norm", "bf16", "graph", 0.02), ("attention", "fp32", "eager", 0.02), ("attention", "amp", "graph", 0.04)],
+)
+def test_norms_and_attention_are_predicted(model, precision, mode, bound, measured):
+    """The memory is so slow that the GPU is the limit. Kernels take less time on what the cache holds.
+
+    Casts of autocast are predicted less exactly, why is not known.
+    """
+    times = replace(TIMES, least_s=3e-6, op_s=1e-6, warm_factor=0.5, bytes_per_s=1e8)
+    with hard_gpu(times) as gpu:
+        job, testbed = Job(f"{norm_models.__file__}:{model}", 4, precision=precision), open_testbed(gpu, mode)
+        outcome = validate(job, ["turbodl", "forward-fusion"], {}, measured.model_copy(deep=True), testbed, timelines=False)
+    assert outcome.same_numbers
+    errors = {row.strategy: row.error for row in outcome.validation.results}
+    assert all(abs(error) < bound for error in errors.values()), errors
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_gradient_scaler_decides_on_the_gpu_with_a_fused_optimizer(mode, measured):
+    job = Job(f"{mlp.__file__}:steep", 4, precision="amp-fp16", optimizer="adam", form="fused")
+    with hard_gpu() as gpu:
+        outcome = validate(job, ["turbodl", "forward-fusion"], {}, measured.model_copy(deep=True), open_testbed(gpu, mode), timelines=False)
+    assert outcome.same_numbers
+    assert [row.status for row in outcome.validation.results] == ["ok"] * 3
+
+
+def test_a_gradient_scaler_needs_a_fused_optimizer_on_a_gpu(measured):
+    with (
+        hard_gpu() as gpu,
+        refuses(Code.REQUEST, r"foreach form of momentum decides on the host.*use a fused one"),
+    ):
+        validate(Job("lenet5", 4, precision="amp-fp16"), [], {}, measured, open_testbed(gpu, "eager"))
+
+
+def test_the_workspace_is_measured(measured):
+    assert measured.workspace_bytes == WORKSPACE_BYTES

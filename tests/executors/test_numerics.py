@@ -1,19 +1,35 @@
 """In float64, every strategy of the registry, optimizer and form trains exactly as plain PyTorch does, or as weights as stale do."""
 
+import random
+from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
+import networkx
 import pytest
 
-from calibrate.numerics import STEPS, Expected, References, compare
+from calibrate.numerics import STEPS, Expected, References, compare, reference
 from executors.cpu.backend import CpuBackend
+from executors.cuda.backend import CudaBackend
+from executors.cuda.graphs import GraphProgram
+from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.bodies.update import STATE, forms
+from simulator.plan.bodies.update import STATE, forms, rate_at
+from simulator.plan.editor.editor import hazards_within
+from simulator.plan.editor.order import Entry, Order
+from simulator.plan.json import dump, load
+from simulator.plan.plan import Plan
 from simulator.strategies import registry as strategies
+from tests.fake_gpu import FakeGpu
+from tests.support import real_models, unusual_models
 from tests.support.applicable import core_groups, default_plans, plan_unless_refused, specs
-from tests.support.jobs import planned
+from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from tests.support.same_numbers import assert_trains_alike
+from traces.errors import Code, SchedcastError
 
 MODELS = USER_MODELS
 LIMIT = 1e-10
@@ -122,7 +138,7 @@ def test_backward_fusion_updates_on_the_last_microbatch(two_cores, backend):
 
 
 def test_backward_fusion_refuses_global_norm_clipping(two_cores):
-    with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
+    with refuses(Code.MODEL):
         planned("backward-fusion", job_of(MODELS[0], clip_norm=1.0), two_cores)
 
 
@@ -136,3 +152,164 @@ def test_the_comparison_notices_a_missing_update(two_cores, backend):
     first = next(task for task in segment.tasks if task.phase == "update")
     broken = replace(plan, segments=(replace(segment, tasks=tuple(t for t in segment.tasks if t is not first)),))
     assert compare(job, built, broken, backend, Expected.of(job, built)).max_param_error > 1e-6
+
+
+# Every order of tasks that a plan's dependencies allow, on any streams, computes plain PyTorch's numbers: nothing else may decide them.
+
+
+def shuffled(plan: Plan, machine: Machine, rng: random.Random) -> Plan:
+    """The plan with the tasks of each segment in a random order that its hazards allow, each task that computes on a random stream."""
+    entries: list[Entry] = []
+    for part in plan.parts:
+        order = networkx.DiGraph([(hazard.before, hazard.after) for hazard in hazards_within(part, machine)])
+        order.add_nodes_from(range(len(part.tasks)))
+        for index in networkx.lexicographical_topological_sort(order, key=lambda _: rng.random()):
+            task = part.tasks[index]
+            stream = rng.randrange(3) if task.body.ends is None and not task.body.crosses_devices else task.stream
+            entries.append(Entry(task.name, task.device, stream, rng.randrange(3)))
+    return Order(tuple(entries)).applied(plan)
+
+
+@pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)
+def test_random_orders_of_every_strategy_equal_plain_pytorch(path):
+    job, machine, rng = Job(f"{path}:make", 4, precision="fp64"), core_groups(2), random.Random(path.stem)
+    built, backend = job.build(), CpuBackend(machine)
+    plans = default_plans(job, machine)
+    expected = References(job, built, 2, None)
+    assert len(plans) > 4
+    for plan in sorted(plans.values(), key=lambda plan: str(References.key(plan))):
+        numerics = compare(job, built, shuffled(plan, machine, rng), backend, expected.of(plan), 2)
+        assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10, plan.strategy
+
+
+# Small models of the families that libraries have, with masks, relative positions and tied weights, train as in plain PyTorch.
+
+
+#: Library -> models of tests.support.real_models.
+FAMILIES = {
+    "timm": ("swin", "beit", "levit"),
+    "transformers": ("bert", "gpt2_mask", "t5", "bart", "llama_tied"),
+}
+
+
+def real_job(library: str, name: str) -> Job:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    return Job(f"{real_models.__file__}:{name}", 2, precision="fp64", optimizer="sgd")
+
+
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in FAMILIES.items() for name in names])
+def test_families_train_as_in_plain_pytorch(library, name, two_cores, backend):
+    assert_trains_alike(real_job(library, name), two_cores, backend)
+
+
+def test_a_mixture_of_experts_trains_as_in_plain_pytorch(two_cores, backend):
+    """Its products of groups, one for each expert, compute in float32."""
+    assert_trains_alike(replace(real_job("transformers", "mixtral"), precision="fp32"), two_cores, backend)
+
+
+# Loops over cells, results written into given tensors, CTC loss, distinct elements and odd filters: they run with equal numbers.
+
+
+@pytest.mark.parametrize("name", unusual_models.NAMES)
+def test_unusual_models_train_as_in_plain_pytorch(name, two_cores, backend):
+    job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
+    assert_trains_alike(job, two_cores, backend)
+
+
+def test_a_loop_over_a_cell_is_captured_with_all_of_its_steps():
+    ops = Job(f"{unusual_models.__file__}:lstm_cell_in_a_loop", 4, precision="fp64", optimizer="sgd").graph().ops
+    of_cell = [op for op in ops if op.layer == "cell" and op.phase == "forward" and "addmm" in op.body.target]
+    assert len(of_cell) == 2 * 6
+
+
+def test_a_depthwise_convolution_is_not_split_by_group(two_cores):
+    job = Job(f"{unusual_models.__file__}:depthwise_filter_longer_than_the_image", 4, precision="fp64", optimizer="sgd")
+    names = [task.name for task in planned("turbodl", job, two_cores).tasks]
+    assert "layer/convolution" in names
+    assert not [name for name in names if "group" in name]
+
+
+# Learning rates by phase: every backend trains as plain PyTorch does when its optimizer's rate is changed between steps.
+
+
+#: Phases that begin within a graph of four steps, after three eager ones: in the first graph, and in the third.
+SCHEDULE = "0:0.1,5:0.02,13:0.003"
+RATE_STEPS = 17
+
+
+@pytest.mark.parametrize("optimizer", STATE)
+def test_the_reference_changes_the_rate_before_the_step(optimizer):
+    job = Job(MLP, 6, precision="fp64", optimizer=optimizer, lr_schedule="2:0.02,4:0.003")
+    scheduled, by_hand = (
+        reference(job, job.build(), False),
+        reference(Job(MLP, 6, precision="fp64", optimizer=optimizer), job.build(), False),
+    )
+    for step in range(6):
+        for group in by_hand.optimizer.param_groups:
+            group["lr"] = {2: 0.02, 4: 0.003}.get(step, group["lr"])
+        assert scheduled.step() == by_hand.step()
+
+
+@pytest.mark.parametrize("optimizer", STATE)
+def test_every_optimizer_follows_the_schedule(optimizer):
+    machine = load_machine("this-cpu")
+    job = Job(MLP, 6, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
+    plan, built, backend = planned("forward-fusion", job, machine), job.build(), CpuBackend(machine)
+    assert compare(job, built, plan, backend, Expected.of(job, built, RATE_STEPS), RATE_STEPS).equal("fp64")
+    one_rate = Expected.of(Job(MLP, 6, precision="fp64", optimizer=optimizer), built, RATE_STEPS)
+    assert not compare(job, built, plan, backend, one_rate, RATE_STEPS).equal("fp64")
+
+
+@pytest.mark.parametrize("strategy", ["baseline", "backward-fusion", "stale-pipeline:on=simulated"])
+def test_an_update_has_the_rate_of_its_own_mini_batch(strategy):
+    machine = load_machine("this-cpu")
+    job = Job("lenet5", 2, precision="fp64", lr_schedule=SCHEDULE)
+    plan, built, backend = planned(strategy, job, machine), job.build(), CpuBackend(machine)
+    assert compare(job, built, plan, backend, References(job, built, RATE_STEPS, backend).of(plan), RATE_STEPS).equal("fp64")
+
+
+@pytest.mark.parametrize("strategy", ["baseline", "forward-fusion"])
+@pytest.mark.parametrize("optimizer", ["nesterov", "adam"])
+def test_a_graph_is_captured_again_only_for_other_rates(strategy, optimizer, monkeypatch):
+    machine, gpu, captures = load_machine("h200"), FakeGpu(), []
+    capture = GraphProgram._capture
+    monkeypatch.setattr(GraphProgram, "_capture", lambda program, marks=None: captures.append(program._period) or capture(program, marks))
+    job = Job(MLP, 4, precision="fp64", optimizer=optimizer, lr_schedule=SCHEDULE)
+    plan, built, backend = planned(strategy, job, machine), job.build(), CudaBackend(machine, gpu, "graph")
+    steps = 3 + 4 * 8
+    with gpu:
+        assert compare(job, built, plan, backend, Expected.of(job, built, steps, backend), steps).equal("fp64")
+    # Both rates in one graph; the second rate; both; the third. Graphs begin with the periods 3, 7, 11 and so on.
+    assert captures == [3, 7, 11, 15]
+
+
+def test_plans_with_rates_go_to_json_and_text_and_back():
+    plan = planned("baseline", Job(MLP, 4, lr_schedule="3:0.01,9:1e-3"), load_machine("h200"))
+    assert plan.tasks[-1].body.rates == ((3, 0.01), (9, 0.001))
+    assert load(dump(plan)) == plan
+
+
+def test_a_rate_holds_until_the_next():
+    rates = ((0, 0.1), (300, 0.01))
+    assert [rate_at(rates, iteration) for iteration in (0, 299, 300, 10_000)] == [0.1, 0.1, 0.01, 0.01]
+    assert rate_at(((5, 0.1),), 4) is None  # that of --lr
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lr_schedule": ""}, "'' is not ITERATION:RATE"),
+        ({"lr_schedule": "0.1"}, "'0.1' is not ITERATION:RATE; give it as in 0:0.1,300:0.01"),
+        ({"lr_schedule": "0:0.1,"}, "'' is not ITERATION:RATE"),
+        ({"lr_schedule": "0:fast"}, "'0:fast' is not"),
+        ({"lr_schedule": "0:-1"}, "'0:-1' is not"),
+        ({"lr_schedule": "0:nan"}, "'0:nan' is not"),
+        ({"lr_schedule": "-3:0.1"}, "'-3:0.1' is not"),
+        ({"lr_schedule": "0:0.1,300:0.01,300:0.001"}, "iteration 300 does not come after 300"),
+        ({"lr_schedule": "0:0.1", "lr": 0.2}, "leave out --lr"),
+    ],
+)
+def test_an_unusable_schedule_is_refused(fields, message):
+    with refuses(Code.REQUEST, message):
+        Job(MLP, 4, **fields)

@@ -11,11 +11,9 @@ from torch._ops import OpOverload
 _HALF = (torch.bfloat16, torch.float16)
 #: The positions of a norm's statistics among the results of its forward op, and among the arguments of its backward op.
 _STATISTICS = {
-    "native_batch_norm": (1, 2),
-    "native_batch_norm_backward": (5, 6),
-    "native_layer_norm": (1, 2),
+    "native_batch_norm": (1, 2), "native_batch_norm_backward": (5, 6), "native_layer_norm": (1, 2),
     "native_layer_norm_backward": (3, 4),
-}
+}  # fmt: skip
 
 
 @cache

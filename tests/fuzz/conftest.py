@@ -6,9 +6,7 @@ import psutil
 import pytest
 
 from tests.support.fuzzing import FAULTS, REFUSED, TRIED
-from tests.support.page_samples import skipped
-from tests.support.sample_runs import comparisons, sample_validation
-from ui.present.report import write_report
+from tests.support.sample_runs import write_sample_report
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +27,7 @@ def nothing_written(tmp_path_factory, monkeypatch):
 @pytest.fixture(scope="session")
 def report(tmp_path_factory):
     """The folder of a sound report of three schedules that ran and one that did not."""
-    folder = tmp_path_factory.mktemp("reports") / "report"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+    return write_sample_report(tmp_path_factory.mktemp("reports") / "report")
 
 
 def pytest_sessionfinish(session):

@@ -35,11 +35,9 @@ CONVOLUTIONS = [
 ]
 #: kernel, stride, padding, dilation, ceil_mode of pooling over 3 channels of 7x9.
 POOLS = [
-    ((2, 2), (2, 2), (0, 0), (1, 1), False),
-    ((3, 3), (2, 2), (1, 1), (1, 1), False),
-    ((2, 3), (1, 2), (1, 0), (1, 1), True),
+    ((2, 2), (2, 2), (0, 0), (1, 1), False), ((3, 3), (2, 2), (1, 1), (1, 1), False), ((2, 3), (1, 2), (1, 0), (1, 1), True),
     ((2, 2), (2, 3), (1, 1), (3, 2), False),
-]
+]  # fmt: skip
 
 
 @dataclass

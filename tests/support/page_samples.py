@@ -3,6 +3,25 @@
 from traces.documents.comparison import Prediction, Shares, Validation, ValidationResult
 from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
+#: The documented fields of a prediction, of a validation, and of its rows.
+PREDICTION = {
+    "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices",
+    "fits", "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "settled", "shares", "critical_path", "at_peak",
+    "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
+    "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share",
+}  # fmt: skip
+VALIDATION = {
+    "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",
+    "reference_step_s", "results", "image_size", "reference_threads", "reference_waiting", "reference_runs_s", "pytorch",
+    "busy_share", "comparisons",
+}  # fmt: skip
+RESULT = {
+    "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
+    "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
+    "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
+    "shares", "calibration", "twin_overhead", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
+    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error", "status",
+}  # fmt: skip
 SHARES = Shares(measured=0.9, fitted=0.1, guessed=0.0)
 
 
@@ -35,20 +54,10 @@ def skipped(strategy="gpipe"):
     """The row of a strategy that did not run."""
     empty = dict.fromkeys(
         (
-            "predicted_step_s",
-            "predicted_interval_s",
-            "measured_step_s",
-            "error",
-            "error_drift_corrected",
-            "predicted_speedup",
-            "measured_speedup",
-            "max_grad_error",
-            "max_param_error",
-            "predicted_peak_bytes",
-            "measured_peak_bytes",
-            "shares",
+            "predicted_step_s", "predicted_interval_s", "measured_step_s", "error", "error_drift_corrected", "predicted_speedup",
+            "measured_speedup", "max_grad_error", "max_param_error", "predicted_peak_bytes", "measured_peak_bytes", "shares",
         )
-    )
+    )  # fmt: skip
     return ValidationResult(strategy=strategy, options={}, measured_runs_s=(), semantics={}, status="skipped: needs 2 devices", **empty)
 
 

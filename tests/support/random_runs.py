@@ -109,14 +109,9 @@ def _gpu(rng: random.Random, devices, mode: str, coarse: bool) -> Machine:
         return rng.choice((0.0, *choices)) * (1.0 if coarse else rng.uniform(0.5, 1.0))
 
     times = {
-        "dispatch_s": seconds(0.125, 0.5),
-        "record_s": seconds(0.0625),
-        "wait_s": seconds(0.0625),
-        "graph_launch_s": seconds(0.5),
-        "node_gap_s": seconds(0.125),
-        "cross_gap_s": seconds(0.25),
-        "callback_s": seconds(0.125),
-    }
+        "dispatch_s": seconds(0.125, 0.5), "record_s": seconds(0.0625), "wait_s": seconds(0.0625), "graph_launch_s": seconds(0.5),
+        "node_gap_s": seconds(0.125), "cross_gap_s": seconds(0.25), "callback_s": seconds(0.125),
+    }  # fmt: skip
     lane = HostLane("host", devices, **times, queue_depth=rng.choice((1, 2, 3, 8, 100)), graph_iterations=rng.randint(1, 4))
     hosted = mode == "graph" or rng.random() < 0.8
     links = _links(rng) if len(devices) == 2 else ()

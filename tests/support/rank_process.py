@@ -36,11 +36,9 @@ def check_collectives(channel) -> None:
     )
     cases = [("all-reduce", algorithm, "") for algorithm in ("ring", "tree", "distributed", "server")]
     cases += [
-        ("all-reduce", "server", devices[1]),
-        ("all-reduce", "server", HOST),
-        ("reduce-scatter", "ring", ""),
+        ("all-reduce", "server", devices[1]), ("all-reduce", "server", HOST), ("reduce-scatter", "ring", ""),
         ("all-gather", "ring", ""),
-    ]
+    ]  # fmt: skip
     forms = {
         "one": [((7, 3), (3, 1))],
         "permuted": [((4, 5), (1, 4))],

@@ -1,6 +1,20 @@
-"""What a refused request looks like: exit status 2, one line on standard error, nothing on standard output."""
+"""What a refusal looks like: in the code an error of a kind; at the command line exit status 2, one line on standard error, no output."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+
+import pytest
+
+from traces.errors import Code, SchedcastError
+
+
+@contextmanager
+def refuses(code: Code, words: str | None = None):
+    """The block raises a refusal of that kind. `words`: a regular expression for what the refusal must say, if that is what counts."""
+    with pytest.raises(SchedcastError, match=words) as refusal:
+        yield refusal
+    assert refusal.value.code is code, refusal.value
+    assert str(refusal.value).isprintable()
 
 
 def refused(done, *fragments: str) -> None:

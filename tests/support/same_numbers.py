@@ -1,8 +1,16 @@
 """Compare what plans of a job train with plain PyTorch."""
 
-from calibrate.numerics import Expected, compare
+from calibrate.numerics import STEPS, Expected, References, compare
 from simulator.model.job import Job
+from simulator.plan.plan import Plan
 from tests.support.jobs import planned
+
+
+def largest_error(job: Job, plan: Plan, backend, steps: int = STEPS) -> float:
+    """The largest error of gradients and of parameters after some steps of a plan, against plain PyTorch with weights as stale."""
+    built = job.build()
+    numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    return max(numerics.max_grad_error, numerics.max_param_error)
 
 
 def assert_trains_alike(job: Job, machine, backend, names=("turbodl", "backward-fusion")) -> None:

@@ -2,9 +2,12 @@
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
+from tests.support.page_samples import skipped
 from traces.documents.comparison import Comparison, Shares, Validation, ValidationResult
 from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, HeldByKind, Span, Timeline, busy_seconds
+from ui.present.report import write_report
 
 
 @dataclass(frozen=True)
@@ -204,3 +207,10 @@ def sample_validation(rows):
         reference_step_s=rows[0].measured_step_s * 0.98,
         results=tuple(rows),
     )
+
+
+def write_sample_report(folder: Path) -> Path:
+    """Write the report of the comparisons and of a strategy that did not run, and return its folder."""
+    runs = comparisons()
+    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
+    return folder

@@ -106,13 +106,9 @@ def test_documents_are_read_that_have_the_projects_former_name(tmp_path):
     present = key.replace("stepcast", "schedcast")
     costs = {present: 1.0, f"ops[{present}]": 2.0}
     assert read_document(place, "profile", "schedcast.profile/1") == {
-        "schema": "schedcast.profile/1",
-        "costs": costs,
-        "about": former["about"],
-        "strategy": "data-parallel:overlap=off",
-        "microbatches": 2,
-        "microbatch": 1,
-    }
+        "schema": "schedcast.profile/1", "costs": costs, "about": former["about"],
+        "strategy": "data-parallel:overlap=off", "microbatches": 2, "microbatch": 1,
+    }  # fmt: skip
 
 
 def test_names_in_other_documents_stay(tmp_path):

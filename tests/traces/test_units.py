@@ -8,16 +8,10 @@ from traces import units
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.0412, "41.2"),
-        (1.2345, "1234"),
-        (0.4123, "412.3"),
-        (0.00412, "4.12"),
-        (0.000412, "0.412"),
-        (0.00001234, "0.0123"),
-        (0.0, "0"),
-        (None, "-"),
+        (0.0412, "41.2"), (1.2345, "1234"), (0.4123, "412.3"), (0.00412, "4.12"), (0.000412, "0.412"), (0.00001234, "0.0123"),
+        (0.0, "0"), (None, "-"),
     ],
-)
+)  # fmt: skip
 def test_ms(seconds, text):
     assert units.ms(seconds) == text
 
@@ -25,16 +19,10 @@ def test_ms(seconds, text):
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        (16 * 2**30, "16 GiB"),
-        (12_884_901_888, "12 GiB"),
-        (12_340_000_000, "11.5 GiB"),
-        (2**30 - 1, "1024 MiB"),
-        (2_000_000, "1.91 MiB"),
-        (400, "400 B"),
-        (0, "0 B"),
-        (None, "-"),
+        (16 * 2**30, "16 GiB"), (12_884_901_888, "12 GiB"), (12_340_000_000, "11.5 GiB"), (2**30 - 1, "1024 MiB"),
+        (2_000_000, "1.91 MiB"), (400, "400 B"), (0, "0 B"), (None, "-"),
     ],
-)
+)  # fmt: skip
 def test_a_card_of_16_gb_reads_16_gib(count, text):
     assert units.memory(count) == text
 
@@ -55,13 +43,10 @@ def test_units_and_nothing():
 @pytest.mark.parametrize(
     ("share", "signed", "unsigned"),
     [
-        (-0.019, "-1.9 %", "-1.9 %"),
-        (0.0004, "0.0 %", "0.0 %"),
-        (-0.0004, "0.0 %", "0.0 %"),
-        (-0.0, "0.0 %", "0.0 %"),
+        (-0.019, "-1.9 %", "-1.9 %"), (0.0004, "0.0 %", "0.0 %"), (-0.0004, "0.0 %", "0.0 %"), (-0.0, "0.0 %", "0.0 %"),
         (1.0, "+100.0 %", "100.0 %"),
     ],
-)
+)  # fmt: skip
 def test_zero_has_no_sign(share, signed, unsigned):
     assert units.percent(share) == signed
     assert units.percent(share, signed=False) == unsigned

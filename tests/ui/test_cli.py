@@ -8,51 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import environment
+from calibrate.placement import Placement
+from simulator.machine.scaled import scale_of
+from simulator.model.job import Job
+from tests.support.cli_process import environment, start
+from tests.support.page_samples import PREDICTION, RESULT, VALIDATION
 from tests.support.places import SUPPORT
 from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.comparison import Prediction, Validation
 from traces.documents.profile import Profile
 from traces.documents.timeline import Timeline
 from traces.documents.training import TrainingRun
+from traces.errors import SchedcastError
+from ui.request import DECLARED, JobRequest
 
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = (
-    "models",
-    "strategies",
-    "machines",
-    "profiles",
-    "calibrate",
-    "predict",
-    "run",
-    "validate",
-    "demo",
-    "reproduce",
-    "replay",
-    "diff",
-    "report",
-    "ui",
-)
+    "models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
+    "diff", "report", "ui",
+)  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 
-PREDICTION = {
-    "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices", "fits",
-    "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "shares", "critical_path", "at_peak",
-    "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch", "against_pytorch_interval",
-    "faster_probability", "faster_than_pytorch_probability", "settled", "measured_share", "model", "batch", "machine",
-}  # fmt: skip
-VALIDATION = {
-    "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread", "reference_step_s", "results",
-    "reference_threads", "reference_waiting", "reference_runs_s", "image_size", "pytorch", "busy_share", "comparisons",
-}  # fmt: skip
-RESULT = {
-    "strategy", "options", "predicted_step_s", "predicted_interval_s", "measured_step_s", "measured_runs_s", "error",
-    "error_drift_corrected", "predicted_speedup", "measured_speedup", "max_grad_error", "max_param_error", "semantics",
-    "predicted_peak_bytes", "measured_peak_bytes", "predicted_peak_bytes_by_device", "measured_peak_bytes_by_device",
-    "shares", "calibration", "twin_overhead", "status", "predicted_speedup_interval", "measured_speedup_interval", "against_pytorch",
-    "against_pytorch_interval", "waterfall", "reference_grad_error", "reference_param_error",
-}  # fmt: skip
+PREDICTED = PREDICTION | {"model", "batch", "machine"}
 
 #: Quantities that may be null in a complete document.
 UNKNOWN = {"largest_batch", "image_size"}
@@ -124,7 +102,7 @@ def test_predict(schedcast, profile, strategy, tmp_path):
     timeline = tmp_path / "new" / "t.json.gz"
     done = schedcast.call("predict", *JOB, "--strategy", strategy, "--profile", profile, "--timeline", timeline, "--json")
     assert (done.status, done.err) == (0, "")
-    assert set(done.document) == PREDICTION
+    assert set(done.document) == PREDICTED
     prediction = Prediction.model_validate(done.document)
     assert prediction.fits
     assert complete(done.document)
@@ -155,7 +133,7 @@ def test_predict_shows_the_plan(schedcast):
     assert line.split()[:5] == ["features.0/update", "cpu:0/0", "update", "features.0", "lag=1"]
     document = schedcast.call(*job, "--show-plan", "--json").document
     assert "strategy   forward-fusion" in document["plan"]
-    assert set(document) == PREDICTION | {"plan"}
+    assert set(document) == PREDICTED | {"plan"}
 
 
 def test_predict_in_graph_mode_on_a_preset(schedcast):
@@ -306,3 +284,114 @@ def test_a_reader_that_left_is_no_error(tmp_path):
         command, shell=True, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stderr == ""
+
+
+# A prediction does not depend on the order in which Python iterates over sets of strings.
+
+
+CALL = ["predict", "--model", "lenet5", "--batch", 8, "--machine", "h100", "--strategy", "backward-fusion", "--json", "--show-plan"]
+
+
+def test_predictions_under_different_hash_seeds_are_the_same_bytes(tmp_path):
+    clock = "import simulator.engine.simulation as s\ns.time.perf_counter = lambda: 0.0"  # the one field that is a measured time
+    processes = [start(clock, *CALL, folder=tmp_path, PYTHONHASHSEED=seed) for seed in "027"]
+    documents = [process.communicate(timeout=300)[0] for process in processes]
+    assert documents[0].startswith("{")
+    assert documents[1:] == documents[:1] * 2
+
+
+# A command loads only what it needs: torch for capturing and running, matplotlib for pictures, Streamlit for the app.
+
+
+HEAVY = ("torch", "streamlit", "matplotlib", "scipy", "networkx")
+#: Prints which of the heavy libraries are loaded when the process ends.
+REPORT = f"""
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr))
+"""
+#: A job whose graph the fixture `captured` puts into the cache.
+CACHED = ("--model", "lenet5", "--batch", "1")
+
+DONE = {
+    "models": ["models"],
+    "strategies": ["strategies"],
+    "machines": ["machines"],
+    "profiles": ["profiles"],
+    "papers": ["reproduce"],
+    "help": ["validate", "--help"],
+    "cached graph": ["predict", *CACHED, "--strategy", "backward-fusion", "--machine", "h100"],
+    "cached graph on this CPU": ["predict", *CACHED, "--strategy", "turbodl", "--machine", "this-cpu", "--no-calibrate"],
+}
+PREDICT = ["predict", "--machine", "h100", "--strategy"]
+REFUSED = {
+    "model": ["run", "--model", "lenet", "--batch", "1", "--strategy", "baseline"],
+    "image size": ["validate", *CACHED, "--image-size", "4"],
+    "strategy": ["calibrate", *CACHED, "--strategy", "basline"],
+    "option": [*PREDICT, "backward-fusion:speed=9", *CACHED],
+    "option for all": [*PREDICT, "baseline", *CACHED, "--set", "speed=9"],
+    "machine": ["predict", *CACHED, "--strategy", "baseline", "--machine", "h2000"],
+    "trace": ["replay", "nosuch.json"],
+    "paper": ["reproduce", "nosuch"],
+}
+
+
+@pytest.fixture(scope="module")
+def captured(schedcast):
+    """The command line with the graph of CACHED in its cache."""
+    assert schedcast.call("predict", *CACHED, "--strategy", "baseline", "--machine", "h100").status == 0
+    return schedcast
+
+
+def heavy_libraries(schedcast, arguments: list[str], status: int) -> list[str]:
+    """Run one command in a fresh process and return the heavy libraries that it loaded."""
+    process = start(REPORT, *arguments, folder=schedcast.folder)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == status, err
+    return json.loads(err.splitlines()[-1])
+
+
+@pytest.mark.parametrize("command", DONE)
+def test_a_command_that_needs_no_torch_does_not_load_it(captured, command):
+    assert heavy_libraries(captured, DONE[command], 0) == []
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_request_is_refused_before_heavy_libraries_load(schedcast, command):
+    assert heavy_libraries(schedcast, REFUSED[command], 2) == []
+
+
+# A request: its words, and the job and the placement that it asks for.
+
+
+WHOLE = JobRequest(
+    "lenet5", 24, 32, "adam", "fused", lr=0.1, clip_norm=1.5, accumulate=2, precision="amp", layout="nhwc", mode="graph",
+    machine="dgx-h100", devices=1, link="copy:0.5", memory_limit=16.0, scale="memory=2", settings=("overlap=off",),
+)  # fmt: skip
+
+
+def test_a_request_says_what_is_not_as_usual():
+    assert JobRequest("lenet5", 8).words == ["batch 8", "momentum:foreach", "default precision", "on this-cpu"]
+    assert WHOLE.words == [
+        "batch 24", "image size 32", "adam:fused", "norm at most 1.5", "2 microbatches", "amp", "nhwc", "graph", "on dgx-h100", "1 device",
+        "link copy:0.5", "16 GB at most", "with memory=2", "overlap=off",
+    ]  # fmt: skip
+
+
+def test_the_job_and_the_placement_of_a_request():
+    assert WHOLE.job() == Job("lenet5", 24, 32, "adam", "fused", 0.1, clip_norm=1.5, accumulate=2, precision="amp", layout="nhwc")
+    placed = Placement(devices=1, mode="graph", link="copy:0.5", memory_limit_gb=16.0, scale=scale_of("memory=2"))
+    assert WHOLE.placement() == placed
+    assert JobRequest("lenet5").job() == Job("lenet5", 64, precision="default"), "a usual batch"
+    assert JobRequest("lenet5").placement() == Placement()
+
+
+def test_job_and_placement_check_what_a_request_asks_for():
+    with pytest.raises(SchedcastError, match="--batch 3 is not divisible by --accumulate 2"):
+        JobRequest("lenet5", 3, accumulate=2).job()
+    with pytest.raises(SchedcastError, match="--partition 2 splits one GPU, and --devices 2 are several"):
+        JobRequest("lenet5", partition=2, devices=2).placement()
+
+
+def test_no_two_options_share_a_name():
+    keys = [option.key for option in DECLARED]
+    assert len(set(keys)) == len(keys)

@@ -227,12 +227,10 @@ def test_a_model_path_that_is_not_utf8(schedcast, tmp_path):
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        (None, "no file"),
-        ("import absent", "No module named 'absent'"),
-        ("def f(:", "SyntaxError"),
+        (None, "no file"), ("import absent", "No module named 'absent'"), ("def f(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
-)
+)  # fmt: skip
 def test_a_model_file_that_does_not_import(schedcast, tmp_path, text, fragment):
     if text is not None:
         (tmp_path / "model.py").write_text(text)
@@ -384,3 +382,41 @@ def test_more_memory_than_there_is(schedcast, tmp_path):
     assert done.document["reference_step_s"] is None
     assert (tmp_path / "report" / "index.html").exists()
     assert schedcast.call("validate", "--model", "lenet5", "--batch", 10**8).status == 1
+
+
+# Every command that reads a file refuses a damaged one, and a place that is no file, with status 2 and one line.
+
+
+JOB = ("--model", "lenet5", "--batch", 4, "--strategy", "baseline")
+READERS = {
+    "predict": ("predict", *JOB, "--profile"),
+    "run": ("run", *JOB, "--steps", 2, "--profile"),
+    "validate": ("validate", *JOB, "--no-calibrate", "--profile"),
+    "replay": ("replay",),
+    "diff": ("diff",),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("place", ["/dev/zero", "/", "x" * 5000, "no/such/file", "\udcff"])
+def test_a_place_that_is_no_file(schedcast, command, place):
+    refused(schedcast.call(*READERS[command], place))
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\x1f\x8b", b"\xff\xfe{", b"[" * 100_000, b"9" * 5000, b'{"traceEvents": [NaN]}', b'"\\ud800"', b'{"schema": 1e999}',
+        gzip.compress(b"[" + b" " * (1 << 20)),
+        json.dumps({"schema": "schedcast.profile/1", "identity": {"kind": "cpu"}, "costs": 7}).encode(),
+    ],
+)  # fmt: skip
+def test_a_damaged_file(schedcast, tmp_path, command, content):
+    (tmp_path / "damaged.json").write_bytes(content)
+    refused(schedcast.call(*READERS[command], tmp_path / "damaged.json"), "damaged.json")
+
+
+@pytest.mark.parametrize("option", ["--trace", None])
+def test_the_app_is_not_started_for_a_place_that_is_no_file(schedcast, option):
+    refused(schedcast.call("ui", *filter(None, [option]), "x" * 5000), "no ")

@@ -10,7 +10,7 @@ from simulator.plan.bodies.copy import Message
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Resource, Segment, Task
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ def _half(task: Task, device: str, receiving: Mapping[Direction, int]) -> Task |
     if body.aliases:
         raise SchedcastError(
             f"task {task.name} gives memory of {body.source} a second name on {body.target}, but processes share no memory; run the plan in"
-            " one process, or plan it for several"
+            " one process, or plan it for several",
+            Code.PLAN,
         )
     if device not in body.ends:
         return None

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves, tree_map
 
 from simulator.model.capture.known_values import KnownValues, VariableContentError
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 _BY_INDICES = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
 _MASKS = frozenset({torch.bool, torch.uint8})
@@ -59,7 +59,8 @@ class Branches:
         except VariableContentError as error:
             raise SchedcastError(
                 f"the training step reads tensor values to decide what to do ({func}) that depend on trainable parameters or random"
-                " numbers; expected a step whose ops do not; remove .item(), boolean indexing or value-dependent branches"
+                " numbers; expected a step whose ops do not; remove .item(), boolean indexing or value-dependent branches",
+                Code.MODEL,
             ) from error
 
     def _expected(self, tensor: torch.Tensor) -> int | float | bool:
@@ -111,7 +112,8 @@ class Branches:
             elif self._known.reads_data((args, kwargs)):
                 raise SchedcastError(
                     f"the shape of the result of {func} depends on tensor values; expected shapes that are the same in every step;"
-                    " compute it in the factory, or use an op with a fixed shape"
+                    " compute it in the factory, or use an op with a fixed shape",
+                    Code.MODEL,
                 )
             results = self._shaped_as(func, {id(tensor): self._known.content(tensor) for tensor in tensors}, args, kwargs)
         self._recorder.record(func, args, kwargs, results)

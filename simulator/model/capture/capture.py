@@ -27,7 +27,7 @@ from simulator.model.gradients import SCALE
 from simulator.model.graph import TrainingGraph
 from simulator.model.user_code import time_limit, training_step
 from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
 
@@ -130,7 +130,7 @@ def _record(
     parameters = dict(built.module.named_parameters())
     trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     if not trainable:
-        raise SchedcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer")
+        raise SchedcastError("the model has no trainable parameter; expected at least one with requires_grad; unfreeze a layer", Code.MODEL)
     watch = StepWatch(built)
     with _recording(built, recorder, fake, batch, limited=repeats):
         loss = built.run()
@@ -228,6 +228,6 @@ def _check_second_forward(
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise SchedcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()")
+        raise SchedcastError(f"the loss is {shown}; expected a tensor with one element; reduce it with .mean() or .sum()", Code.MODEL)
     if not loss.requires_grad:
         raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")

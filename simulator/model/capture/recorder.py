@@ -28,7 +28,7 @@ from simulator.model.ops.recurrent_layers import launches
 from simulator.plan.bodies.op_class import KERNELS
 from simulator.plan.bodies.opcall import OpCall, is_random
 from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class NumberedArguments:
@@ -125,7 +125,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(tensor, torch.nn.Parameter):
             raise SchedcastError(
                 f"layer {self.layer!r} uses a parameter of shape {tuple(tensor.shape)} that the model does not register, or keeps elsewhere"
-                " as well; expected one of model.parameters(); assign it to an attribute of its module, or use nn.ParameterList"
+                " as well; expected one of model.parameters(); assign it to an attribute of its module, or use nn.ParameterList",
+                Code.MODEL,
             )
         base = self._by_storage.get(tensor.untyped_storage()._cdata)
         if base is None:
@@ -161,7 +162,8 @@ class Recorder(TorchDispatchMode):
         name = self._earlier._by_storage[tensor.untyped_storage()._cdata]
         raise SchedcastError(
             f"layer {self.layer!r} reads a tensor that an earlier step computed ({name}); expected steps that share only parameters and"
-            " buffers; register it with register_buffer, and update it in place"
+            " buffers; register it with register_buffer, and update it in place",
+            Code.MODEL,
         )
 
     def _constant(self, tensor: torch.Tensor) -> Operand:
@@ -223,7 +225,8 @@ class Recorder(TorchDispatchMode):
             return
         if any(isinstance(item, torch.Generator) for item in tree_leaves((args, kwargs))):
             raise SchedcastError(
-                f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out"
+                f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out",
+                Code.MODEL,
             )
         if self.phase == BACKWARD and is_random(str(func)):
             self.assume(

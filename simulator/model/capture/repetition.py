@@ -10,7 +10,7 @@ import torch
 from simulator.model.built import Built, check_hooks
 from simulator.model.graph import Op
 from simulator.plan.task import Value
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: What to do about a difference between steps.
 ADVICE = "a plan repeats one step; keep what changes in buffers, and update them in place"
@@ -105,9 +105,9 @@ def check_same(first: Sequence[Op], second: Sequence[Op], watch: StepWatch) -> N
     """Raise SchedcastError if two forward passes in a row did not issue the same ops with the same arguments."""
     for before, after in zip(first, second, strict=False):
         if before != after:
-            raise SchedcastError(f"two forward passes in a row differ at {_difference(before, after)}{_why(watch)}; {ADVICE}")
+            raise SchedcastError(f"two forward passes in a row differ at {_difference(before, after)}{_why(watch)}; {ADVICE}", Code.MODEL)
     if len(first) != len(second):
-        raise SchedcastError(f"two forward passes in a row have {len(first)} and {len(second)} ops{_why(watch)}; {ADVICE}")
+        raise SchedcastError(f"two forward passes in a row have {len(first)} and {len(second)} ops{_why(watch)}; {ADVICE}", Code.MODEL)
 
 
 def _difference(before: Op, after: Op) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from simulator.model.ops import recurrent_steps
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 NAMESPACE = "schedcast"
 _SCHEMAS = {
@@ -199,13 +199,15 @@ def run(func: Callable, args: tuple, kwargs: dict[str, Any], layer: str) -> tupl
     """
     if torch.is_autocast_enabled("cpu"):
         raise SchedcastError(
-            f"recurrent layer {layer!r}: how autocast runs RNN, GRU and LSTM is not modeled (--precision amp); use fp32, tf32 or bf16"
+            f"recurrent layer {layer!r}: how autocast runs RNN, GRU and LSTM is not modeled (--precision amp); use fp32, tf32 or bf16",
+            Code.MODEL,
         )
     cell = CELLS[func]
     second = 3 - cell.carried  # a tensor at this position means that batch sizes precede it
     if len(args) > second and isinstance(args[second], Tensor):
         raise SchedcastError(
-            f"recurrent layer {layer!r} is given a packed sequence, whose steps differ in batch size; expected a tensor; pad the sequences"
+            f"recurrent layer {layer!r} is given a packed sequence, whose steps differ in batch size; expected a tensor; pad the sequences",
+            Code.MODEL,
         )
     arguments = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     depth, weights = arguments["num_layers"], list(arguments["params"])

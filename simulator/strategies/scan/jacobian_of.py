@@ -18,7 +18,7 @@ from simulator.plan.bodies.csr.rules import (
 )
 from simulator.plan.bodies.csr.sparse_rule import ELEMENTWISE
 from simulator.plan.task import BUFFER, PARAMETER, Operand
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: Target of `schedcast::pruned`, the op that applies a fixed mask to a weight.
 PRUNED = "schedcast.pruned.default"
@@ -60,7 +60,7 @@ _NO_RULE = "no rule says what its Jacobian is"
 
 
 def _refused(op: Op, reason: str) -> SchedcastError:
-    return SchedcastError(f"{op.body.target} ({op.name}) in layer {op.layer!r} has no transposed Jacobian: {reason}")
+    return SchedcastError(f"{op.body.target} ({op.name}) in layer {op.layer!r} has no transposed Jacobian: {reason}", Code.MODEL)
 
 
 def _sample(operand: Operand, graph: TrainingGraph) -> tuple[int, ...]:

@@ -26,11 +26,12 @@ from simulator.strategies import registry as strategies
 from tests.support.applicable import default_plans
 from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
+from tests.support.refusals import refuses
 from tests.support.samples import read_samples
 from tests.support.small_plans import mm, plan_of, value
 from traces.documents.profile import Identity, Profile, Stats
 from traces.documents.profile_files import default_path
-from traces.errors import Code, SchedcastError, UnusableFileError
+from traces.errors import Code, UnusableFileError
 
 
 def test_the_workers_of_a_co_run_have_no_tensors_in_common(two_cores):
@@ -189,7 +190,7 @@ def test_profiles_of_this_and_other_machines(tmp_path, monkeypatch, caplog):
     created, where = open_profile(None, create=True)
     assert (created.identity, where) == (cpu_identity(), place)
     assert not warn_if_foreign(created, where)
-    with pytest.raises(UnusableFileError, match="no profile at"):
+    with refuses(Code.FILE):
         open_profile(None)
     created.save(place)
     assert own_profile().identity == cpu_identity()
@@ -220,9 +221,7 @@ def test_memory_is_checked_before_anything_is_allocated(two_cores):
     machine = small(3 * 10**9)  # enough for one strategy, but not for all together
     forecasts, refused = plan_all(job, strategies.names(1), {}, machine, CostModel(machine))
     assert list(refused) == ["bppsa"]  # its Jacobians alone need more
-    with pytest.raises(
-        SchedcastError, match=rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"
-    ):
+    with refuses(Code.MEMORY, rf"comparing {len(forecasts)} strategies at once does not fit: needs .* GiB, 2.79 GiB \(3 GB\) there"):
         require_memory_together(forecasts.values(), calibrate=True)
 
 
@@ -252,10 +251,10 @@ def test_core_groups_share_a_memory_and_gpus_have_their_own():
     )
     assert does_not_fit(tight, 32).words.endswith("; the largest batch that fits is 32")
     limited = own.with_memory_limit(2.1 * one)
-    with pytest.raises(SchedcastError, match=r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
+    with refuses(Code.MEMORY, r"comparing 2 strategies at once does not fit: needs .* in ram 0.*held by"):
         require_memory_together([two_replicas(limited), two_replicas(limited)], calibrate=False)
     require_memory_together([two_replicas(limited)], calibrate=False)
-    with pytest.raises(SchedcastError, match=r"comparing 1 strategy at once does not fit"):
+    with refuses(Code.MEMORY):
         require_memory_together([two_replicas(limited)] * 2, calibrate=False)
 
 

@@ -22,7 +22,8 @@ from simulator.model.job import Job
 from simulator.predict.forecast import plan_strategy
 from tests.support.jobs import MLP
 from tests.support.places import ROOT
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 JOB = Job(MLP, 6, optimizer="adam", accumulate=2, clip_norm=0.5, precision="fp64")
 
@@ -151,7 +152,7 @@ def test_between_requests_it_is_stopped(process):
 def test_an_error_of_the_users_code_is_one_line(process, tmp_path):
     file = tmp_path / "own.py"
     file.write_text("def make(batch):\n    raise KeyError('layer 7')\n")
-    with pytest.raises(SchedcastError, match=r"own.py:2 in make: KeyError: 'layer 7'"):
+    with refuses(Code.REQUEST, r"own.py:2 in make: KeyError: 'layer 7'"):
         ProcessLoop(process, Job(f"{file}:make", 2), False, "")
     assert process.ask("threads")[0] >= 1  # it still answers
 
@@ -159,7 +160,7 @@ def test_an_error_of_the_users_code_is_one_line(process, tmp_path):
 def test_a_process_that_is_killed_is_a_one_line_error_and_starts_again(process):
     process.ask("threads")
     os.kill(process._process.pid, signal.SIGKILL)
-    with pytest.raises(SchedcastError, match="the process that runs plain PyTorch ended by signal 9; is there enough memory"):
+    with refuses(Code.REQUEST, "the process that runs plain PyTorch ended by signal 9; is there enough memory"):
         process.ask("threads")
     assert process.ask("threads")[0] >= 1
 
@@ -169,7 +170,7 @@ def test_one_that_cannot_start_is_a_one_line_error(process, monkeypatch):
         raise OSError("no more processes")
 
     monkeypatch.setattr(plain_process, "launch", launch)
-    with pytest.raises(SchedcastError, match="cannot be started: no more processes"):
+    with refuses(Code.REQUEST):
         process.ask("threads")
 
 

@@ -23,10 +23,11 @@ from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.applicable import default_plans
 from tests.support.jobs import MLP
 from tests.support.places import USER_MODELS
+from tests.support.refusals import refuses
 from tests.support.samples import read_samples
 from tests.support.small_plans import machine, mm, plan_of, value
 from traces.documents.profile import Identity, Profile
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
@@ -142,10 +143,10 @@ def _both() -> Machine:
 
 def test_a_machine_that_is_not_this_gpu_is_refused():
     with FakeGpu() as gpu:
-        with pytest.raises(SchedcastError, match="toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
+        with refuses(Code.REQUEST, "toy says that cuda:0 has 10 SMs; Fake GPU has 132"):
             sampler.calibrate_gpu([product(16)], machine(), gpu, empty_profile(), None, quiet)
         odd = replace(HALVES, devices=tuple(replace(d, sms=66) for d in HALVES.devices))
-        with pytest.raises(SchedcastError, match=r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
+        with refuses(Code.REQUEST, r"has 66 SMs; one of 2 partitions of Fake GPU has 64"):
             sampler.calibrate_gpu([product(16, "cuda:0.0")], odd, gpu, empty_profile(), None, quiet)
 
 
@@ -356,7 +357,7 @@ def test_a_line_is_fitted_on_relative_errors():
     assert line.bytes_per_s == pytest.approx(2e10, rel=0.02)
     assert 0.02 < worst < 0.1
     assert line.points == points
-    with pytest.raises(SchedcastError, match="no transfer rate can be fitted"):
+    with refuses(Code.REQUEST):
         fit_transfer([(1000, 2.0), (2000, 1.0)])
 
 

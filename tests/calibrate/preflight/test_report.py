@@ -24,12 +24,13 @@ from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.jobs import MLP
+from tests.support.refusals import refuses
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GpuReport
 from traces.documents.profile import Identity, Profile
 from traces.documents.shipped import shipped_profile
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.outputs import archive_path
 from ui.commands import preflight as command
 from ui.present import gpu_report as gpu_report_page
@@ -76,6 +77,12 @@ def measured(tmp_path_factory) -> Path:
     with few_repetitions(), FakeGpu(facts=SMALL) as gpu:
         command.write(in_process(context_on(gpu, folder)), chosen(), 60, folder, archive_path(folder))
     return folder
+
+
+@pytest.fixture
+def folder(measured, tmp_path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(measured, tmp_path / "copy"))
 
 
 def packed(folder: Path) -> dict[str, bytes]:
@@ -151,9 +158,7 @@ def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     assert "## What did not fit into the time\n\n- host costs, rates and transfers, fp32: about 9 s, 3 s were left" in words
 
 
-def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_resume_skips_what_is_done_and_redoes_what_is_damaged(folder):
     torn = folder / "validations" / "mlp-make-b4-eager-fp32.json"
     torn.write_text(torn.read_text()[:100])
     with FakeGpu(facts=SMALL) as gpu:
@@ -168,9 +173,7 @@ def test_resume_skips_what_is_done_and_redoes_what_is_damaged(measured, tmp_path
     assert [row.strategy for row in Validation.load(torn).results] == ["baseline"]
 
 
-def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_path, monkeypatch):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(folder, tmp_path, monkeypatch):
     by_name = {part.name: part for part in chosen()}
     with FakeGpu(facts=SMALL) as gpu:
         context = context_on(gpu, folder)
@@ -189,13 +192,11 @@ def test_a_new_strategy_or_a_damaged_profile_makes_a_part_undone(measured, tmp_p
         assert str(tmp_path) not in context.notes[0]
 
 
-def test_another_machines_folder_is_refused_and_replaced_on_request(measured, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_another_machines_folder_is_refused_and_replaced_on_request(folder):
     Profile(identity=Identity(kind="gpu", gpu="Other GPU", sms=1)).save(folder / "profile.json.gz")
     (folder / "notes.txt").write_text("mine")
     with FakeGpu(facts=SMALL) as gpu:
-        with pytest.raises(SchedcastError, match=r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
+        with refuses(Code.REQUEST, r"the GPU is Other GPU here, Fake GPU there.*--no-resume"):
             measure(context_on(gpu, folder), chosen(), 60)
         measure(context_on(gpu, folder), chosen(), 1e-9, resume=False)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != "README.md"}
@@ -216,9 +217,7 @@ def test_a_part_that_is_cut_short_resumes(tmp_path):
     assert statuses(done) == {"machine": "skipped", part.name: "done"}
 
 
-def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_path, monkeypatch):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_strategies_that_fail_together_are_validated_one_by_one(folder, monkeypatch):
     (folder / "validations" / "mlp-make-b4-eager-fp32-strategies.json").unlink()
     original = validations.validate
 
@@ -237,11 +236,9 @@ def test_strategies_that_fail_together_are_validated_one_by_one(measured, tmp_pa
     assert any("one by one" in flag for flag in record.flags)
 
 
-def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
+def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(folder):
     names = [f"mlp-make-b4-{mode}-fp32-2-parts" for mode in ("eager", "graph")]
     asked = chosen(*names, models=MODELS[:1])
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
         done = measure(context_on(gpu, folder), asked, 60)
         again = measure(context_on(gpu, folder), asked, 60)
@@ -258,9 +255,7 @@ def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(measured, tm
         assert {row.shares.measured for row in rows} == {1.0}
 
 
-def test_a_gpu_that_cannot_be_split_says_why(measured, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_a_gpu_that_cannot_be_split_says_why(folder):
     name = "lenet5-b2-eager-fp32-2-parts"
     with FakeGpu(facts=SMALL, partitionable=False) as gpu:
         report = measure(context_on(gpu, folder), chosen("machine", name), 60)
@@ -285,10 +280,8 @@ def test_scans_are_validated_together_with_plain_pytorch(tmp_path, monkeypatch):
     assert document.reference_step_s > 0
 
 
-def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
+def test_another_patch_of_the_driver_is_the_same_machine(folder):
     """The report says so. Another major version is another machine."""
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
 
     class Newer(FakeGpu):
         driver = "fake.95.05"
@@ -302,19 +295,16 @@ def test_another_patch_of_the_driver_is_the_same_machine(measured, tmp_path):
         said = "profile.json.gz was begun with driver fake and is continued with fake.95.05; drivers of one major version count as the same"
         assert said in report.flags
         gpu.driver = "590.1"
-        with pytest.raises(
-            SchedcastError, match=r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"
-        ):
+        with refuses(Code.REQUEST, r"is of another machine or software \(Fake GPU 132 fake.95.05 .* there, Fake GPU 132 590.1"):
             measure(context_on(gpu, folder), chosen(), 1e-9)
         (folder / "report.json").unlink()
-        with pytest.raises(SchedcastError, match=r"the driver is fake here, 590 there"):
+        with refuses(Code.REQUEST, r"the driver is fake here, 590 there"):
             measure(context_on(gpu, folder), chosen(), 1e-9)
 
 
-def test_a_killed_run_keeps_what_it_has(measured, tmp_path, monkeypatch):
+def test_a_killed_run_keeps_what_it_has(folder, tmp_path, monkeypatch):
     """The table and the archive are as new as the last finished part, while the next one is being measured."""
-    folder, archive = tmp_path / "copy", tmp_path / "all.tgz"
-    shutil.copytree(measured, folder)
+    archive = tmp_path / "all.tgz"
     for name in MEASURED[1:3]:
         (folder / "validations" / f"{name}.json").unlink()
     seen = []
@@ -337,9 +327,7 @@ def test_a_killed_run_keeps_what_it_has(measured, tmp_path, monkeypatch):
     assert seen == [[], ["mlp-make-b4-eager-fp32"]]
 
 
-def test_progress_says_how_much_time_is_left(measured, tmp_path, capsys):
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
+def test_progress_says_how_much_time_is_left(folder, tmp_path, capsys):
     (folder / "validations" / "lenet5-b2-eager-fp32.json").unlink()
     with FakeGpu(facts=SMALL) as gpu:
         command.write(in_process(context_on(gpu, folder)), chosen(), 60, folder, tmp_path / "copy.tar.gz")
@@ -481,11 +469,9 @@ def test_where_reports_go(tmp_path, monkeypatch):
     assert command.default_place("NVIDIA H200") == Path("gpu-report-nvidia-h200")
 
 
-def test_pipelines_are_validated_on_two_partitions_of_the_gpu(measured, tmp_path):
+def test_pipelines_are_validated_on_two_partitions_of_the_gpu(folder):
     """Within 3 %: the steps of so small a model are measured coarsely. The numbers are those that the weights' age gives."""
     part = "mlp-make-b4-eager-fp32-2-stages"
-    folder = tmp_path / "copy"
-    shutil.copytree(measured, folder)
     with FakeGpu(facts=SMALL) as gpu:
         done = measure(context_on(gpu, folder), chosen(part, models=MODELS[:1]), 60)
     assert statuses(done) == {part: "done"}

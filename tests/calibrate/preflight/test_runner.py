@@ -16,8 +16,9 @@ from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Processes, Runner, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
+from tests.support.refusals import refuses
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 GPUS = "tests.support.first_gpus"
 BY_NAME = {probe.name: probe for probe in probes(())}
@@ -55,13 +56,10 @@ def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
     again = look(tmp_path / "out", "whole")
     assert set(verdicts(again).values()) == {"ok"}
     assert {part.name: part.status for part in again.parts} == {
-        "versions": "done",
-        "events": "done",
-        "streams": "skipped",
-        "captures": "done",
-    }
+        "versions": "done", "events": "done", "streams": "skipped", "captures": "done",
+    }  # fmt: skip
     assert (again.fix_first, again.well) == ((), True)
-    with pytest.raises(SchedcastError, match=r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
+    with refuses(Code.REQUEST, r"is of another machine or software \(Fake GPU 132 .* there, Other GPU 132 .*--no-resume"):
         look(tmp_path / "out", "another")
 
 
@@ -77,14 +75,14 @@ def test_an_answer_counts_though_its_process_dies_or_hangs_with_it(tmp_path, mon
 
 def test_one_probe_is_run_again_on_request(tmp_path):
     assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
-    with pytest.raises(SchedcastError, match=r"unknown check 'event'.*did you mean 'events'"):
+    with refuses(Code.NAME, r"unknown check 'event'.*did you mean 'events'"):
         named(["event"])
 
 
 def test_without_a_gpu_nothing_is_left_behind(tmp_path):
-    with pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
+    with refuses(Code.DEVICES, r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
         look(tmp_path / "out", "none")
-    with Processes(tmp_path, f"{GPUS}:none") as processes, pytest.raises(SchedcastError, match=r"^PyTorch can use no GPU"):
+    with Processes(tmp_path, f"{GPUS}:none") as processes, refuses(Code.DEVICES, r"^PyTorch can use no GPU"):
         processes.look(0.0, print)
     assert list(tmp_path.iterdir()) == []
 

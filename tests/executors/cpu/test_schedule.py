@@ -10,7 +10,8 @@ from simulator.machine.this_cpu import link_bytes_per_s, this_cpu
 from simulator.plan.bodies.copy import Copy
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 FORTH, BACK = ("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")
 
@@ -57,7 +58,7 @@ def _links(link):
 
 @pytest.mark.parametrize("link", ["copy:0", "copy:-1", "copy:fast", "wire", "copy:nan", ""])
 def test_an_unknown_link_is_refused(link):
-    with pytest.raises(SchedcastError, match="expected alias, copy, or copy:GB/s"):
+    with refuses(Code.REQUEST, "expected alias, copy, or copy:GB/s"):
         link_bytes_per_s(link)
 
 

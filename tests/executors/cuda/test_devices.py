@@ -1,4 +1,4 @@
-"""Plans over several devices of one GPU, which are disjoint partitions of its SMs: numbers, transfers from the host, and predictions.
+"""Plans over several devices of one GPU, which are disjoint partitions of its SMs: numbers, transfers, pipelines, shards and predictions.
 
 The simulated GPU fails a test whose streams race, whose host writes memory that a stream still reads, or whose tensors are freed too early.
 """
@@ -11,7 +11,7 @@ import torch
 
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.sampler import calibrate_gpu
-from calibrate.numerics import Expected, compare
+from calibrate.numerics import Expected, References, compare, steps_to_compare
 from executors.cuda.backend import CudaBackend
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
@@ -19,12 +19,15 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import forecast
+from simulator.predict.forecast import forecast, plan_strategy
 from tests.fake_gpu import FACTS, FakeGpu, Times
+from tests.support import staged_models
 from tests.support.jobs import MLP, planned
 from tests.support.places import SUPPORT
+from tests.support.refusals import refuses
+from tests.support.shard_networks import random_job, random_plan
 from traces.documents.profile import Identity, Profile, Transfer
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 US = 1e-6
 TIED = f"{SUPPORT / 'user_models' / 'tied_cnn.py'}:make"
@@ -163,7 +166,7 @@ def test_memory_does_not_grow(options):
 
 
 def test_a_server_in_the_hosts_memory_is_refused():
-    with pytest.raises(SchedcastError, match=r"server=host needs a collective library.* use server=distributed"):
+    with refuses(Code.DEVICES, r"server=host needs a collective library.* use server=distributed"):
         job_and_plan(partitioned(2), "server=host")
 
 
@@ -186,3 +189,76 @@ def test_sums_are_calibrated_in_their_partition_and_fetches_use_the_profiles_tra
     fetch = next(span for span in predicted.timeline.spans if span.task == "fetch input:0")
     assert fetch.end_s - fetch.start_s >= 10 * US + 4 * 4 * 8 / 1e6 * (1 - 1e-9)
     assert {span.device for span in predicted.timeline.spans if span.phase == "transfer"} == {"cuda:0/0", "cuda:0/1"}
+
+
+# Pipelines on partitions of one GPU: their numbers, with lags of several iterations and transfers between streams, eagerly and in graphs.
+# The simulated GPU fails a test whose streams race or whose tensors are freed too early.
+
+
+TWO = ("gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "pipedream", "pipedream-2bw", "stale-pipeline", "hybrid-pipeline")
+UNFOLDED = "on=unfolded,stages=2,backward_weights=stashed"
+FOUR = (
+    "1f1b", "stale-pipeline:stages=3", f"stale-pipeline:{UNFOLDED}", f"hybrid-pipeline:{UNFOLDED},then=gpipe", "zero-bubble:shape=v",
+)  # fmt: skip
+PIPELINES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
+
+
+@pytest.mark.parametrize(("count", "strategy", "mode"), PIPELINES)
+def test_pipelines_compute_the_reference_trainers_numbers(count, strategy, mode):
+    machine = partitioned(count)
+    model = "chain" if count == 4 else "residual"
+    job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", optimizer="adam")
+    built, plan = job.build(), plan_strategy(strategy, {}, job, machine, CostModel(machine))
+    plan.validate(machine)
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics
+
+
+@pytest.mark.parametrize("steps", [11, 13])
+def test_a_drain_after_graphs_completes_every_iteration(steps):
+    """Three eager periods, two graphs of four, and with 13 steps two more eager ones, which tasks of the graphs come before.
+
+    The last loss is computed in the drain.
+    """
+    machine, job = partitioned(4), Job(f"{staged_models.__file__}:chain", 8, precision="fp64")
+    text = f"stale-pipeline:{UNFOLDED}"
+    with FakeGpu() as gpu:
+        plan = plan_strategy(text, {}, job, machine, CostModel(machine))
+        program = CudaBackend(machine, gpu, "graph").load(plan, job_tensors(job, job.build(), job.graph()))
+        program.run(steps)
+        program.sync()
+    assert sorted(program.losses) == list(range(steps))
+
+
+# Any mix of configurations on partitions of one GPU, eagerly and in graphs.
+# The simulated GPU fails a test whose streams race or whose tensors are freed too early.
+
+
+SHARDS = [
+    (seed, mode, batch_norm, "baseline")
+    for seed, mode in ((40, "eager"), (41, "eager"), (41, "graph"), (43, "graph"))
+    for batch_norm in ("separate", "synchronized")
+]
+LATE = [
+    (seed, mode, batch_norm, "asynchronous")
+    for seed, mode, batch_norm in ((40, "eager", "separate"), (41, "eager", "synchronized"), (43, "graph", "synchronized"))
+]
+
+
+FUSED = [(41, "eager", "synchronized", "forward-fusion"), (43, "graph", "separate", "backward-fusion")]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), SHARDS + LATE + FUSED)
+def test_shards_compute_the_reference_trainers_numbers(seed, count, mode, batch_norm, update, tmp_path):
+    job, draw = random_job(seed, tmp_path, norms=seed > 40)
+    machine, built = gpu_machine(Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132)), count), job.build()
+    plan = random_plan(job, machine, draw, servers=("all-reduce", "distributed"), batch_norm=batch_norm, update=update)
+    with FakeGpu() as gpu:
+        backend = CudaBackend(machine, gpu, mode)
+        steps = steps_to_compare(backend)
+        numerics = compare(job, built, plan, backend, References(job, built, steps, backend).of(plan), steps)
+    assert numerics.equal("fp64"), numerics

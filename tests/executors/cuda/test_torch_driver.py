@@ -4,20 +4,32 @@ On a GPU, the probes of calibrate/preflight test the real one.
 """
 
 import ctypes
+import gc
 import logging
 import os
 import re
+import signal
+import threading
 
 import pytest
 import torch
 
 from executors.cuda import capture, driver_api, profiled, torch_driver
+from executors.cuda.backend import CudaBackend
+from executors.cuda.driver import GpuStalledError
 from executors.cuda.driver_api import DriverApi
 from executors.cuda.partitions import Probe
-from executors.cuda.torch_driver import set_precision
-from tests.support.fake_cuda import POOLED, Bindings, Torch
+from executors.cuda.program import FIRST_WAIT_S, LEAST_WAIT_S
+from executors.cuda.torch_driver import PATIENCE_S, set_precision, wait_until
+from executors.tensors import job_tensors
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from tests.fake_gpu import FakeGpu, Times
+from tests.support.fake_cuda import POOLED, Bindings, Stream, Torch
+from tests.support.jobs import MLP, planned
 from tests.support.kineto_traces import Trace
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 from traces.formats.kineto import load_trace
 
 
@@ -51,19 +63,19 @@ def restored_precision():
 @pytest.mark.skipif(torch.version.cuda is not None, reason="needs a build of PyTorch without CUDA")
 def test_a_build_without_cuda_is_an_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    with pytest.raises(SchedcastError, match=r"built without CUDA; install a CUDA build, or use the device cpu$"):
+    with refuses(Code.DEVICES, r"built without CUDA; install a CUDA build, or use the device cpu$"):
         torch_driver.TorchDriver()
 
 
 def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch):
-    with pytest.raises(SchedcastError, match="no GPU 3; expected one of 0 to 0"):
+    with refuses(Code.DEVICES, "no GPU 3; expected one of 0 to 0"):
         torch_driver.TorchDriver(3)
 
     def busy(_device):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nCompile with TORCH_USE_CUDA_DSA")
 
     monkeypatch.setattr(torch.cuda, "set_device", busy)
-    with pytest.raises(SchedcastError, match=r"^GPU 0 cannot be used \(CUDA error: all CUDA-capable devices are busy\); see nvidia-smi"):
+    with refuses(Code.REQUEST, r"^GPU 0 cannot be used \(CUDA error: all CUDA-capable devices are busy\); see nvidia-smi"):
         torch_driver.TorchDriver()
 
     def old():
@@ -73,7 +85,7 @@ def test_a_gpu_that_cannot_be_used_is_an_error_with_the_reason(cuda, monkeypatch
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", old)
-    with pytest.raises(SchedcastError, match=r"no GPU \(The NVIDIA driver on your system is too old\)"):
+    with refuses(Code.DEVICES, r"no GPU \(The NVIDIA driver on your system is too old\)"):
         torch_driver.TorchDriver()
 
 
@@ -136,7 +148,7 @@ def test_a_process_has_one_driver_per_gpu(cuda, monkeypatch):
 def test_without_bindings_the_33rd_stream_is_refused(cuda):
     driver = torch_driver.TorchDriver()
     streams = [driver.stream(-1) for _ in range(POOLED)]
-    with pytest.raises(SchedcastError, match="only 32 distinct streams of priority -1; install the package cuda-bindings"):
+    with refuses(Code.REQUEST, "only 32 distinct streams of priority -1; install the package cuda-bindings"):
         driver.stream(-1)
     driver.stream(0)
     free = streams.pop(7).cuda_stream
@@ -182,24 +194,24 @@ def test_a_stream_calls_usleep_of_the_c_library_with_the_duration(cuda, library,
 
 def test_a_duration_out_of_range_or_a_failed_call_is_an_error_of_one_line(library):
     for duration_s in (4294.9673, -1e-3):
-        with pytest.raises(SchedcastError, match=rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
+        with refuses(Code.REQUEST, rf"^a stream of a GPU cannot call the host for {duration_s} s; expected 0 to 4294 s$"):
             driver_api.call_host(0x1, duration_s)
     assert library.calls == []
     for code, name in ((1, "CUDA_ERROR_INVALID_VALUE"), (7, "error 7")):
         library.result = code
-        with pytest.raises(SchedcastError, match=rf"^cuLaunchHostFunc failed with {name}; see"):
+        with refuses(Code.REQUEST, rf"^cuLaunchHostFunc failed with {name}; see"):
             driver_api.call_host(0x1, 0.0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_the_drivers_library_streams_cannot_call_the_host():
-    with pytest.raises(SchedcastError, match=r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
+    with refuses(Code.REQUEST, r"^streams cannot call the host: libcuda\.so\.1 or its cuLaunchHostFunc is missing; update"):
         driver_api.call_host(0x1, 0.0)
 
 
 def test_the_priority_range_needs_a_current_context(bindings):
     bindings.current = False
-    with pytest.raises(SchedcastError, match="cuCtxGetStreamPriorityRange failed with CUDA_ERROR_INVALID_CONTEXT"):
+    with refuses(Code.REQUEST, "cuCtxGetStreamPriorityRange failed with CUDA_ERROR_INVALID_CONTEXT"):
         torch_driver.TorchDriver()
 
 
@@ -348,5 +360,181 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_of_one_line(monkeypatch):
         raise RuntimeError("Kernel compilation failed:\nline 3")
 
     monkeypatch.setattr(torch.cuda, "_compile_kernel", refuse)
-    with pytest.raises(SchedcastError, match=r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
+    with refuses(Code.REQUEST, r"cannot be compiled \(Kernel compilation failed: line 3\); install"):
         Probe()
+
+
+# The wait for the GPU: it ends with the work, reports what never ends, and Ctrl-C ends it.
+
+
+class Clock:
+    """A clock that each pause advances by `step_s`."""
+
+    def __init__(self, step_s: float):
+        self.now_s, self.step_s = 0.0, step_s
+
+    def pause(self, _seconds: float) -> None:
+        self.now_s += self.step_s
+
+    def read(self) -> float:
+        self.now_s += 1e-4
+        return self.now_s
+
+
+def test_a_wait_that_takes_very_long_is_reported_each_time_it_has_doubled(caplog):
+    clock, asked = Clock(PATIENCE_S / 10), []
+    with caplog.at_level(logging.WARNING):
+        wait_until(lambda: clock.now_s > 5 * PATIENCE_S, lambda: asked.append(1) or "plan p", clock.read, clock.pause)
+    assert caplog.messages[0] == "the GPU has not finished after 60 s, with plan p in flight; Ctrl-C ends the wait"
+    assert len(caplog.messages) == len(asked) == 3
+
+
+def test_short_waits_are_not_reported(caplog):
+    clock = Clock(0.1)
+    with caplog.at_level(logging.WARNING):
+        wait_until(lambda: clock.now_s > PATIENCE_S / 2, None, clock.read, clock.pause)
+    assert caplog.messages == []
+
+
+def test_ctrl_c_ends_a_wait_for_a_gpu_that_never_finishes():
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait_until(lambda: False)
+
+
+def test_the_driver_asks_its_streams_before_it_blocks(monkeypatch):
+    cuda = Torch().install(monkeypatch)
+    monkeypatch.setattr(torch_driver, "find_driver_api", lambda: None)
+    driver = torch_driver.TorchDriver()
+    stream, event = driver.stream(), driver.event()
+    event.record(stream)
+    cuda.log.clear()
+    blocked_with = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: blocked_with.append(Stream.busy))
+    Stream.busy = 5
+    driver.synchronize()
+    assert blocked_with == [0]
+    Stream.busy = 3
+    driver.wait_for(event)
+    assert Stream.busy == 0
+
+
+class Slow(FakeGpu):
+    """A GPU whose waits take `wait_s` more seconds than its work, and are reported as those of a real one."""
+
+    wait_s = 0.0
+
+    def synchronize(self, in_flight=None):
+        if in_flight is not None:
+            end_s = self.clock.now_s + self.wait_s
+            wait_until(lambda: self.clock.now_s >= end_s, in_flight, lambda: self.clock.spend(0.5) or self.clock.now_s, lambda _: None)
+        super().synchronize()
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_wait_far_longer_than_those_before_raises(mode):
+    """Steps of 10 s may take 20 times as long. A GPU that takes 240 s for its first steps is given up, one that was fast after 60 s."""
+    job, machine = Job(MLP, 4), load_machine("h200")
+    plan, tensors = planned("baseline", job, machine), job_tensors(job, job.build(), job.graph())
+    with Slow() as gpu:
+        program = CudaBackend(machine, gpu, mode).load(plan, tensors)
+        program.run(12)
+        gpu.wait_s = 59.0
+        program.run(1)
+        gpu.wait_s = 20 * 59 - 1.0
+        program.run(1)
+    for before_s, longest_s in ((None, FIRST_WAIT_S), (0.0, LEAST_WAIT_S)):
+        with Slow() as gpu:
+            program = CudaBackend(machine, gpu, mode).load(plan, tensors)
+            if before_s is not None:
+                program.run(12)
+            gpu.wait_s = 2 * longest_s + 1  # it is looked at when it is reported
+            with pytest.raises(GpuStalledError, match=rf"never finished plan baseline .* at most {longest_s:.0f} s"):
+                program.run(12)
+
+
+class Stuck(FakeGpu):
+    """A GPU that does not finish. It asks what is in flight whenever the host would wait for it."""
+
+    waits, seen = False, ()
+
+    def synchronize(self, in_flight=None):
+        if self.waits and in_flight is not None:
+            self.seen = (*self.seen, in_flight())
+        super().synchronize()
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("eager", r"plan turbodl \(cuda:0 stream \d in period 3, at \S+ or before; cuda:0 stream \d in period 3"),
+        ("graph", r"plan turbodl \(3 of 3 graphs of 4 periods with 16 tasks on 3 lanes\)$"),
+    ],
+)
+def test_a_program_says_which_tasks_are_in_flight(mode, words):
+    job = Job(MLP, 4)
+    plan = planned("turbodl", job, load_machine("h200"))
+    with Stuck(Times(kernel_s=lambda op, size: 1e-3)) as gpu:  # the host runs far ahead
+        program = CudaBackend(load_machine("h200"), gpu, mode).load(plan, job_tensors(job, job.build(), job.graph()))
+        program.run(3)
+        gpu.waits = True
+        program.run(5 if mode == "eager" else 12)
+    assert [text for text in gpu.seen if re.match(words, text)], gpu.seen
+    assert program.in_flight() == "plan turbodl (all lanes done)"
+
+
+# The workspaces that PyTorch keeps for each stream that has run a matrix product, with a stand-in for its allocator.
+
+
+WORKSPACE = 32 << 20
+
+
+@pytest.fixture
+def driver(monkeypatch) -> torch_driver.TorchDriver:
+    """A driver of a GPU whose matrix products allocate a workspace at their stream's first."""
+    cuda = Torch().install(monkeypatch)
+    monkeypatch.setattr(torch_driver, "find_driver_api", lambda: None)
+    driver = torch_driver.TorchDriver()
+    streams: set[int] = set()
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device=None: WORKSPACE * len(streams))
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: streams.add(cuda.current.cuda_stream))
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", streams.clear, raising=False)
+    driver._workspaces._device = torch.device("cpu")
+    return driver
+
+
+def run_product(driver: torch_driver.TorchDriver) -> None:
+    stream = driver.stream()
+    with torch.cuda.stream(stream):
+        torch.mm(None, None, out=None)
+
+
+def test_the_size_is_measured_once_whatever_ran_before(driver):
+    run_product(driver)
+    assert [driver.workspace_bytes() for _ in range(2)] == [WORKSPACE] * 2
+
+
+def test_all_workspaces_are_freed_together(driver):
+    for _ in range(3):
+        run_product(driver)
+    assert driver.free_workspaces() == 3 * WORKSPACE
+    assert driver.free_workspaces() == 0
+
+
+def test_nothing_is_freed_while_a_graph_exists(driver):
+    run_product(driver)
+    with driver.capture(driver.stream()) as graph:
+        pass
+    assert driver.free_workspaces() == 0
+    assert driver.allocated_bytes() == WORKSPACE
+    del graph
+    gc.collect()
+    assert driver.free_workspaces() == WORKSPACE
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch sees none")
+def test_the_workspaces_of_a_real_gpu():
+    driver = torch_driver.gpu()
+    assert driver.workspace_bytes() > 1 << 20
+    assert driver.free_workspaces() >= 0

@@ -15,9 +15,10 @@ import torch
 from calibrate.distributed.testbeds import replicated
 from calibrate.placement import Placement
 from executors.cpu.backend import CpuBackend
+from executors.cuda import torch_driver
 from executors.distributed.backend import DistributedBackend
-from executors.distributed.loaded_plans import gpu_name
-from executors.distributed.ranks import Ranks
+from executors.distributed.loaded_plans import check_distinct, gpu_name, own_gpu
+from executors.distributed.ranks import Ranks, launched
 from executors.kernels.communication import dense
 from executors.tensors import gradient_difference, job_tensors, parameter_difference
 from simulator.engine.collectives.local import ProcessGroup
@@ -29,8 +30,9 @@ from simulator.strategies import registry as strategies
 from tests.fake_gpu import FakeGpu
 from tests.support.cli_process import COMMAND_LINE, environment, start_warm
 from tests.support.processes import HANGS_S, begin, end, rank_variables, require_gloo, run_ranks, schedcast
+from tests.support.refusals import refuses
 from tests.support.tiny import build, task
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 JOB = ("--model", "lenet5", "--batch", 8, "--strategy", "data-parallel")
 #: Code that runs before the command line and replaces `LoadedPlans.run`: with FAILS the second process fails at its first run; with WAITS
@@ -133,7 +135,7 @@ def test_options_that_contradict_torchrun_are_refused(devices, link, words, monk
     for name, number in rank_variables(0, 2, 1).items():
         monkeypatch.setenv(name, number)
     assert Placement.from_options("cpu", None, "eager", "alias").devices == 2
-    with pytest.raises(SchedcastError, match=words):
+    with refuses(Code.REQUEST, words):
         Placement.from_options("cpu", devices, "eager", link)
 
 
@@ -162,7 +164,7 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch):
     monkeypatch.setattr("executors.distributed.loaded_plans.own_gpu", lambda ranks: gpu)
     answers = [{}, {"gpu": gpu_name(gpu)}]
     channel = SimpleNamespace(ranks=Ranks(0, 2, 0, 2), send=lambda *_: None, gather=lambda _: answers)
-    with gpu, pytest.raises(SchedcastError, match=r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
+    with gpu, refuses(Code.REQUEST, r"^processes 0 and 1 have the same GPU \(GPU-1\)"):
         DistributedBackend(replicated(load_machine("h200"), 2), channel, "cuda")
 
 
@@ -190,7 +192,7 @@ def test_only_rank_0_answers_predict(tmp_path):
 def test_a_collective_in_one_process_is_refused_with_the_command_to_start():
     body = Collective("all-reduce", ("cpu:0", "cpu:1"))
     plan, _ = build(task("sum", mutates="wa", on="cpu:0", body=body))
-    with pytest.raises(SchedcastError, match="torchrun --nproc-per-node 2"):
+    with refuses(Code.REQUEST, "torchrun --nproc-per-node 2"):
         CpuBackend(this_cpu(cores=1)).load(plan, {})
     assert ProcessGroup(body.devices, 0).stream == 0
 
@@ -251,3 +253,50 @@ def test_accuracy_is_measured_with_the_weights_of_all_processes(tmp_path):
     assert [each["iteration"] for each in ours["evaluations"]] == [0, 6, 12]
     assert ours["evaluations"] == theirs["evaluations"]
     assert len({each["test_accuracy"] for each in ours["evaluations"]}) > 1
+
+
+# Ranks as a launcher such as torchrun states them in environment variables.
+
+
+def test_the_launcher_sets_rank_and_world():
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert launched(environment) == Ranks(3, 4, 1, 2)
+    assert not launched(environment).one_node
+    assert launched({}) is None
+    assert launched({"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"LOCAL_RANK": None}, "LOCAL_RANK is not set"), ({"RANK": "one"}, "expected whole numbers"), ({"RANK": "4"}, "which cannot be")],
+)
+def test_impossible_variables_are_refused(change, message):
+    environment = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"} | change
+    with refuses(Code.REQUEST, message):
+        launched({name: value for name, value in environment.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "visible", "index"),
+    [(0, 4, 0), (3, 4, 3), (0, 1, 0), (3, 1, 0), (2, 0, 2)],
+    ids=["torchrun", "torchrun, last", "own GPU only", "own GPU only, last", "no GPU: opening it says why"],
+)
+def test_the_gpu_of_a_process_under_launchers_of_both_kinds(local_rank, visible, index):
+    assert Ranks(local_rank, 4, local_rank, 4).device_index(visible) == index
+
+
+def test_too_few_gpus_are_refused():
+    with refuses(Code.REQUEST, "process 3 has local rank 3 and sees 2 GPUs; start at most 2 processes per node"):
+        Ranks(3, 4, 3, 4).device_index(2)
+
+
+def test_the_gpu_is_opened_by_its_visible_number(monkeypatch):
+    monkeypatch.setattr(torch_driver, "gpu", lambda index=0: f"GPU {index}")
+    monkeypatch.setattr(torch_driver, "visible_gpus", lambda: 1)
+    assert own_gpu(Ranks(1, 2, 1, 2)) == "GPU 0"
+
+
+def test_two_processes_on_one_gpu_are_refused_in_one_line():
+    check_distinct(["node GPU-1", "node GPU-2", "other GPU-1", "", ""])
+    with refuses(Code.REQUEST, r"^processes 1 and 2 have the same GPU \(GPU-2\): start one process per GPU, or split one GPU"):
+        check_distinct(["node GPU-1", "node GPU-2", "node GPU-2"])

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from executors.kernels import nvrtc
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_missing_library_is_named_with_the_package_that_has_it(calls, monkeypa
 
     _install_pathfinder(monkeypatch, missing)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    with pytest.raises(SchedcastError) as caught:
+    with refuses(Code.REQUEST) as caught:
         nvrtc.compiled("source", "k")
     assert str(caught.value) == (
         'the kernel k cannot be compiled because NVRTC is missing (Failure finding "libnvrtc.so": No such file: libnvrtc.so*);'
@@ -59,7 +60,7 @@ def test_a_missing_library_is_named_with_the_package_that_has_it(calls, monkeypa
 
 def test_without_the_pathfinder_the_loader_may_find_the_library(calls, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    with pytest.raises(SchedcastError, match=r"NVRTC is missing \(the package cuda-pathfinder, which finds it, is not installed\)"):
+    with refuses(Code.REQUEST, r"NVRTC is missing \(the package cuda-pathfinder, which finds it, is not installed\)"):
         nvrtc.compiled("source", "k")
     monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda source, name: "kernel")
     assert nvrtc.compiled("source", "k") == "kernel"

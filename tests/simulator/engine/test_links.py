@@ -12,9 +12,10 @@ from simulator.engine.simulation import simulate
 from simulator.machine.machine import HOST, Link, Machine
 from simulator.plan.bodies.copy import Collective
 from tests.support.linked_gpus import BYTES_PER_S, LATENCY_S, copy_spans, link, linked_gpus
+from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, cpu, gpu, host, rows, task
 from traces.documents.timeline import Cause, Timeline
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 
 def gpu_link(source, target, bandwidth=400.0, latency=0.25, **more):
@@ -89,7 +90,7 @@ def test_on_a_cpu_a_core_moves_the_bytes():
 
 def test_a_missing_link_is_named():
     plan, costs = build(copy("c", "p", "q", "x", "y"))
-    with pytest.raises(SchedcastError, match="machine tiny-gpu has no link from 'p' to 'q'; add one"):
+    with refuses(Code.REQUEST, "machine tiny-gpu has no link from 'p' to 'q'; add one"):
         simulate(plan, gpu("p", "q"), costs)
 
 

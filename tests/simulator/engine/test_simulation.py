@@ -2,17 +2,31 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from heapq import heappop
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.simulation import simulate
+from simulator.engine import clock
+from simulator.engine.simulation import Simulation, simulate, simulated_step_s
+from simulator.machine.machine import HOST, HostLane, Link, Machine
+from simulator.machine.presets import load_machine
+from simulator.machine.this_cpu import this_cpu
+from simulator.plan.bodies.copy import Copy
 from simulator.plan.bodies.host import Host
+from simulator.plan.check import PlanError
+from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import Segment
 from tests.support.places import ROOT
 from tests.support.random_plans import MACHINES, plans
+from tests.support.random_runs import random_run
+from tests.support.reference_engine import Reference, long_run_step_s, random_small_run
+from tests.support.refusals import refuses
 from tests.support.tiny import build, chain, copy, cpu, gpu, host, rows, starts, task
+from traces.documents.timeline import Cause
+from traces.errors import Code
 
 
 def test_a_chain_runs_one_after_another():
@@ -68,13 +82,8 @@ def test_lags_skip_the_first_periods_and_drain_the_last():
     plan, costs = forward_fused()
     timeline = simulate(plan, cpu(), costs, iterations=2)
     assert [(s.task, s.period, s.iteration, s.start_s) for s in timeline.spans] == [
-        ("f", 0, 0, 0.0),
-        ("b", 0, 0, 1.0),
-        ("u", 1, 0, 3.0),
-        ("f", 1, 1, 4.0),
-        ("b", 1, 1, 5.0),
-        ("u", 2, 1, 7.0),
-    ]
+        ("f", 0, 0, 0.0), ("b", 0, 0, 1.0), ("u", 1, 0, 3.0), ("f", 1, 1, 4.0), ("b", 1, 1, 5.0), ("u", 2, 1, 7.0),
+    ]  # fmt: skip
     assert timeline.period_lengths_s == (3.0, 4.0, 1.0)
     assert timeline.step_s == 4.0
 
@@ -413,3 +422,302 @@ def test_hash_seeds_change_nothing():
 def test_the_engine_does_not_load_torch():
     code = "import sys, simulator.engine.simulation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
+
+
+# Receives that hold their stream until the sender arrives. Transfers take 1 s: 400 bytes over links of 400 bytes/s.
+
+
+def pair(receives: str) -> Machine:
+    """Two GPUs with a full-duplex link."""
+    return replace(gpu("p", "q", links=(Link("p", "q", 0.0, 400.0),)), receives=receives)
+
+
+def crossing():
+    """Each device sends the other what it has made: q after 1 s, p after 2 s, but the plan has p's first."""
+    return [
+        task("f", 2.0, reads="x", writes="y", on="p"),
+        copy("there", "p", "q", "y", "y'"),
+        task("g", 1.0, reads="x2", writes="z", on="q"),
+        copy("back", "q", "p", "z", "z'"),
+        task("use z", 1.0, reads="z'", writes="v", on="p"),
+        task("use y", 1.0, reads="y'", writes="u", on="q"),
+    ]
+
+
+def test_without_blocking_a_message_goes_when_it_is_ready():
+    plan, costs = build(*crossing())
+    spans = {name: (start, end) for name, start, end in rows(simulate(plan, pair("free"), costs, iterations=1))}
+    assert (spans["there"], spans["back"], spans["use z"]) == ((2.0, 3.0), (1.0, 2.0), (2.0, 3.0))
+
+
+def test_a_posted_receive_holds_up_the_messages_behind_it():
+    """q has posted the receive of `there` before it can send `back`, so that `back` comes 2 s later, and the step takes 1 s longer."""
+    plan, costs = build(*crossing())
+    free, blocking = (simulate(plan, pair(receives), costs, iterations=1) for receives in ("free", "blocking"))
+    spans = {name: (start, end) for name, start, end in rows(blocking)}
+    assert (spans["there"], spans["back"], spans["use z"]) == ((2.0, 3.0), (3.0, 4.0), (4.0, 5.0))
+    assert (free.step_s, blocking.step_s) == (4.0, 5.0)
+    assert [(s.task, s.cause) for s in blocking.critical_path][-2:] == [("back", Cause.LINK), ("use z", Cause.DEPENDENCY)]
+
+
+def test_messages_in_the_order_in_which_they_are_ready_do_not_wait():
+    timed = [task("f", 1.0, reads="x", writes="y", on="p"), copy("c1", "p", "q", "y", "y'"), task("g", 1.0, reads="y'", writes="z", on="q")]
+    plan, costs = build(*timed, copy("c2", "q", "p", "z", "z'"))
+    assert len({tuple(rows(simulate(plan, pair(receives), costs, iterations=1))) for receives in ("free", "blocking", "late")}) == 1
+
+
+def test_periods_follow_one_another_on_the_stream():
+    """The first message of a period waits for the last one of the period before."""
+    plan, costs = build(copy("out", "p", "q", "x", "y"), copy("back", "q", "p", "x2", "y2"))
+    assert simulate(plan, pair("free"), costs, iterations=4).step_s == 1.0
+    assert simulate(plan, pair("blocking"), costs, iterations=4).step_s == 2.0
+
+
+def test_messages_to_different_devices_do_not_wait_for_each_other():
+    machine = gpu("p", "q", "r", links=(Link("p", "q", 0.0, 400.0), Link("p", "r", 0.0, 400.0)))
+    plan, costs = build(copy("to q", "p", "q", "x", "y", stream=1), copy("to r", "p", "r", "x", "z", stream=2))
+    assert rows(simulate(plan, replace(machine, receives="blocking"), costs, iterations=1)) == [("to q", 0.0, 1.0), ("to r", 0.0, 1.0)]
+
+
+def test_validation_names_the_two_that_wait_for_each_other():
+    """p sends y before it receives z, as it needs z later; q sends z before it receives y for the same reason."""
+    plan, _ = build(*crossing())
+    for receives in ("free", "blocking"):
+        plan.validate(pair(receives))
+    with pytest.raises(PlanError) as caught:
+        plan.validate(pair("late"))
+    assert "task 'there' deadlocks: p waits to send 'there', q to send 'back'" in str(caught.value)
+    assert caught.value.details.splitlines() == [
+        "p: send 'there' <-- waits here, receive 'back', send 'there', receive 'back'",
+        "q: send 'back' <-- waits here, receive 'there', send 'back', receive 'there'",
+    ]
+
+
+def test_two_receives_in_another_order_than_their_sends_deadlock():
+    timed = [copy("a", "p", "q", "x1", "a'"), copy("b", "p", "q", "x2", "b'"), task("f", reads="b'", writes="u", on="q")]
+    plan, _ = build(*timed, task("g", reads="a'", writes="v", on="q"))
+    with pytest.raises(PlanError, match="p waits to send 'a', q to receive 'b'"):
+        plan.validate(pair("late"))
+
+
+def test_a_message_that_overtakes_one_of_an_earlier_period_deadlocks():
+    """What q reads of `a` two periods later it receives behind `b` of the next period."""
+    timed = [copy("a", "p", "q", "x1", "a'"), copy("b", "p", "q", "x2", "b'"), task("f", reads="b'", writes="u", on="q")]
+    later, _ = build(*timed, task("g", reads="a'", writes="v", on="q", lag=2))
+    with pytest.raises(PlanError, match="q to receive 'b'"):
+        later.validate(pair("late"))
+
+
+def test_the_link_says_how_messages_are_received():
+    assert this_cpu(devices=2, link="copy:0.5").receives == "free"
+    assert this_cpu(devices=2, link="copy:0.5,blocking").receives == "blocking"
+    assert this_cpu(devices=2, link="copy,late").links == this_cpu(devices=2, link="copy").links
+    assert load_machine("p100x4", link="blocking").receives == "blocking"
+    with refuses(Code.REQUEST, "share memory send nothing; use copy,blocking"):
+        this_cpu(devices=2, link="blocking")
+    with refuses(Code.REQUEST):
+        load_machine("h100", link="blocking", partitions=2)
+
+
+# Runs of tasks that share nothing take no events. That changes nothing: `simulate(..., merge=False)` is the oracle.
+
+
+# The engine against a second one that shares no code with it (`reference_engine`), on random plans.
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_takes_as_long_as_in_the_reference(seed):
+    run = random_small_run(seed)
+    if run is not None:
+        plan, machine, costs = run
+        seconds = 3 * simulate(plan, machine, costs, iterations=3, use_cache=False).step_s
+        assert seconds == pytest.approx(Reference(plan, machine, costs, 3).seconds, rel=1e-7)
+
+
+def test_a_settled_step_is_that_of_a_long_run_of_the_reference():
+    """`python -m tests.benchmarks settle` tries many more plans, and larger ones, in longer runs."""
+    settled = tried = 0
+    for seed in range(14):
+        run = random_small_run(seed, tasks=5)
+        if run is not None:
+            timeline = simulate(*run, use_cache=False)
+            tried += 1
+            settled += timeline.settled
+            assert not timeline.settled or timeline.step_s == pytest.approx(long_run_step_s(*run, 16), rel=0.02), f"seed {seed}"
+    assert settled >= 0.9 * tried
+
+
+def both(run):
+    """The timeline of a run with merging and without."""
+    return (simulate(run.plan, run.machine, run.costs, merge=merge, **run.options) for merge in (True, False))
+
+
+@pytest.mark.parametrize("first", range(0, 300, 20))
+def test_merging_changes_no_bit_of_any_timeline(first):
+    """Spans, step time, memory, busy shares and the critical path with its causes, of plans that use every mechanism of the engine."""
+    for seed in range(first, first + 20):
+        merged, plain = both(random_run(seed))
+        assert merged == plain, f"seed {seed}"
+
+
+def test_the_random_runs_use_every_mechanism():
+    runs = [random_run(seed) for seed in range(300)]
+    bodies = {task.body.kind for run in runs for task in run.plan.tasks}
+    assert {"op", "copy", "collective", "host"} <= bodies
+    assert {run.options["mode"] for run in runs} == {"eager", "graph"}
+    causes = {span.cause.value for run in runs for span in next(both(run)).critical_path}
+    assert causes == {"dependency", "lane", "launch", "link", "sms", "start"}
+
+
+def events(plan, machine, costs, monkeypatch, **options):
+    """Events that a simulation processes."""
+    count = 0
+
+    def counted(queue):
+        nonlocal count
+        count += 1
+        return heappop(queue)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "heappop", counted)
+        Simulation(plan, machine, costs, "eager", None, Dependencies(plan), True, None, **options).play()
+    return count
+
+
+@pytest.mark.parametrize("machine", [cpu(), gpu(host=host(dispatch_s=0.25, queue_depth=4)), gpu(host=host(dispatch_s=2.0))])
+def test_a_lane_by_itself_takes_few_events_per_period(machine, monkeypatch):
+    plan, costs = chain(*[1.0] * 200)
+    assert events(plan, machine, costs, monkeypatch) < 10
+    assert events(plan, machine, costs, monkeypatch, merge=False) >= 600, "three periods of 200 tasks"
+
+
+def test_a_task_that_another_lane_waits_for_does_not_end_the_run(monkeypatch):
+    """Two devices, and a hundred tasks on each, the middle one of which waits for the other device."""
+    timed = [task(f"p{i}", 1.0, reads=f"p{i - 1}" if i else "x", writes=f"p{i}", on="p") for i in range(100)]
+    timed += [task(f"q{i}", 1.0, reads="p49" if i == 50 else f"q{i - 1}" if i else "z", writes=f"q{i}", on="q") for i in range(100)]
+    plan, costs = build(*timed)
+    assert events(plan, gpu("p", "q"), costs, monkeypatch) < 20
+    merged, plain = (simulate(plan, gpu("p", "q"), costs, merge=merge) for merge in (True, False))
+    assert merged == plain
+
+
+def test_a_lane_that_is_ahead_leaves_nothing_behind_when_the_simulation_stops():
+    """The first device could go on for ever. What it would start after the last period that counts is no part of the timeline."""
+    plan, costs = build(task("load", 0.001, reads="x", writes="b", on="p"), task("train", 1.0, reads="q", mutates="w", on="q"))
+    timeline = simulate(plan, cpu("p", "q"), costs)
+    assert max(span.start_s for span in timeline.spans) < timeline.window_s[1]
+
+
+def test_an_instant_has_one_outcome_whatever_ends_first():
+    """Both producers end at 2.0: the one that is issued last is the one that the reader waited for, however they are ordered in time."""
+    first, second = task("a", 2.0, reads="x", writes="y", stream=1), task("b", 1.0, reads="x", writes="v", stream=2)
+    third, reader = task("c", 1.0, reads="v", writes="z", stream=2), task("d", 1.0, reads="y z", writes="q", stream=0)
+    for timed in ([first, second, third, reader], [second, third, first, reader]):
+        plan, costs = build(*timed)
+        path = simulate(plan, cpu(cores=3), costs, iterations=1).critical_path
+        assert path[-2].task == timed[2].task.name
+
+
+def test_a_launch_that_came_in_time_is_not_what_a_task_waited_for():
+    """The host blocks on the full queue of s0 to s7, and s0 ends at 0.75, so `b` is launched at 1.0, whenever the engine computes that."""
+    plan, costs = build(
+        task("a", 1.5, reads="x", writes="y", stream=1),
+        *(task(f"s{i}", 0.5, reads="x", writes=f"v{i}") for i in range(9)),
+        task("b", 9.0, reads="x", writes="z", stream=1),
+    )
+    path = simulate(plan, gpu(sms=40, host=host(dispatch_s=0.125, queue_depth=8)), costs, iterations=1).critical_path
+    assert [(span.task, span.start_s, span.cause.value) for span in path[-2:]] == [("a", 0.125, "launch"), ("b", 1.625, "lane")]
+
+
+def test_the_step_time_alone_is_that_of_the_timeline():
+    plan, costs = build(task("a", 1.5, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z", stream=1))
+    assert simulated_step_s(plan, cpu(cores=2), costs) == simulate(plan, cpu(cores=2), costs).step_s
+
+
+# Partitions of one GPU, second by second: kernels that copy, kernels that compute, transfers from the host, and one host thread for all.
+# Values hold 400 bytes, the link with the host moves 400 bytes/s after 0.25 s, a part has 10 SMs.
+
+
+#: Every SM of a partition, in one wave.
+FULL = 10
+
+
+def halves(lane: HostLane | None = None) -> Machine:
+    """Two partitions of one GPU, which share the link to the host."""
+    links = tuple(Link(HOST, name, 0.25, 400.0, channel="bus") for name in "pq")
+    return gpu("p", "q", memory="hbm", host=lane, links=links)
+
+
+def moved(name: str, source: str, target: str, reads: str, mutates: str, seconds: float = 1.0, stream: int = 1, **more):
+    """A kernel on the target that adds to the mutated value."""
+    return task(name, seconds, reads=reads, mutates=mutates, on=target, stream=stream, body=Copy(source, target, True, "kernel"), **more)
+
+
+def run(*timed, machine: Machine, mode: str = "eager", iterations: int = 1):
+    plan, costs = build(*timed)
+    return rows(simulate(plan, machine, costs, iterations=iterations, mode=mode))
+
+
+def test_sums_overlap_with_computation():
+    """q adds p's gradient to its own while both go on computing. The readers of the sum wait for it."""
+    timed = [
+        task("backward.p", 1.0, reads="x", writes="g", on="p", grid=FULL),
+        task("backward.q", 1.0, reads="x'", writes="g'", on="q", grid=FULL),
+        moved("add", "p", "q", "g", "g'", 0.5),
+        task("more.p", 2.0, reads="x", writes="h", on="p", grid=FULL),
+        task("more.q", 2.0, reads="x'", writes="h'", on="q", grid=FULL - 1),
+        task("update.q", 1.0, reads="g'", mutates="w'", on="q", grid=FULL),
+    ]
+    assert run(*timed, machine=halves()) == [
+        ("backward.p", 0.0, 1.0), ("backward.q", 0.0, 1.0), ("add", 1.0, 1.5), ("more.p", 1.0, 3.0), ("more.q", 1.0, 3.0),
+        ("update.q", 3.0, 4.0),
+    ]  # fmt: skip
+
+
+def test_a_sum_waits_for_sms_of_its_own_partition_only():
+    """A kernel that fills q delays the sum; a kernel that fills p does not."""
+    timed = [
+        task("f.p", 3.0, reads="x", writes="y", on="p", grid=FULL),
+        task("g.p", 0.5, reads="x", writes="v", on="p", stream=2, grid=1),
+        task("f.q", 2.0, reads="x'", writes="y'", on="q", grid=FULL),
+        moved("to q", HOST, "q", "a", "b"),
+        moved("to p", HOST, "p", "a", "c", stream=3),
+    ]
+    spans = run(*timed, machine=gpu("p", "q", memory="hbm"))
+    assert spans == [("f.p", 0.0, 3.0), ("f.q", 0.0, 2.0), ("to q", 2.0, 3.0), ("g.p", 3.0, 3.5), ("to p", 3.0, 4.0)]
+
+
+def test_an_alias_costs_one_event():
+    """In a graph it costs the gap between nodes of two lanes, once; in eager mode, one recorded and awaited event."""
+    timed = [
+        task("f", 1.0, reads="x", writes="y", on="p"),
+        task("send", 0.0, reads="y", writes="z", on="q", stream=1, body=Copy("p", "q", means="alias")),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+    ]
+    graph = halves(host("p", "q", cross_gap_s=0.5))
+    assert run(*timed, machine=graph, mode="graph") == [("f", 0.0, 1.0), ("send", 1.5, 1.5), ("g", 1.5, 2.5)]
+    eager = halves(host("p", "q", dispatch_s=0.125, record_s=0.25, wait_s=0.5))
+    assert run(*timed, machine=eager) == [("f", 0.375, 1.375), ("send", 1.375, 1.375), ("g", 1.75, 2.75)]
+
+
+def test_a_fetch_over_the_link_overlaps_with_computation():
+    """The fetch takes no SMs, so it slows no kernel down."""
+    timed = [
+        task("f", 2.0, reads="x", writes="y", on="p", grid=FULL),
+        copy("fetch", HOST, "p", "x1", "z", on="p", stream=1),
+        task("g", 1.0, reads="z", writes="v", on="p", stream=1, grid=FULL),
+    ]
+    assert run(*timed, machine=halves()) == [("f", 0.0, 2.0), ("fetch", 0.0, 1.25), ("g", 2.0, 3.0)]
+
+
+def test_both_partitions_fetch_over_one_link():
+    """Each gets half of the link's rate while both fetch, and all of it alone."""
+    timed = [copy("p's", HOST, "p", "x1", "y1", on="p"), copy("q's", HOST, "q", "x2", "y2", on="q")]
+    assert run(*timed, machine=halves()) == [("p's", 0.0, 2.25), ("q's", 0.0, 2.25)]
+    assert run(timed[0], machine=halves()) == [("p's", 0.0, 1.25)]
+
+
+def test_one_thread_issues_to_both_partitions_in_plan_order():
+    timed = [task(f"{name}{turn}", 1.0, reads=f"x{name}", writes=f"y{name}{turn}", on=name) for turn in range(2) for name in "pq"]
+    machine = halves(host("p", "q", dispatch_s=0.5))
+    assert run(*timed, machine=machine) == [("p0", 0.5, 1.5), ("q0", 1.0, 2.0), ("p1", 1.5, 2.5), ("q1", 2.0, 3.0)]

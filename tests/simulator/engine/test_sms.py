@@ -37,34 +37,6 @@ def test_full_speed_takes_what_compute_or_bandwidth_needs():
     assert shape_of(Cost("k", 1, 1, grid=2, compute_share=0.0), 10, 0.3)[3:5] == (2.0, 2.0)
 
 
-def test_two_full_kernels_are_serial():
-    assert run(kernel("a"), kernel("b", stream=1)) == [("a", 0.0, 1.0), ("b", 1.0, 2.0)]
-
-
-def test_two_small_kernels_run_side_by_side():
-    assert run(kernel("a", grid=4), kernel("b", 2.0, stream=1, grid=6)) == [("a", 0.0, 1.0), ("b", 0.0, 2.0)]
-
-
-def test_the_second_kernel_gets_what_the_first_leaves():
-    # b has 4 of the 10 SMs it needs until a ends, so 0.4 of its work is done at 1.0; then it runs at full speed.
-    assert run(kernel("a", grid=6), kernel("b", 1.0, stream=1)) == [("a", 0.0, 1.0), ("b", 0.0, 1.6)]
-
-
-def test_a_kernel_that_needs_few_sms_for_its_speed_does_not_suffer():
-    assert run(kernel("a", grid=6), kernel("b", 1.0, stream=1, compute_share=0.4)) == [("a", 0.0, 1.0), ("b", 0.0, 1.0)]
-
-
-def test_only_the_first_in_the_queue_receives_sms():
-    # c would fit next to a, but b is first in the queue and takes the last two SMs.
-    spans = run(kernel("a", 1.0, grid=8), kernel("b", 1.0, stream=1, grid=4), kernel("c", 1.0, stream=2, grid=2))
-    assert spans == [("a", 0.0, 1.0), ("b", 0.0, 1.5), ("c", 1.0, 2.0)]
-
-
-def test_the_last_wave_leaves_its_surplus():
-    # a: two waves of 1 s on 10 and 5 SMs. b gets 5 SMs at 1.0 and the rest at 2.0.
-    assert run(kernel("a", 2.0, grid=15), kernel("b", 1.0, stream=1)) == [("a", 0.0, 2.0), ("b", 1.0, 2.5)]
-
-
 def arriving(name, at_s, seconds=1.0, priority=-1, stream=1, grid=10, **more):
     """Two tasks: one that takes time but no SMs, then a kernel that arrives at `at_s`."""
     later = task(f"until {name}", reads="x", writes=f"{name}?", stream=stream, body=Host(at_s))
@@ -77,33 +49,63 @@ def kernels(spans):
     return [row for row in spans if not row[0].startswith("until")]
 
 
-def test_a_running_kernel_yields_at_its_next_wave_border():
+def streaming(name, share, stream, seconds=1.0, **more):
+    """A kernel that draws `share` of the bandwidth with two of ten SMs."""
+    return kernel(name, seconds, stream, grid=2, compute_share=0.0, memory_share=share, **more)
+
+
+EXAMPLES = {
+    "two full kernels are serial": ([kernel("a"), kernel("b", stream=1)], [("a", 0.0, 1.0), ("b", 1.0, 2.0)]),
+    "two small kernels run side by side": (
+        [kernel("a", grid=4), kernel("b", 2.0, stream=1, grid=6)], [("a", 0.0, 1.0), ("b", 0.0, 2.0)],
+    ),
+    # b has 4 of the 10 SMs it needs until a ends, so 0.4 of its work is done at 1.0; then it runs at full speed.
+    "the second kernel gets what the first leaves": ([kernel("a", grid=6), kernel("b", stream=1)], [("a", 0.0, 1.0), ("b", 0.0, 1.6)]),
+    "a kernel that needs few SMs for its speed does not suffer": (
+        [kernel("a", grid=6), kernel("b", stream=1, compute_share=0.4)], [("a", 0.0, 1.0), ("b", 0.0, 1.0)],
+    ),
+    # c would fit next to a, but b is first in the queue and takes the last two SMs.
+    "only the first in the queue receives SMs": (
+        [kernel("a", grid=8), kernel("b", stream=1, grid=4), kernel("c", stream=2, grid=2)],
+        [("a", 0.0, 1.0), ("b", 0.0, 1.5), ("c", 1.0, 2.0)],
+    ),
+    # a: two waves of 1 s on 10 and 5 SMs. b gets 5 SMs at 1.0 and the rest at 2.0.
+    "the last wave leaves its surplus": ([kernel("a", 2.0, grid=15), kernel("b", stream=1)], [("a", 0.0, 2.0), ("b", 1.0, 2.5)]),
     # a: four waves of 1 s. u arrives at 1.5, gets all SMs at 2.0, and a goes on at 3.0 where it stopped.
-    spans = run(kernel("a", 4.0, grid=40), *arriving("u", 1.5))
-    assert kernels(spans) == [("a", 0.0, 5.0), ("u", 2.0, 3.0)]
-
-
-def test_a_kernel_that_arrives_at_a_border_is_served_at_it():
-    assert kernels(run(kernel("a", 4.0, grid=40), *arriving("u", 2.0))) == [("a", 0.0, 5.0), ("u", 2.0, 3.0)]
-
-
-def test_blocks_are_never_preempted():
+    "a running kernel yields at its next wave border": (
+        [kernel("a", 4.0, grid=40), *arriving("u", 1.5)], [("a", 0.0, 5.0), ("u", 2.0, 3.0)],
+    ),
+    "a kernel that arrives at a border is served at it": (
+        [kernel("a", 4.0, grid=40), *arriving("u", 2.0)], [("a", 0.0, 5.0), ("u", 2.0, 3.0)],
+    ),
     # a is in its only wave when u arrives; so it ends first.
-    assert kernels(run(kernel("a", 4.0), *arriving("u", 1.5))) == [("a", 0.0, 4.0), ("u", 4.0, 5.0)]
-
-
-def test_equal_priority_does_not_yield():
-    assert kernels(run(kernel("a", 4.0, grid=40), *arriving("u", 1.5, priority=0))) == [("a", 0.0, 4.0), ("u", 4.0, 5.0)]
-
-
-def test_a_kernel_gives_up_only_the_sms_that_the_urgent_one_needs():
+    "blocks are never preempted": ([kernel("a", 4.0), *arriving("u", 1.5)], [("a", 0.0, 4.0), ("u", 4.0, 5.0)]),
+    "equal priority does not yield": (
+        [kernel("a", 4.0, grid=40), *arriving("u", 1.5, priority=0)], [("a", 0.0, 4.0), ("u", 4.0, 5.0)],
+    ),
     # From 2.0 to 3.0 a keeps 6 of 10 SMs and does 0.6 of a wave.
-    assert kernels(run(kernel("a", 4.0, grid=40), *arriving("u", 1.5, grid=4))) == [("a", 0.0, 4.4), ("u", 2.0, 3.0)]
+    "a kernel gives up only the SMs that the urgent one needs": (
+        [kernel("a", 4.0, grid=40), *arriving("u", 1.5, grid=4)], [("a", 0.0, 4.4), ("u", 2.0, 3.0)],
+    ),
+    "two urgent kernels are served at one border in their order": (
+        [kernel("a", 2.0, grid=20), *arriving("u", 0.5, grid=4), *arriving("v", 0.25, grid=4, stream=2, priority=-2)],
+        [("a", 0.0, 2.8), ("u", 1.0, 2.0), ("v", 1.0, 2.0)],
+    ),
+    "bandwidth is shared evenly between equal demands": (
+        [streaming("a", 1.0, 0), streaming("b", 1.0, 1)], [("a", 0.0, 2.0), ("b", 0.0, 2.0)],
+    ),
+    # b demands 0.25 and gets it; a gets the other 0.75.
+    "a small demand is served in full": ([streaming("a", 1.0, 0, 3.0), streaming("b", 0.25, 1, 4.0)], [("a", 0.0, 4.0), ("b", 0.0, 4.0)]),
+    "demands within the bandwidth do not slow each other down": (
+        [streaming("a", 0.5, 0), streaming("b", 0.5, 1)], [("a", 0.0, 1.0), ("b", 0.0, 1.0)],
+    ),
+}  # fmt: skip
 
 
-def test_two_urgent_kernels_are_served_at_one_border_in_their_order():
-    spans = run(kernel("a", 2.0, grid=20), *arriving("u", 0.5, grid=4, stream=1), *arriving("v", 0.25, grid=4, stream=2, priority=-2))
-    assert kernels(spans) == [("a", 0.0, 2.8), ("u", 1.0, 2.0), ("v", 1.0, 2.0)]
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_kernels_run_when_and_as_fast_as(example):
+    timed, expected = EXAMPLES[example]
+    assert kernels(run(*timed)) == expected
 
 
 def test_the_most_urgent_waiting_kernel_goes_first_then_the_earliest():
@@ -117,24 +119,6 @@ def test_waiting_for_sms_is_a_cause():
     plan, costs = build(kernel("a"), kernel("b", stream=1))
     path = simulate(plan, gpu(), costs, iterations=1).critical_path
     assert [(s.task, s.cause) for s in path] == [("a", Cause.START), ("b", Cause.SMS)]
-
-
-def streaming(name, share, stream, seconds=1.0, **more):
-    """A kernel that draws `share` of the bandwidth with two of ten SMs."""
-    return kernel(name, seconds, stream, grid=2, compute_share=0.0, memory_share=share, **more)
-
-
-def test_bandwidth_is_shared_evenly_between_equal_demands():
-    assert run(streaming("a", 1.0, 0), streaming("b", 1.0, 1)) == [("a", 0.0, 2.0), ("b", 0.0, 2.0)]
-
-
-def test_a_small_demand_is_served_in_full():
-    # b demands 0.25 and gets it; a gets the other 0.75.
-    assert run(streaming("a", 1.0, 0, 3.0), streaming("b", 0.25, 1, 4.0)) == [("a", 0.0, 4.0), ("b", 0.0, 4.0)]
-
-
-def test_demands_within_the_bandwidth_do_not_slow_each_other_down():
-    assert run(streaming("a", 0.5, 0), streaming("b", 0.5, 1)) == [("a", 0.0, 1.0), ("b", 0.0, 1.0)]
 
 
 def test_partitions_of_one_gpu_share_its_bandwidth_but_not_its_sms():

@@ -58,11 +58,9 @@ def test_a_blocked_host_leads_to_the_task_that_blocked_it():
     # The queue holds one launch, so the host issues a task when the one before it has ended.
     plan, costs = build(task("a", 2.0, reads="x", writes="y"), task("b", 1.0, reads="x", writes="z"))
     assert path(plan, gpu(host=host(dispatch_s=0.5, queue_depth=1)), costs, iterations=1) == [
-        ("host", 0.0, 0.5, Cause.START),
-        ("a", 0.5, 2.5, Cause.LAUNCH),
-        ("host", 2.5, 3.0, Cause.LANE),
+        ("host", 0.0, 0.5, Cause.START), ("a", 0.5, 2.5, Cause.LAUNCH), ("host", 2.5, 3.0, Cause.LANE),
         ("b", 3.0, 4.0, Cause.LAUNCH),
-    ]
+    ]  # fmt: skip
 
 
 def test_the_path_stops_where_the_window_begins():

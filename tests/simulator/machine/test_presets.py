@@ -7,40 +7,23 @@ import pytest
 from simulator.machine import this_cpu as cpu_module
 from simulator.machine.presets import data, load_machine, machine_names
 from simulator.machine.this_cpu import available_cores, this_cpu
+from tests.support.refusals import refuses
 from traces.documents.profile import Dispatch, Identity, Profile
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import Code, UnknownNameError
 
 PRESETS = [name for name in machine_names() if name != "this-cpu"]
 #: Memories that are not stacked (HBM) reach less of their bandwidth; see `machines.json`.
 GRAPHICS_MEMORY = {
-    "k20",
-    "k80x16",
-    "titan-xp",
-    "2xgtx1060",
-    "t4",
-    "16xg4dn-12xlarge",
-    "k80",
-    "titan-x-pascal",
-    "t4-900mhz",
-    "rtx3090",
-    "l4",
-}
+    "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
+}  # fmt: skip
 
 
 def test_the_machines_that_papers_and_users_ask_for_are_there():
     assert machine_names()[-1] == "this-cpu"
     gpus = {
-        "k80x16": 16,
-        "p100": 1,
-        "p100x4": 4,
-        "v100": 1,
-        "titan-xp": 1,
-        "2xgtx1060": 2,
-        "h100": 1,
-        "h200": 1,
-        "2xgpu-pcie": 2,
+        "k80x16": 16, "p100": 1, "p100x4": 4, "v100": 1, "titan-xp": 1, "2xgtx1060": 2, "h100": 1, "h200": 1, "2xgpu-pcie": 2,
         "dgx-h100": 8,
-    }
+    }  # fmt: skip
     assert {name: len(load_machine(name).devices) for name in gpus} == gpus
 
 
@@ -126,12 +109,12 @@ def test_one_gpu_is_split_into_partitions():
     assert load_machine("h100", partitions=1) == load_machine("h100", devices=1) == whole
     measured = Profile(identity=Identity(kind="gpu", gpu="NVIDIA H200", sms=132), partition_sms={"2": 60})
     assert {device.sms for device in load_machine("h200", measured, partitions=2).devices} == {60}
-    with pytest.raises(SchedcastError, match="132 SMs give at most 16 of 8 SMs; choose 1 to 16"):
+    with refuses(Code.DEVICES, "132 SMs give at most 16 of 8 SMs; choose 1 to 16"):
         load_machine("h100", partitions=17)
     assert [device.sms for device in load_machine("p100x4", devices=1, partitions=2).devices] == [24, 24]
-    with pytest.raises(SchedcastError, match="--partition 2 splits one GPU, and machine p100x4 has 4; add --devices 1"):
+    with refuses(Code.REQUEST, "--partition 2 splits one GPU, and machine p100x4 has 4; add --devices 1"):
         load_machine("p100x4", partitions=2)
-    with pytest.raises(SchedcastError, match="--partition 2 splits a GPU; --devices 2 makes as many groups of this CPU's cores"):
+    with refuses(Code.REQUEST, "--partition 2 splits a GPU; --devices 2 makes as many groups of this CPU's cores"):
         load_machine("this-cpu", partitions=2)
 
 
@@ -139,10 +122,8 @@ def test_a_split_machine_knows_the_unsplit_one():
     whole, halves = load_machine("h100"), load_machine("h100", partitions=2)
     assert (halves.whole, whole.whole) == (whole, None)
     assert (halves.for_devices(["cuda:0"]), halves.for_devices(["cuda:0/0", "cuda:0/1"]), whole.for_devices(["cuda:0"])) == (
-        whole,
-        halves,
-        whole,
-    )
+        whole, halves, whole,
+    )  # fmt: skip
     assert (halves.device("cuda:0").sms, halves.host("cuda:0"), halves.memory("cuda:0")) == (132, whole.hosts[0], whole.memories[0])
     assert halves.with_memory_limit(10**9).whole.memories[0].size_bytes == 10**9
 
@@ -154,7 +135,7 @@ def test_more_devices_than_gpus_are_refused_with_what_has_them():
         ("dgx-h100", 9, "machine dgx-h100 has 8 GPUs; choose 1 to 8, or choose another machine"),
         ("k20", 2, "machine k20 has 1 GPU; split its GPU with --partition 2, or choose another machine"),
     ):
-        with pytest.raises(SchedcastError, match=message):
+        with refuses(Code.DEVICES, message):
             load_machine(name, devices=devices)
 
 
@@ -169,7 +150,7 @@ def test_this_cpu_has_the_cores_that_this_process_may_use():
     device = machine.device("cpu:0")
     assert device.sms == available_cores() <= len(os.sched_getaffinity(0))
     assert device.peak_flops["fp32"] == pytest.approx(2 * device.peak_flops["fp64"])
-    with pytest.raises(SchedcastError, match="1000 cores requested; there are"):
+    with refuses(Code.DEVICES, "1000 cores requested; there are"):
         this_cpu(cores=1000)
 
 

@@ -8,10 +8,11 @@ from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.machine.presets import data, gpu_machine, load_machine, one_gpu, product_of
+from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, rows, task
 from traces.documents.profile import Dispatch, Identity, KeyCost, Profile, Stats, Transfer
 from traces.documents.shipped import FILES, shipped_profile
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code
 
 KEY = KeyCost(Stats(1e-5, 1e-5, 1e-5, 1e-5, 9), op_class="matmul", issue_s=7e-6)
 
@@ -84,9 +85,9 @@ def test_a_gpu_without_a_preset_must_be_measured():
     assert (machine.devices[0].sms, dict(machine.devices[0].peak_flops)) == (200, {"fp32": 5e13})
     assert machine.hosts[0].dispatch_s == 2e-6
     assert all(machine.sources.values())
-    with pytest.raises(
-        SchedcastError,
-        match="the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and this GPU has no preset; calibrate it",
+    with refuses(
+        Code.REQUEST,
+        "the profile of NVIDIA B900 lacks the peak FLOP/s in fp32, the size of its cache, and this GPU has no preset; calibrate it",
     ):
         gpu_machine(unknown.model_copy(update={"peak_flops": {"tf32": 1e14}, "cache_bytes": None}))
 
@@ -136,7 +137,7 @@ def test_partitions_have_a_multiple_of_eight_sms(count, sms):
 
 @pytest.mark.parametrize(("count", "message"), [(17, "132 SMs give at most 16 of 8 SMs; choose 1 to 16"), (0, "expected at least 1")])
 def test_impossible_numbers_of_partitions_are_refused(count, message):
-    with pytest.raises(SchedcastError, match=message):
+    with refuses(Code.DEVICES, message):
         gpu_machine(h200(), partitions=count)
 
 
@@ -150,7 +151,7 @@ def test_shipped_profiles_lie_by_product_and_precision(tmp_path, monkeypatch):
     monkeypatch.setenv("SCHEDCAST_SHIPPED", str(tmp_path))
     assert shipped_profile("NVIDIA H200", False) == saved
     (tmp_path / "nvidia-h200" / FILES[True]).write_text("{")
-    with pytest.raises(UnusableFileError, match=r"profile-tf32\.json\.gz is not valid JSON"):
+    with refuses(Code.FILE):
         shipped_profile("NVIDIA H200", True)
 
 

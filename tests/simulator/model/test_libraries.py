@@ -10,8 +10,9 @@ import torch
 
 from simulator.model import libraries
 from simulator.model.job import Job
+from tests.support.refusals import refuses
 from tests.support.same_numbers import assert_trains_alike
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 TINY_BERT = {
     "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50,
@@ -61,24 +62,24 @@ def test_what_a_library_does_not_have_is_refused(model, words):
         _ = Job(model, 2).factory
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "cannot read"), ("[]", "names no model_type")])
-def test_damaged_settings_are_refused(tmp_path, text, words):
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("{", Code.FILE, "cannot read"),
+        ("[]", Code.FILE, "names no model_type"),
+        ('{"model_type": "falcon", "head_dim": 32}', Code.REQUEST, "its settings do not make a falcon: AttributeError: .*head_dim"),
+    ],
+)
+def test_settings_that_are_damaged_or_not_taken_are_refused(tmp_path, text, code, words):
     needs("transformers")
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(SchedcastError, match=words):
-        _ = Job(f"hf:{tmp_path}", 2).factory
-
-
-def test_settings_that_transformers_does_not_take_are_refused(tmp_path):
-    needs("transformers")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "falcon", "head_dim": 32}))
-    with pytest.raises(SchedcastError, match=r"its settings do not make a falcon: AttributeError: .*head_dim"):
+    with refuses(code, words):
         _ = Job(f"hf:{tmp_path}", 2).factory
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SchedcastError, match="timm:vit needs timm, which is not installed"):
+    with refuses(Code.REQUEST, "timm:vit needs timm, which is not installed"):
         _ = Job("timm:vit", 2).factory
 
 

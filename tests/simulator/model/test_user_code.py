@@ -15,7 +15,8 @@ from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.model.user_code import MOST_CHARACTERS, VARIABLE, blamed, brief, limit_s, time_limit, training_step
 from tests.support.cli_process import start
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code, SchedcastError
 
 CODE = """
 import json
@@ -95,7 +96,7 @@ def retry_for_ever() -> None:
 
 
 def test_code_that_retries_on_errors_is_ended(short):
-    with pytest.raises(SchedcastError) as refusal, time_limit("the factory f"):
+    with refuses(Code.REQUEST) as refusal, time_limit("the factory f"):
         retry_for_ever()
     line = retry_for_ever.__code__.co_firstlineno
     assert re.search(
@@ -142,7 +143,7 @@ def make(batch):
 def test_a_training_step_that_never_returns_is_ended(tmp_path, monkeypatch, where, line):
     (tmp_path / "m.py").write_text(f"WHERE = {where!r}\n{ENDLESS[1:]}")
     monkeypatch.setenv(VARIABLE, "1.5")
-    with pytest.raises(SchedcastError) as refusal:
+    with refuses(Code.REQUEST) as refusal:
         Job(f"{tmp_path / 'm.py'}:make", 2).graph()
     assert f"m.py:{line}: the training step for batch size 2 has made no progress for 1.5 s; if it only" in str(refusal.value)
 
@@ -193,7 +194,7 @@ def test_code_that_gets_on_may_take_longer_than_the_limit_and_shows_how_far_it_i
 def test_code_that_gets_on_for_ever_is_ended(short, monkeypatch):
     monkeypatch.setattr(limits, "MOST_LIMITS", 2)
     count = itertools.count()
-    with pytest.raises(SchedcastError), time_limit("the factory f", done=lambda: next(count)):
+    with refuses(Code.REQUEST), time_limit("the factory f", done=lambda: next(count)):
         retry_for_ever()
 
 
@@ -230,5 +231,5 @@ def test_the_alarm_of_others_rings_when_it_was_due():
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_the_limit_is_a_number_of_seconds(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(SchedcastError, match="expected a number of seconds above 0"):
+    with refuses(Code.REQUEST, "expected a number of seconds above 0"):
         limit_s()

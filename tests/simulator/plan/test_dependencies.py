@@ -107,11 +107,9 @@ def test_waits_keep_the_latest_edge_of_each_other_lane():
 )
 def test_the_box_is_what_the_first_slices_and_selects_keep(steps, expected):
     names = {
-        "slice": "aten.slice.Tensor",
-        "select": "aten.select.int",
-        "transpose": "aten.transpose.int",
+        "slice": "aten.slice.Tensor", "select": "aten.select.int", "transpose": "aten.transpose.int",
         "as_strided": "aten.as_strided.default",
-    }
+    }  # fmt: skip
     views = tuple(ViewStep(names[kind], args) for kind, args in steps)
     assert box(Operand("v", (1,), (1,), "float32", views), (10, 8)) == expected
 

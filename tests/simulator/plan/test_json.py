@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,9 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
 from tests.support.any_plans import PLANS
+from tests.support.refusals import refuses
 from tests.support.small_plans import copied, forward_fused
-from traces.errors import SchedcastError, UnusableFileError
+from traces.errors import Code, UnusableFileError
 
 
 def round_trip(plan: Plan) -> Plan:
@@ -32,7 +34,7 @@ def test_fields_at_their_defaults_are_left_out():
 
 def test_options_that_json_would_change_are_refused():
     plan = Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)})
-    with pytest.raises(SchedcastError, match=r"options are not JSON data .*; use lists"):
+    with refuses(Code.REQUEST, r"options are not JSON data .*; use lists"):
         dump(plan)
 
 
@@ -73,6 +75,17 @@ def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
     assert "\n" not in message
 
 
+def with_task(document, **changes):
+    """The document with other fields of its first task."""
+    document["segments"][0]["tasks"][0] |= changes
+    return document
+
+
+def with_storage(document, **changes):
+    """The document with other fields of its first storage."""
+    return document | {"storages": [document["storages"][0] | changes, *document["storages"][1:]]}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -83,38 +96,15 @@ def test_a_damaged_document_is_read_or_refused_in_one_line(path, junk, remove):
         (lambda d: d | {"values": d["values"] * 2}, "two values have the same name"),
         (lambda d: d | {"storages": d["storages"][1:]}, "value x lies on an unknown storage 'x'"),
         (lambda d: d | {"losses": ["nobody"]}, "the loss 'nobody' is not among its values"),
+        (lambda d: with_task(d, lag=2**31), "a segment of 6 tasks has too large a lag"),  # it would unroll millions of periods
+        (lambda d: with_task(d, body={"kind": "exec", "code": "1"}), "tasks > 0 > body: Input tag 'exec' found using 'kind' does not"),
+        *(
+            (partial(with_task, body={"kind": "host", "duration_s": seconds}), "segments are damaged at 0 > tasks > 0 > body")
+            for seconds in (-1.0, float("nan"), float("inf"), "soon")
+        ),
+        *((partial(with_storage, bytes=size), f"storage x has {size} bytes") for size in (-1, 2**64 - 1)),
     ],
 )
-def test_the_message_says_what_is_wrong(change, expected):
-    with pytest.raises(UnusableFileError, match=expected):
+def test_a_damaged_plan_is_refused_with_what_is_wrong(change, expected):
+    with refuses(Code.FILE, expected):
         load(change(copy.deepcopy(DOCUMENT)))
-
-
-@pytest.mark.parametrize("duration", [-1.0, float("nan"), float("inf"), "soon"])
-def test_an_impossible_duration_is_refused(duration):
-    document = copy.deepcopy(DOCUMENT)
-    document["segments"][0]["tasks"][0]["body"] = {"kind": "host", "duration_s": duration}
-    with pytest.raises(UnusableFileError, match="segments are damaged at 0 > tasks > 0 > body"):
-        load(document)
-
-
-def test_an_unknown_body_is_refused_by_its_kind():
-    document = copy.deepcopy(DOCUMENT)
-    document["segments"][0]["tasks"][0]["body"] = {"kind": "exec", "code": "1"}
-    with pytest.raises(UnusableFileError, match="tasks > 0 > body: Input tag 'exec' found using 'kind' does not match"):
-        load(document)
-
-
-def test_a_lag_that_would_unroll_millions_of_periods_is_refused():
-    document = copy.deepcopy(DOCUMENT)
-    document["segments"][0]["tasks"][0]["lag"] = 2**31
-    with pytest.raises(UnusableFileError, match="a segment of 6 tasks has too large a lag"):
-        load(document)
-
-
-@pytest.mark.parametrize("size", [-1, 2**64 - 1])
-def test_a_storage_of_an_impossible_size_is_refused(size):
-    document = copy.deepcopy(DOCUMENT)
-    document["storages"][0]["bytes"] = size
-    with pytest.raises(UnusableFileError, match=f"storage x has {size} bytes"):
-        load(document)

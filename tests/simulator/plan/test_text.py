@@ -8,8 +8,9 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Task, ViewStep
 from simulator.plan.text import outline, render
 from simulator.plan.text_lines import operand_text, word
+from tests.support.refusals import refuses
 from tests.support.small_plans import copied, forward_fused
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 TEXT = render(forward_fused())
 
@@ -88,7 +89,7 @@ plan forward-fusion
 
 
 def test_options_that_json_would_change_are_refused():
-    with pytest.raises(SchedcastError, match="options are not JSON data"):
+    with refuses(Code.REQUEST):
         render(Plan("s", (Segment(()),), {}, {}, options={"config": (1, 2)}))
 
 

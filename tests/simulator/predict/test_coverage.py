@@ -46,10 +46,8 @@ def test_pipelines_and_processes_are_groups_of_their_own():
     base = together.model_copy(update={"results": (together.results[0].model_copy(update={"strategy": "baseline"}),)})
     groups = by_group(judged([validation(1.0), pipeline, together, base]))
     assert {name: [step.ratio for step in own] for name, own in groups.items()} == {
-        "one process, no stages": [1.0, 1.1],
-        "pipelines": [1.3],
-        "several processes": [1.1],
-    }
+        "one process, no stages": [1.0, 1.1], "pipelines": [1.3], "several processes": [1.1],
+    }  # fmt: skip
     assert list(by_group(judged([together]))) == ["several processes"]
 
 

@@ -6,14 +6,19 @@ from statistics import fmean
 import pytest
 
 from simulator.engine.costs.cost import Z_90
+from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.discrepancy import published, speedup_accuracy, step_accuracy
-from simulator.predict.forecast import forecast_many, prediction
-from simulator.predict.preset import preset_costs
+from simulator.predict.forecast import forecast, forecast_many, prediction
+from simulator.predict.preset import forecast_elsewhere, preset_costs
+from simulator.strategies import registry as strategies
 from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
+from tests.support.refusals import refuses
+from traces.documents.targets import Curve
 from traces.documents.verdict import verdict
+from traces.errors import Code
 
 STRATEGIES = ("forward-fusion", "backward-fusion", "turbodl")
 ROUNDING = 1e-9
@@ -53,8 +58,8 @@ def test_no_interval_of_a_preset_is_narrower_than_its_known_accuracy(model, batc
     job = Job(model, batch)
     forecasts = dict(forecast_many(job, STRATEGIES, {}, *preset_costs(job, "h100")))
     base = forecasts["baseline"]
-    for text, forecast in forecasts.items():
-        document = prediction(forecast, base, job.precision)
+    for text, forecasted in forecasts.items():
+        document = prediction(forecasted, base, job.precision)
         low, high = (math.log(bound / document.step_s) for bound in document.interval_s)
         assert min(-low, high) >= Z_90 * step_accuracy() - ROUNDING
         if text == "baseline":
@@ -82,3 +87,58 @@ def test_a_calibrated_step_is_not_widened_by_what_presets_get_wrong():
     assert forecast.from_specifications == 1.0
     measured = forecast.shares.model_copy(update={"measured": 1.0, "guessed": 0.0})
     assert type(forecast)(**{**vars(forecast), "shares": measured}).from_specifications == 0.0
+
+
+# Predictions for one machine of what is trained on another.
+
+
+JOB = Job("lenet5", 8, 16)
+
+
+def step_of(text: str, machine) -> float:
+    strategy, options = strategies.parse(text)
+    model = CostModel(machine)
+    return forecast(strategy.plan(JOB, machine, model, options), machine, model).timeline.step_s
+
+
+def trained(text: str):
+    strategy, options = strategies.parse(text)
+    machine = load_machine("this-cpu")
+    return strategy.plan(JOB, machine, CostModel(machine), options)
+
+
+def test_a_simulated_pipeline_has_its_devices_on_the_other_machine():
+    machine, text = load_machine("2xgtx1060"), "stale-pipeline:on=simulated,placement=1"
+    step_s = forecast_elsewhere(text, {}, trained(text), JOB, machine, CostModel(machine)).timeline.step_s
+    assert step_s == step_of("stale-pipeline:placement=1", machine)
+    assert step_s < step_of(text, machine)
+
+
+def test_the_cuts_are_those_that_train():
+    """They balance this CPU, and not the other machine."""
+    machine, text = load_machine("2xgtx1060"), "stale-pipeline:on=simulated"
+    plan = trained(text)
+    step_s = forecast_elsewhere(text, {}, plan, JOB, machine, CostModel(machine)).timeline.step_s
+    assert step_s == step_of(f"stale-pipeline:placement={plan.semantics['placement']}", machine)
+
+
+def test_a_strategy_of_one_device_is_predicted_as_it_is():
+    machine = load_machine("h100")
+    assert forecast_elsewhere("baseline", {}, trained("baseline"), JOB, machine, CostModel(machine)).timeline.step_s == step_of(
+        "baseline", machine
+    )
+
+
+def test_a_schedule_that_changes_has_a_phase_for_each_part():
+    machine, text = load_machine("2xgtx1060"), "hybrid-pipeline:iterations=10,pipelined=0.6,placement=1"
+    (first, stale_s), (switch, plain_s) = forecast_elsewhere(text, {}, None, JOB, machine, CostModel(machine)).phases
+    assert (first, switch) == (0, 6)
+    assert (6 * stale_s + 4 * plain_s) / 10 == pytest.approx(step_of(text, machine))
+    curve = Curve(name=text, losses=(1.0,) * 10, seconds=(0.0,) * 10, predicted_step_s=1.8, predicted_phases=((0, 1.0), (6, 3.0)))
+    assert [curve.predicted_s(iteration) for iteration in (0, 5, 6, 10)] == [0.0, 5.0, 6.0, 18.0]
+
+
+def test_a_machine_with_too_few_devices_is_refused():
+    machine, text = load_machine("h100"), "stale-pipeline:on=simulated"
+    with refuses(Code.DEVICES, "--predict-on h100: stale-pipeline needs 2 devices, there is 1"):
+        forecast_elsewhere(text, {}, trained(text), JOB, machine, CostModel(machine))

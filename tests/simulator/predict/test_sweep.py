@@ -39,10 +39,8 @@ def test_the_last_axis_changes_fastest():
 def test_stretches_of_equal_verdicts():
     outcomes = sweep_of(baseline=(10, 20, 40, -80), fused=(8, 16, 40, 70))
     assert stretches(outcomes, "fused", "baseline") == [
-        Stretch("faster", 16, 32, 1.25, 1.25),
-        Stretch("same", 64, 64, 1.0, 1.0),
-        Stretch("unusable", 128, 128),
-    ]
+        Stretch("faster", 16, 32, 1.25, 1.25), Stretch("same", 64, 64, 1.0, 1.0), Stretch("unusable", 128, 128),
+    ]  # fmt: skip
 
 
 def short(lines):

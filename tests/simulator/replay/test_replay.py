@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.engine.costs.cost import Cost
+from simulator.engine.simulation import simulate
 from simulator.plan import json as plan_json
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
@@ -13,11 +15,16 @@ from simulator.plan.task import Segment
 from simulator.replay.build import build_replay, load_replay
 from simulator.replay.compare import compare
 from simulator.replay.replay import Replay, simulate_replay, span_phase
+from simulator.replay.whatif.registry import apply_rules
+from simulator.replay.whatif.replayed import replayed
 from tests.support.kineto_traces import Trace
-from tests.support.small_traces import rank
+from tests.support.refusals import refuses
+from tests.support.shared_data import shared_folder
+from tests.support.small_replays import host, kernel, launched, random_recording, recording
+from tests.support.small_traces import rank, write_trace
 from tests.support.training_traces import LATENCY, TrainingJob, write_ranks
-from traces.documents.timeline import Timeline
-from traces.errors import SchedcastError
+from traces.documents.timeline import Cause, Timeline
+from traces.errors import Code
 
 
 def replay_of(tmp_path, *traces: Trace) -> Replay:
@@ -55,12 +62,9 @@ def stream_pair() -> Trace:
 def test_replay_gives_back_what_was_recorded(tmp_path):
     replay = replay_of(tmp_path, stream_pair())
     expected = [
-        ("gemm #1", 7, 27),
-        ("ncclDevKernel_AllReduce #1", 27, 77),
-        ("other #1", 27, 37),
-        ("update #1", 77, 87),
+        ("gemm #1", 7, 27), ("ncclDevKernel_AllReduce #1", 27, 77), ("other #1", 27, 37), ("update #1", 77, 87),
         ("next #1", 102, 112),
-    ]
+    ]  # fmt: skip
     assert device_rows(simulate_replay(replay)) == expected
     assert device_rows(replay.recorded) == expected
     host_rows = [
@@ -257,9 +261,9 @@ def test_ranks_that_do_not_overlap_are_refused(tmp_path):
     second = rank(1, 70)
     for event in second.events:
         event["ts"] += 10_000
-    with pytest.raises(SchedcastError, match="do not overlap in time"):
+    with refuses(Code.REQUEST):
         replay_of(tmp_path, rank(0, 40), second)
-    with pytest.raises(SchedcastError, match="no trace given"):
+    with refuses(Code.REQUEST):
         build_replay([])
 
 
@@ -319,3 +323,95 @@ def test_host_time_is_of_the_same_kind_on_one_rank_and_on_several(tmp_path):
     kinds = [{(task.body.label, span_phase(task)) for task in replay.plan.tasks if task.device == "host"} for replay in (one, two)]
     assert kinds[0] == kinds[1]
     assert ("gap", "python") in kinds[1]
+
+
+# The simulation of a replay gives the same timeline as the engine, whose SMs and links nothing in a replay contends for.
+
+
+def by_engine(replay: Replay) -> list[tuple[str, float, float]]:
+    """(task, start, end) by the engine. A span of the engine includes the gap after it."""
+    costs = [Cost(f"replay|{index}", task.body.duration_s, task.body.duration_s) for index, task in enumerate(replay.plan.tasks)]
+    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    spans = simulate(replay.plan, replay.machine, costs, iterations=1, use_cache=False).spans
+    return [(span.task, span.start_s, max(span.start_s, span.end_s - gaps[span.device])) for span in spans]
+
+
+def by_replay(replay: Replay) -> list[tuple[str, float, float]]:
+    return [(span.task, span.start_s, span.end_s) for span in simulate_replay(replay).spans]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_recordings(seed):
+    replay = random_recording(seed)
+    assert by_replay(replay) == by_engine(replay)
+
+
+def test_two_ranks_with_gaps_and_rules(tmp_path):
+    ranks = replayed([write_trace(tmp_path / f"{rank}.json", rank=rank) for rank in (0, 1)]).replay
+    edited, _ = apply_rules(ranks, ["cuda-graph", "priority:nccl=-1", "network*=2"])
+    for replay in (ranks, edited):
+        assert by_replay(replay) == by_engine(replay)
+
+
+def test_the_critical_path_names_launches_and_waits():
+    replay = recording(
+        launched("a", 4.0), launched("b", 1.0, stream=8, after="a"), kernel("c", 1.0, stream=8), host("sync", 1.0, after="c")
+    )
+    path = simulate_replay(replay).critical_path
+    assert [(link.task, link.start_s, link.end_s, link.cause) for link in path] == [
+        ("l.a", 0.0, 1.0, Cause.START), ("a", 1.0, 5.0, Cause.LAUNCH), ("b", 5.0, 6.0, Cause.DEPENDENCY),
+        ("c", 6.0, 7.0, Cause.LANE), ("sync", 7.0, 8.0, Cause.DEPENDENCY),
+    ]  # fmt: skip
+
+
+# Real traces replay within the stated errors. The traces are not part of the project; without them these tests skip.
+
+
+FOLDER = shared_folder("kineto")
+TRACES = sorted(FOLDER.glob("*.json*")) if FOLDER else []
+
+needs_traces = pytest.mark.skipif(not TRACES, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
+
+
+def check(paths) -> None:
+    replay = load_replay(*paths)
+    replay.plan.validate(replay.machine)
+    result = compare(replay, simulate_replay(replay))
+    streams = len({(use.device, use.stream) for use in result.streams})
+    assert abs(result.error) <= (0.01 if streams == 1 else 0.04)
+    assert result.exposed_simulated_s == pytest.approx(result.exposed_measured_s, rel=0.10, abs=1e-6)
+    for use in result.streams:
+        assert use.simulated_s == pytest.approx(use.measured_s, rel=0.02, abs=2e-6)
+
+
+@needs_traces
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
+def test_a_real_trace_replays(path):
+    check([path])
+
+
+@needs_traces
+def test_two_ranks_of_one_job_replay_together():
+    ranks = [path for path in TRACES if path.name.startswith("v100_dlrm_rank")]
+    if len(ranks) < 2:
+        pytest.skip("the two ranks of one job are not there")
+    check(ranks)
+    notes = load_replay(*ranks).notes
+    assert "8 collectives joined between ranks, 0 without a partner" in notes
+
+
+#: GPU periods in ms, as stated by the publishers of the traces or read from them by hand (shared/data/README.md).
+PERIODS = {
+    "v100_cnn_1gpu": (95.4, 95.7), "v100_resnet50_bs32_1gpu_oldschema": (149.5, 154.5), "a100_dlrm_rank3of8": (76.3, 81.2),
+}  # fmt: skip
+
+
+@needs_traces
+@pytest.mark.parametrize("name", PERIODS)
+def test_the_measured_period_is_the_known_one(name):
+    path = next((path for path in TRACES if path.name.startswith(name)), None)
+    if path is None:
+        pytest.skip(f"{name} is not there")
+    replay = load_replay(path)
+    low, high = PERIODS[name]
+    assert low <= 1e3 * compare(replay, simulate_replay(replay)).period_measured_s <= high

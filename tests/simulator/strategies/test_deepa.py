@@ -1,7 +1,5 @@
 """The search of `deepa`: which of the divisions that it finds becomes the plan."""
 
-import pytest
-
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
@@ -12,7 +10,8 @@ from simulator.strategies.sharding.configurations import place
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.plan import ShardedStep
 from simulator.strategies.sharding.search import candidates, cost_tables
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 JOB, MACHINE = Job("vgg11", 64, 64), load_machine("p100x4")
 COSTS = CostModel(MACHINE)
@@ -38,5 +37,5 @@ def test_of_the_best_divisions_the_fastest_in_the_simulation_is_kept():
 
 
 def test_no_division_to_choose_from_is_refused():
-    with pytest.raises(SchedcastError, match=r"^strategy deepa: simulated is 0; expected at least 1$"):
+    with refuses(Code.REQUEST, r"^strategy deepa: simulated is 0; expected at least 1$"):
         plan_strategy("deepa:simulated=0", {}, JOB, MACHINE, COSTS)

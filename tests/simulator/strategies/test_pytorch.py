@@ -18,8 +18,9 @@ from simulator.predict.forecast import forecast, plan_strategy, references
 from simulator.strategies import registry
 from tests.support import norm_models
 from tests.support.jobs import MLP
+from tests.support.refusals import refuses
 from traces.documents.profile import Dispatch, Identity, KeyCost, LoopCosts, Profile, Stats
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 
 class Issued(TorchDispatchMode):
@@ -55,16 +56,14 @@ def test_the_plan_has_the_ops_that_the_loop_issues(model):
 
 def test_a_recurrent_layer_is_refused_and_named():
     """Its loop takes other kernels than ours: a forecast from our costs was 77 % too short."""
-    with pytest.raises(SchedcastError, match=r"recurrent layers \(recurrent\).*schedcast validate times it"):
+    with refuses(Code.MODEL, r"recurrent layers \(recurrent\).*schedcast validate times it"):
         plain_plan(Job("rnn_bitstream", 2, 8), load_machine("h100"))
 
 
 def test_attention_with_dropout_is_refused_on_a_gpu_and_named():
     """There it is one kernel, which a schedule, whose masks follow from keys, does not run."""
     job = Job(f"{norm_models.__file__}:dropping", 2)
-    with pytest.raises(
-        SchedcastError, match=r"attention with dropout on a GPU \(attention\).*schedules run products, a softmax and a dropout"
-    ):
+    with refuses(Code.MODEL, r"attention with dropout on a GPU \(attention\).*schedules run products, a softmax and a dropout"):
         plain_plan(job, load_machine("h100"))
     assert plain_plan(job, this_cpu()).tasks
     assert plain_plan(Job(f"{norm_models.__file__}:attention", 2), load_machine("h100")).tasks
@@ -126,7 +125,7 @@ def test_in_one_graph_per_step_the_host_launches_once():
 
 def test_a_graph_needs_a_gpu():
     machine = this_cpu()
-    with pytest.raises(SchedcastError, match="pytorch-graph needs a GPU, which this-cpu has not"):
+    with refuses(Code.DEVICES):
         plan_strategy("pytorch-graph", {}, Job(MLP, 4), machine, CostModel(machine))
     assert references(machine) == ("pytorch",)
     assert references(load_machine("h100")) == ("pytorch", "pytorch-graph")
@@ -193,5 +192,5 @@ def test_launches_of_the_loops_update_are_those_of_the_optimizer(optimizer, form
 def test_no_executor_runs_it():
     assert "pytorch" not in registry.names()
     assert "pytorch" in [strategy.name for strategy in registry.every()]
-    with pytest.raises(SchedcastError, match="your own loop, which no executor runs; run baseline"):
+    with refuses(Code.REQUEST, "your own loop, which no executor runs; run baseline"):
         registry.require_executed(registry.get("pytorch"))

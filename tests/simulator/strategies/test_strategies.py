@@ -1,5 +1,7 @@
 """Which tasks a strategy makes, in which order: golden plans of a small network, and rules that hold for every model."""
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -8,19 +10,26 @@ import pytest
 import simulator.strategies
 from calibrate.numerics import Expected, compare
 from simulator.engine.costs.cost import PlanCosts
+from simulator.engine.costs.model import CostModel
+from simulator.engine.recipes import resident_shares
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
+from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import resolve
+from simulator.plan.check import PlanError
+from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.plan.text import outline
 from simulator.strategies import registry as strategies
 from tests.support import mlp
 from tests.support.applicable import plan_unless_refused, specs
-from tests.support.jobs import planned
+from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from tests.support.small_plans import forward_fused, machine
+from traces.errors import Code, SchedcastError
 
 MODELS = USER_MODELS
 STRATEGIES = [*specs(1), "turbodl:async=off", "turbodl:fuse=backward,update=callback"]
@@ -47,11 +56,8 @@ def test_golden_plan(strategy, two_cores):
 def test_the_for_loop_form_updates_parameter_by_parameter(two_cores):
     plan = plan_of("baseline", two_cores, form="for")
     assert [task.name for task in plan.tasks if task.phase == UPDATE] == [
-        "0.weight/update",
-        "0.bias/update",
-        "2.weight/update",
-        "2.bias/update",
-    ]
+        "0.weight/update", "0.bias/update", "2.weight/update", "2.bias/update",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -219,7 +225,7 @@ def test_every_plan_function_states_the_contract(name):
 @pytest.mark.parametrize("spec", ["baseline", "pytorch", "gpipe:microbatches=1000000"])
 def test_a_million_microbatches_are_refused(spec):
     accumulate = 1 if "microbatches" in spec else 1_000_000
-    with pytest.raises(SchedcastError, match=r"1,000,000 microbatches make more than 100,000 tasks in a step; choose fewer"):
+    with refuses(Code.REQUEST, r"1,000,000 microbatches make more than 100,000 tasks in a step; choose fewer"):
         planned(spec, Job("lenet5", 1_000_000, accumulate=accumulate), load_machine("p100x4"))
 
 
@@ -229,13 +235,87 @@ def test_a_few_hundred_are_planned():
 
 
 def test_more_microbatches_than_samples_are_refused_however_many():
-    with pytest.raises(SchedcastError, match=r"--batch 32 does not divide into 10,000,.*; choose at most 32$"):
+    with refuses(Code.BATCH, r"--batch 32 does not divide into 10,000,.*; choose at most 32$"):
         planned(f"zero-bubble:microbatches={10**400}", Job("lenet5", 32), load_machine("p100x4"))
 
 
 def test_a_step_of_too_many_devices_is_refused_before_it_is_simulated(monkeypatch):
     monkeypatch.setattr(strategies, "MOST_TASKS", 500)
-    with pytest.raises(
-        SchedcastError, match=r"^data-parallel: [\d,]+ tasks in a step on 16 devices, more than the 500 .*; choose fewer devices"
-    ):
+    with refuses(Code.REQUEST, r"^data-parallel: [\d,]+ tasks in a step on 16 devices, more than the 500 .*; choose fewer devices"):
         planned("data-parallel", Job("lenet5", 32), load_machine("k80x16"))
+
+
+# A plan that is still in use is not made again, and what follows from it is derived once.
+
+
+MACHINE = load_machine("p100x4")
+#: Every figure that a slider changes, but the number of SMs.
+SLOWER = scaled(MACHINE, Scale(flops=0.3, memory=0.7, launch=5, link=0.1))
+INDEPENDENT = [strategy.name for strategy in strategies.every() if not strategy.uses_costs]
+
+
+def plan_in_use(job: Job, text: str, machine=MACHINE):
+    return planned(text, job, machine, CostModel(machine))
+
+
+def job() -> Job:
+    """A job that has planned nothing."""
+    return Job(MLP, 8)
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_a_strategy_that_uses_no_costs_plans_the_same_for_every_speed_of_a_machine(name):
+    assert plan_in_use(job(), name, SLOWER) == plan_in_use(job(), name)
+
+
+def test_such_a_plan_is_made_once(monkeypatch):
+    one = job()
+    plan = plan_in_use(one, "backward-fusion")
+    assert plan_in_use(one, "backward-fusion", SLOWER) is plan
+    assert plan_in_use(one, "backward-fusion:update_stream=on") is not plan
+    assert plan_in_use(one, "backward-fusion", load_machine("h100")) is not plan
+    assert plan_in_use(replace(one, batch=4), "backward-fusion") is not plan
+    assert plan_in_use(job(), "backward-fusion") is not plan, "another job may have read another version of the model's file"
+
+
+def test_a_plan_that_uses_costs_is_made_again_and_kept_if_it_is_equal():
+    one = job()
+    plan = plan_in_use(one, "turbodl")
+    assert plan_in_use(one, "turbodl") is plan
+    faster = scaled(MACHINE, Scale(flops=100, memory=100))
+    assert plan_in_use(one, "turbodl", faster) == plan_in_use(job(), "turbodl", faster)
+
+
+def test_nothing_keeps_a_plan_that_is_not_in_use():
+    one = job()
+    plan_in_use(one, "baseline")
+    assert not one.plans
+
+
+def test_what_follows_from_a_plan_is_derived_once():
+    plan = plan_in_use(job(), "baseline")
+    assert dependencies_of(plan, SLOWER) is dependencies_of(plan, MACHINE)
+    assert resident_shares(plan, SLOWER) is resident_shares(plan, MACHINE)
+    bigger = replace(MACHINE, memories=tuple(replace(memory, cache_bytes=memory.cache_bytes * 2) for memory in MACHINE.memories))
+    assert resident_shares(plan, bigger) is not resident_shares(plan, MACHINE)
+    assert dependencies_of(plan, replace(MACHINE, receives="blocking")) is not dependencies_of(plan, MACHINE)
+
+
+def test_other_processes_receive_the_plan_alone():
+    one = job()
+    plan = plan_in_use(one, "baseline")
+    dependencies_of(plan, MACHINE)
+    plans, received = pickle.loads(pickle.dumps((one.plans, plan)))
+    assert received == plan
+    assert not plans
+    assert len(pickle.dumps(received)) == len(pickle.dumps(plan_in_use(job(), "baseline")))
+
+
+def test_a_plan_that_was_valid_on_one_machine_is_checked_on_another():
+    plan = forward_fused()
+    plan.validate(machine())
+    tasks = tuple(replace(task, priority=-2) for task in plan.tasks)
+    urgent = replace(plan, segments=(replace(plan.segments[0], tasks=tasks),))
+    urgent.validate(machine(levels=3))
+    with pytest.raises(PlanError, match="priority -2"):
+        urgent.validate(machine(levels=1))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.numerics import Expected, compare
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
@@ -16,7 +15,9 @@ from simulator.plan.task import UPDATE
 from simulator.strategies.turbodl import by_rank
 from tests.support import layered, tiny
 from tests.support.jobs import planned
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from tests.support.same_numbers import largest_error
+from traces.errors import Code
 
 ONE_LEVEL, FOUR_LEVELS = (replace(tiny.gpu(), devices=(replace(tiny.gpu().devices[0], priority_levels=n),)) for n in (1, 4))
 
@@ -156,7 +157,7 @@ def test_updates():
 
 def test_clipping_needs_all_gradients():
     assert plan_of("turbodl", clip_norm=1.0)
-    with pytest.raises(SchedcastError, match="turbodl:fuse=backward cannot clip"):
+    with refuses(Code.MODEL):
         plan_of("turbodl:fuse=backward", clip_norm=1.0)
 
 
@@ -196,9 +197,7 @@ def test_groups_of_a_convolution_have_separate_streams():
 def test_groups_and_barriers_change_no_number(text, two_cores, backend):
     job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
     plan = plan_of(text, "grouped", two_cores, precision="fp64")
-    built = job.build()
-    error = compare(job, built, plan, backend, Expected.of(job, built))
-    assert max(error.max_grad_error, error.max_param_error) <= 1e-12
+    assert largest_error(job, plan, backend) <= 1e-12
 
 
 # Reordering by rank: the lowest rank first, and no task before its dependencies.

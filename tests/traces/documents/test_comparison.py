@@ -7,7 +7,7 @@ from statistics import NormalDist
 import pytest
 from pydantic import ValidationError
 
-from tests.support.page_samples import prediction, result, skipped, validation
+from tests.support.page_samples import PREDICTION, RESULT, VALIDATION, prediction, result, skipped, validation
 from traces.documents.comparison import Comparison, PhaseSeconds, Prediction, Validation
 from traces.documents.timeline import Span, Timeline
 from traces.documents.verdict import Gain
@@ -18,37 +18,7 @@ def test_prediction_round_trip_has_exactly_the_documented_fields(tmp_path):
     path = prediction().save(tmp_path / "prediction.json")
     assert Prediction.load(path) == prediction()
     document = json.loads(path.read_text())
-    assert set(document) == {
-        "schema",
-        "strategy",
-        "options",
-        "mode",
-        "precision",
-        "step_s",
-        "interval_s",
-        "baseline_step_s",
-        "speedup",
-        "devices",
-        "fits",
-        "exposed_transfer_s",
-        "bubble_share",
-        "tasks",
-        "simulate_wall_s",
-        "settled",
-        "shares",
-        "critical_path",
-        "at_peak",
-        "speedup_interval",
-        "waterfall",
-        "memories",
-        "largest_batch",
-        "pytorch_step_s",
-        "against_pytorch",
-        "against_pytorch_interval",
-        "faster_probability",
-        "faster_than_pytorch_probability",
-        "measured_share",
-    }
+    assert set(document) == PREDICTION
     assert document["schema"] == "schedcast.prediction/1"
     assert document["devices"] == [{"name": "gpu0", "busy_share": 0.9, "peak_bytes": 10**9}]
     assert document["critical_path"][0]["cause"] == "start"
@@ -71,56 +41,8 @@ def test_validation_round_trip_has_exactly_the_documented_fields(tmp_path):
     path = original.save(tmp_path / "validation.json.gz")
     assert Validation.load(path) == original
     document = original.document()
-    assert set(document) == {
-        "schema",
-        "model",
-        "batch_size",
-        "optimizer",
-        "precision",
-        "mode",
-        "device",
-        "anchor_drift",
-        "aa_spread",
-        "reference_step_s",
-        "results",
-        "image_size",
-        "reference_threads",
-        "reference_waiting",
-        "reference_runs_s",
-        "pytorch",
-        "busy_share",
-        "comparisons",
-    }
-    assert set(document["results"][1]) == {
-        "strategy",
-        "options",
-        "predicted_step_s",
-        "predicted_interval_s",
-        "measured_step_s",
-        "measured_runs_s",
-        "error",
-        "error_drift_corrected",
-        "predicted_speedup",
-        "measured_speedup",
-        "max_grad_error",
-        "max_param_error",
-        "semantics",
-        "predicted_peak_bytes",
-        "measured_peak_bytes",
-        "predicted_peak_bytes_by_device",
-        "measured_peak_bytes_by_device",
-        "shares",
-        "calibration",
-        "twin_overhead",
-        "predicted_speedup_interval",
-        "measured_speedup_interval",
-        "against_pytorch",
-        "against_pytorch_interval",
-        "waterfall",
-        "reference_grad_error",
-        "reference_param_error",
-        "status",
-    }
+    assert set(document) == VALIDATION
+    assert set(document["results"][1]) == RESULT
     assert document["results"][1]["measured_step_s"] is None
 
 
@@ -159,11 +81,9 @@ def test_damaged_files_are_refused_by_name(tmp_path, damage, message):
 
 def test_derived_figures():
     rows = (
-        result("baseline", 0.05, 0.05, drift=1.0),
-        result("turbodl", 0.04, 0.05, drift=1.0),
-        result("gpipe", 0.06, 0.05, drift=1.0),
-        skipped(),
-    )
+        result("baseline", 0.05, 0.05, drift=1.0), result("turbodl", 0.04, 0.05, drift=1.0),
+        result("gpipe", 0.06, 0.05, drift=1.0), skipped(),
+    )  # fmt: skip
     summary = validation(*rows)
     assert summary.ran == rows[:3]
     assert summary.median_abs_error == pytest.approx(0.2)

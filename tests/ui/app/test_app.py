@@ -11,8 +11,8 @@ import streamlit
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, go_to
 from tests.support.canvas_payload import is_timeline, payloads_of_app
-from tests.support.page_samples import result, skipped, two_lanes, validation
-from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.page_samples import result, two_lanes, validation
+from tests.support.sample_runs import write_sample_report
 from tests.support.sample_trainings import training
 from tests.support.small_traces import write_trace
 from tests.support.stand_in import answer_by
@@ -43,10 +43,7 @@ def start(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports") / "resnet50"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+    return write_sample_report(tmp_path_factory.mktemp("reports") / "resnet50")
 
 
 def text_of(app):
@@ -77,10 +74,8 @@ def test_report_shows_charts_table_and_words(start, report):
     app = start(report)
     assert not app.exception
     assert titles(app)[:3] == [
-        "predicted 51.3 ms, measured 52.4 ms: -2.0 %",
-        "turbodl is 1.42x as fast as plain PyTorch",
-        "Task time per phase",
-    ]
+        "predicted 51.3 ms, measured 52.4 ms: -2.0 %", "turbodl is 1.42x as fast as plain PyTorch", "Task time per phase",
+    ]  # fmt: skip
     assert list(app.dataframe[0].value["strategy"]) == ["plain PyTorch", "baseline (one stream, our executor)", "turbodl", "1f1b", "gpipe"]
     assert "3 strategies ran." in text_of(app)
     assert "statistics per micro" in text_of(app)

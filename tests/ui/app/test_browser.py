@@ -7,10 +7,8 @@ import pytest
 
 from tests.support.app_server import running_app
 from tests.support.chromium import CHROMIUM
-from tests.support.page_samples import skipped
 from tests.support.places import SUPPORT
-from tests.support.sample_runs import comparisons, sample_validation
-from ui.present.report import write_report
+from tests.support.sample_runs import write_sample_report
 
 #: If set, the folder that keeps a screenshot of every view.
 SCREENSHOTS = os.environ.get("SCHEDCAST_SCREENSHOTS")
@@ -20,10 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports") / "resnet50"
-    runs = comparisons()
-    write_report(folder, [sample_validation([*(run.result for run in runs), skipped()])], runs)
-    return folder
+    return write_sample_report(tmp_path_factory.mktemp("reports") / "resnet50")
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +174,107 @@ def step_time(page):
     """The step time that the page shows, once it has followed the last change."""
     page.locator("[data-testid='stApp'][data-test-script-state='notRunning']").wait_for()
     return page.get_by_test_id("stMetricValue").first.inner_text()
+
+
+# The schedule editor in Chromium: a task is dragged to another stream, and back.
+
+
+JOB = "model=lenet5&batch=16&machine=h100&optimizer=momentum:for&strategy=baseline"
+#: The middle of a task's bar and of a row, in pixels of the canvas.
+POINT = """(element, task) => {
+  const { model } = element.timeline, bar = [...model.arrays.task].findIndex((number) => model.names[number] === task);
+  return element.timeline.pointOf(bar);
+}"""
+ROWS = "element => element.timeline.model.panels[0].rows.map(row => row.lane)"
+
+
+@pytest.fixture(scope="module")
+def real_app(tmp_path_factory):
+    """The app with the real predictor, running on a free port of this machine."""
+    with running_app(tmp_path_factory.mktemp("home"), server=SUPPORT / "real_server.py") as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_a_task_is_dragged_to_a_new_stream(browser, real_app):
+    page = browser.new_page(viewport={"width": 1280, "height": 1100})
+    page.set_default_timeout(60_000)
+    page.goto(f"{real_app}/board?{JOB}")
+    timeline = page.locator(".schedcast-timeline")
+    timeline.wait_for()
+    page.get_by_text("baseline's own order.").wait_for()
+    assert timeline.evaluate(ROWS) == ["stream 0", "stream 1"], "the second one is empty: a place to drop tasks on"
+    canvas = timeline.locator("canvas")
+    canvas.scroll_into_view_if_needed()
+    box, at = canvas.bounding_box(), timeline.evaluate(POINT, "classifier.0.bias/update")
+    x, y = box["x"] + at["x"], box["y"] + at["y"]
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y + 24, steps=4)
+    page.mouse.up()
+    page.get_by_text("classifier.0.bias/update to the end of stream 1 of cuda").wait_for()
+    page.get_by_text("The schedule computes the same numbers.").wait_for()
+    assert timeline.evaluate(ROWS) == ["stream 0", "stream 1", "stream 2"]
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("baseline's own order.").wait_for()
+    page.close()
+
+
+# A validation that a user starts in the browser, with the real predictor and executor: to its end, and cancelled.
+
+
+#: A model that takes no time.
+MODEL = """
+import torch
+
+
+def make(batch_size):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3)), torch.randn(batch_size, 3, 4), torch.zeros(batch_size).long()
+"""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    """The address of the app that offers the model, and the folder of its data."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "tiny.py").write_text(MODEL)
+    with running_app(home, server=SUPPORT / "real_server.py", models=[f"{home / 'tiny.py'}:make"]) as port:
+        yield f"http://127.0.0.1:{port}/validate", home
+
+
+@pytest.fixture
+def started(app, browser):
+    """The page of reports with a validation of the model by `baseline` started."""
+    started = browser.new_page(viewport={"width": 1280, "height": 1600})
+    started.set_default_timeout(90_000)
+    started.goto(app[0])
+    started.get_by_text("Validate a job on this machine").click()
+    batch = started.get_by_role("spinbutton", name="Batch size")
+    batch.fill("4")
+    batch.press("Enter")
+    started.get_by_role("button", name="Validate here").click()
+    yield started
+    started.close()
+
+
+def test_a_cancelled_validation_writes_nothing(app, started):
+    started.get_by_role("button", name="Cancel").click()
+    started.get_by_text("Cancelled. No report was written.").wait_for()
+    assert not list(app[1].glob("schedcast/reports/*/report.json"))
+
+
+def test_a_validation_ends_with_predicted_above_measured_and_its_link_opens_it(app, started, browser):
+    started.get_by_text("Done; the report is called").wait_for()
+    (report,) = app[1].glob("schedcast/reports/*/report.json")
+    title = started.locator(".schedcast-timeline .title")
+    title.wait_for()
+    shown = title.inner_text()
+    assert shown.startswith("predicted ")
+    assert ", measured " in shown
+    kinds = started.locator(".schedcast-timeline").evaluate("shown => shown.timeline.model.panels.map(({ kind }) => kind)")
+    assert kinds == ["predicted", "measured"]
+    assert f"report={report.parent.name}" in started.url
+    again = browser.new_page()
+    again.goto(started.url)
+    again.locator(".schedcast-timeline .title").wait_for()
+    assert again.locator(".schedcast-timeline .title").inner_text() == shown
+    again.close()

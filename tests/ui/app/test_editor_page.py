@@ -3,12 +3,14 @@
 import pytest
 
 from simulator.plan.editor import order_csv
+from simulator.plan.editor.order import Entry, Order
 from simulator.strategies import registry as strategies
 from tests.support.app_pages import opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from traces import units
 from ui.app import page_parts as timeline_parts
 from ui.app import runs
+from ui.app.editor_history import Edit, History
 from ui.app.pages.editor import arguments
 from ui.app.runs import CommandRun
 from ui.request import JobRequest
@@ -198,3 +200,34 @@ def test_an_order_that_breaks_a_hazard_cannot_be_run(page):
     assert not app.button(key="button run editor").disabled
     app = move(app, "classifier.4.weight/update", ("cpu:0", 0), before="classifier.4/mm.dX")
     assert app.button(key="button run editor").disabled
+
+
+# Edits of the schedule editor: undone, redone and forgotten.
+
+
+A, B, C = (Order((Entry(name, "d", 0, 0),)) for name in "abc")
+
+
+def test_edits_are_undone_and_redone():
+    history = History("job", A, 3.0)
+    history.add(Edit("to b", B, 2.0))
+    history.add(Edit("to c", C, None))
+    assert (history.order, history.last_correct) == (C, B)
+    history.undo()
+    assert history.order == B
+    history.redo()
+    assert history.order == C
+    history.reset()
+    assert (history.order, history.last_correct) == (A, A)
+    assert history.best == (2.0, 1), "also of edits that were undone"
+
+
+def test_a_new_edit_forgets_those_undone():
+    history = History("job", A, 3.0)
+    history.add(Edit("to b", B, 2.0))
+    history.undo()
+    history.add(Edit("to c", C, 4.0))
+    assert [edit.words for edit in history.edits] == ["to c"]
+    assert history.best == (3.0, 0)
+    history.add(Edit("to c again", C, 4.0))
+    assert history.done == 1, "an order that stays as it is is no edit"

@@ -19,15 +19,8 @@ class FakeRun:
     """A command that runs until it is told to end."""
 
     command, title, done, total, text, share, lines, mistake = (
-        "schedcast reproduce",
-        "reproducing",
-        1,
-        4,
-        "x",
-        0.25,
-        ["a line"],
-        "no memory",
-    )
+        "schedcast reproduce", "reproducing", 1, 4, "x", 0.25, ["a line"], "no memory",
+    )  # fmt: skip
 
     def __init__(self, arguments):
         self.arguments, self.cancelled, self.status = arguments, False, None

@@ -2,11 +2,20 @@
 
 import gzip
 import json
+import sys
 
+import pytest
+import streamlit
 from streamlit.testing.v1 import AppTest
 
+from calibrate.identity import comparable_cpu
+from simulator.predict.coverage import judged
+from tests.support.app_pages import app_at, charts_of, words_of
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
+from traces.documents.profile import KeyCost, Profile, Stats, Transfer
+from traces.documents.profile_files import default_folder
+from traces.documents.shipped import shipped_validations
 from ui.app import page_parts as timeline_parts
 from ui.app import state
 from ui.app.page_parts import trace_bytes
@@ -57,3 +66,70 @@ def test_a_trace_has_every_timeline_under_a_name_of_its_own():
     assert [label for label in document["otherData"] if label != "producer"] == ["predicted", "measured"]
     document = json.loads(gzip.decompress(trace_bytes([two_lanes(), two_lanes()])))
     assert [label for label in document["otherData"] if label != "producer"] == ["predicted 1", "predicted 2"]
+
+
+# The page of accuracy shows every shipped step and how many lie in their intervals.
+
+
+def test_every_shipped_step_is_drawn_and_counted():
+    app = app_at("accuracy").run()
+    assert not app.exception
+    steps = judged(shipped_validations())
+    figure = json.loads(app.get("plotly_chart")[0].proto.spec)
+    assert figure["layout"]["title"]["text"].startswith(f"{sum(step.inside for step in steps)} of {len(steps)} (")
+    by_group, by_strategy = (table.value for table in app.dataframe)
+    assert sum(by_group["steps"]) == sum(by_strategy["steps"]) == len(steps)
+    assert {"pipelines", "several processes"} <= set(by_group["group"])
+
+
+# The page of a machine, with the real predictor.
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    monkeypatch.setenv("SCHEDCAST_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    streamlit.cache_resource.clear()
+    return app_at("machine").run
+
+
+def choose(app, label, value):
+    (box,) = [box for box in app.selectbox if box.label == label]
+    box.set_value(value)
+
+
+def test_a_preset_has_figures_and_a_roofline(start):
+    app = start()
+    choose(app, "Machine or profile", "h100")
+    choose(app, "Model", "lenet5")
+    app.run()
+    assert not app.exception
+    assert charts_of(app) == ["Roofline: every op of the job"]
+    heads = [next(iter(table.value.columns)) for table in app.dataframe]
+    assert heads == ["op", "figure", "links", "time"]
+    assert not app.warning
+    (command,) = [code.value for code in app.get("code") if code.value.startswith("schedcast")]
+    assert command == "schedcast predict --model lenet5 --batch 32 --machine h100 --strategy baseline"
+    assert app.query_params["machine"] == "h100"
+
+
+def test_a_profile_says_what_it_has_and_what_is_wrong_with_it(start):
+    identity = comparable_cpu().model_copy(update={"torch": "1.0"})
+    stats = Stats.from_samples([0.001, 0.002])
+    update = KeyCost(stats, stats, "update.sgd:for", 10.0, 10.0)
+    transfer = Transfer(latency_s=1e-6, bytes_per_s=1e9, points=[(1e6, 1e-3)])
+    default_folder().mkdir(parents=True)
+    Profile(identity=identity, costs={"update.sgd:for|x@2": update}, transfers={"a>b": transfer}).save(default_folder() / "other.json")
+    (default_folder() / "broken.json").write_text("{")
+    app = start()
+    choose(app, "Model", "lenet5")
+    choose(app, "Machine or profile", "profile other.json")
+    app.run()
+    assert not app.exception
+    assert charts_of(app) == ["Roofline: every op of the job", "Transfers and collectives: measured points and fitted laws"]
+    assert "It is of another machine or software: torch is 1.0 here" in words_of(app)
+    assert "Optimizer updates, warm and cold" in words_of(app)
+    choose(app, "Machine or profile", "profile broken.json")
+    app.run()
+    assert not app.exception
+    assert "not valid JSON" in app.error[0].value

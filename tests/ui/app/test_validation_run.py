@@ -9,8 +9,7 @@ import streamlit
 
 from tests.support import fake_jobs
 from tests.support.app_pages import app_at, press
-from tests.support.page_samples import skipped
-from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.sample_runs import comparisons, sample_validation, write_sample_report
 from tests.support.stand_in import answer_by
 from traces.errors import SchedcastError
 from ui.app import runs
@@ -73,9 +72,8 @@ def test_a_validation_runs_and_its_report_opens(start):
     current = runs.latest("validate")
     assert "schedcast validate --model small-cnn --batch 32" in words_of(app)
     assert "takes about 10 seconds" in words_of(app)
-    compared = comparisons()
-    write_report(current.folder, [sample_validation([*(run.result for run in compared), skipped()])], compared)
-    write_report(reports_folder() / "another", [sample_validation([run.result for run in compared])])
+    write_sample_report(current.folder)
+    write_report(reports_folder() / "another", [sample_validation([run.result for run in comparisons()])])
     current.command.ended = 0
     app.run()
     assert not app.exception

@@ -44,10 +44,8 @@ def test_little_measured_has_no_verdict_and_the_first_line_says_so(schedcast, me
     document = schedcast.call(*ASKED, "--no-calibrate", "--json", SCHEDCAST_DATA=str(tmp_path)).document
     answer = Prediction.model_validate(document)
     assert (answer.measured_share < 0.5, answer.gain_over_pytorch.verdict, answer.faster_than_pytorch_probability) == (
-        True,
-        "no verdict",
-        None,
-    )
+        True, "no verdict", None,
+    )  # fmt: skip
     assert answer.against_pytorch_interval[0] < answer.against_pytorch < answer.against_pytorch_interval[1]
     several = schedcast.call(*ASKED, "--strategy", "turbodl", "--no-calibrate", SCHEDCAST_DATA=str(tmp_path))
     assert several.out.startswith("No verdict: ")

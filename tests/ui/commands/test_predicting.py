@@ -1,11 +1,21 @@
 """`schedcast predict` with several batches, machines and strategies; on partitions of a GPU; and what it says about precisions."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from calibrate.placement import Placement
+from simulator.model.job import Job
 from tests.support.refusals import refused
 from traces.documents.comparison import Prediction
+from ui.cli import app
+from ui.commands import job_options
+from ui.commands.job_options import takes_job
 from ui.request import JobRequest
 from ui.service.jobs import Forecast, predict_many
 
@@ -160,3 +170,145 @@ def test_plain_pytorch_is_the_first_row(schedcast):
 
 def test_no_executor_runs_plain_pytorch(schedcast):
     refused(schedcast.call("run", "--model", "lenet5", "--batch", 4, "--strategy", "pytorch"), "no executor runs; run baseline")
+
+
+# `schedcast deepa-cost`: the paper's table 2, exact bytes, and what it refuses.
+
+
+FC6 = ("deepa-cost", "--model", "alexnet", "--batch", 512, "--layer", "fc6", "--machine", "k80x16")
+
+
+def rows_of(schedcast, *options):
+    done = schedcast.call(*FC6, *options, "--json")
+    assert (done.status, done.err) == (0, "")
+    assert done.document["schema"] == "schedcast.deepa-cost/1"
+    return done.document["rows"]
+
+
+def test_table_2(schedcast):
+    images, channels, two, four = rows_of(schedcast, "--config", "n=16", "--config", "c=16", "--config", "c=2", "--config", "c=4")
+    assert images["config"] == {"n": 16, "c": 1, "h": 1, "w": 1}
+    assert (images["workers"], images["transfer_s"]) == (16, 0)
+    assert images["update_s"] == pytest.approx(1.075, rel=0.02)
+    assert channels["transfer_s"] == pytest.approx(0.1344, rel=0.02)
+    assert channels["update_s"] == 0
+    assert min((images, channels, two, four), key=lambda row: row["total_s"]) == two, "the paper chose two workers"
+    assert all(row["total_s"] == pytest.approx(row["transfer_s"] + row["compute_s"] + row["update_s"]) for row in (images, channels, two))
+
+
+def test_exact_bytes_are_those_that_leave_a_device(schedcast):
+    channels, one = rows_of(schedcast, "--config", "c=2", "--config", "n=1", "--input-config", "n=2")
+    inputs = 4 * 512 * 9216
+    assert channels["exact_bytes"] == 2 * inputs, "each worker has half of the images and needs the other half; gradients go back"
+    assert one["exact_bytes"] == inputs, "half of the images and their gradients"
+    assert channels["transfer_s"] == pytest.approx(2 * 2 * inputs / 4.494e9), "the paper counts whole inputs"
+
+
+def test_the_table_for_people(schedcast):
+    done = schedcast.call(*FC6, "--config", "n=16", "--config", "c=2")
+    assert done.status == 0
+    assert "classifier.1 (512 x 4096) on k80x16" in done.out
+    assert "1075" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "fragments"),
+    [
+        (
+            ("--config", "n=3"),
+            ("layer classifier.1 (512 x 4096) cannot be divided into n=3: its degrees are n: 1, 2, 4, 8, 16; c: 1, 2, 4, 8, 16",),
+        ),
+        (("--config", "h=2"), ("cannot be divided into h=2",)),
+        (("--config", "n=32"), ("cannot be divided into n=32", "for at most 16 workers")),
+        (("--config", "images=2"), ("'images=2' in 'images=2' is no degree of parallelism; give them as in n=4,h=2",)),
+        (("--config", "n=2", "--input-config", "n=5"), ("layer classifier.0 (512 x 9216) cannot be divided into n=5",)),
+        (("--config", "n=2", "--set", "overlap=on"), ("--set overlap=on", "leave it out")),
+        (("--config", "n=2", "--layer", "fc9"), ("--layer is given 2 times",)),
+    ],
+)
+def test_refusals(schedcast, options, fragments):
+    refused(schedcast.call(*FC6, *options), *fragments)
+
+
+def test_an_unknown_layer_is_refused_with_all_names(schedcast):
+    wrong = [*FC6[:6], "fc66", *FC6[7:]]
+    refused(
+        schedcast.call(*wrong, "--config", "n=2"),
+        "unknown layer 'fc66' (did you mean 'fc6'?)",
+        "features.0, ",
+        "conv1 to conv5, fc6 to fc8",
+    )
+
+
+# The options that commands with a job share.
+
+
+def test_a_command_receives_a_job_and_a_placement():
+    received = []
+    command = typer.Typer()
+
+    @command.command()
+    @takes_job()
+    def name(job, placement, settings, steps: int = 3):
+        received.append((job, placement, settings, steps))
+
+    options = [
+        "--model", "lenet5", "--batch", "8", "--optimizer", "adam:fused", "--accumulate", "2", "--devices", "2", "--memory-limit",
+        "4",
+    ]  # fmt: skip
+    done = CliRunner().invoke(command, [*options, "--set", "a=1", "--set", "b=2", "--steps", "5"])
+    assert done.exit_code == 0, done.output
+    expected = Job("lenet5", 8, optimizer="adam", form="fused", accumulate=2, precision="default")
+    assert received == [(expected, Placement(devices=2, memory_limit_gb=4.0), ["a=1", "b=2"], 5)]
+    assert "--memory-limit" in CliRunner().invoke(command, ["--help"]).output
+
+
+def test_calibration_has_no_memory_limit():
+    commands = typer.main.get_command(app).commands
+    assert {"job", "placement"}.isdisjoint(option.name for option in commands["calibrate"].params)
+    assert [any(o.name == "memory_limit" for o in commands[name].params) for name in ("calibrate", "predict", "run", "validate")] == [
+        False, True, True, True,
+    ]  # fmt: skip
+
+
+def test_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0
+    assert done.output.startswith("schedcast 0.")
+
+
+# What the shell offers for models, strategies and machines.
+
+
+def offered(words: str) -> list[str]:
+    """What bash offers for the last word of a command line, as completion's script asks for it; in a process without PyTorch."""
+    without_torch = "import sys; sys.modules['torch'] = None; from ui.cli import main; sys.argv = ['schedcast']; main()"
+    asks = {"_SCHEDCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    answer = subprocess.run([sys.executable, "-c", without_torch], env=os.environ | asks, capture_output=True, text=True, check=False)
+    assert not answer.stderr
+    return answer.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("schedcast pred", {"predict"}),
+        ("schedcast predict --model alexnet_c", {"alexnet_cifar"}),
+        ("schedcast validate --strategy backward", {"backward-fusion"}),
+    ],
+)
+def test_names_are_completed_without_pytorch(words, names):
+    assert set(offered(words)) == names
+
+
+def test_options_of_a_strategy_are_completed_after_its_colon():
+    assert job_options.complete_strategies("turbodl:al") == ["turbodl:alpha="]
+    assert "turbodl:alpha=2,beta=" in job_options.complete_strategies("turbodl:alpha=2,")
+    assert "turbodl:alpha=2,alpha=" not in job_options.complete_strategies("turbodl:alpha=2,")
+    assert job_options.complete_strategies("nothing:") == []
+
+
+def test_machines_are_completed_one_after_another():
+    assert "h100" in job_options.complete_machines("h")
+    assert "a100,h100" in job_options.complete_machines("a100,h")
+    assert "h100,h100" not in job_options.complete_machines("h100,h")

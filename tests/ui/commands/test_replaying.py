@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.model.job import Job
 from simulator.replay.whatif.registry import rules
 from tests.support.cli_process import start
+from tests.support.page_samples import result, validation
+from tests.support.plan_traces import Recorder
+from tests.support.search_samples import search_result
 from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
+from traces.documents.profile import Profile
 from traces.documents.replay_result import ReplayResult
 from traces.documents.timeline import Timeline
 from ui.app.model import start_command
@@ -192,3 +198,124 @@ def test_a_file_that_is_no_trace(schedcast, tmp_path):
         done = schedcast.call("replay", path)
         assert (done.status, done.out) == (2, ""), content
         assert len(done.err.splitlines()) == 1, content
+
+
+# `schedcast calibrate --from-trace`: a trace becomes a profile, and every strategy is predicted with it.
+
+
+JOB = ("--model", "lenet5", "--batch", 4, "--optimizer", "sgd")
+
+
+@pytest.fixture(scope="module")
+def job_trace(tmp_path_factory):
+    recorder = Recorder(Job("lenet5", 4, optimizer="sgd")).steps(3)
+    return recorder.trace.save(tmp_path_factory.mktemp("traces") / "trace.json.gz")
+
+
+def test_the_outcome_is_told_and_the_profile_is_written(schedcast, job_trace, tmp_path):
+    done = schedcast.call("calibrate", "--from-trace", job_trace, *JOB, "-o", tmp_path / "v100.json")
+    assert (done.status, done.err) == (0, "")
+    assert "100.0 % of the recorded kernel time belongs to the job (3 steps)." in done.out
+    assert f"costs of Tesla V100-SXM2-16GB in {tmp_path / 'v100.json'}" in done.out
+    profile = Profile.load(tmp_path / "v100.json")
+    assert (profile.identity.gpu, profile.identity.sms, profile.loop is not None) == ("Tesla V100-SXM2-16GB", 80, True)
+
+
+def test_document_of_a_profile(schedcast, job_trace, tmp_path):
+    done = schedcast.call("calibrate", "--from-trace", job_trace, *JOB, "-o", tmp_path / "v100.json", "--json")
+    assert (done.status, done.err) == (0, "")
+    assert done.document["schema"] == "schedcast.traced/1"
+    assert done.document["matched_share"] == 1.0
+    assert done.document["missing"] == {}
+    assert done.document["predicted_step_s"] == pytest.approx(done.document["step_s"], rel=0.05)
+
+
+def test_strategies_are_predicted_with_the_profile(schedcast, job_trace, tmp_path):
+    place = tmp_path / "v100.json"
+    schedcast.call("calibrate", "--from-trace", job_trace, *JOB, "-o", place)
+    done = schedcast.call("predict", *JOB, "--profile", place, "--strategy", "turbodl", "--strategy", "backward-fusion", "--json")
+    assert done.status == 0
+    assert [p["strategy"] for p in done.document["predictions"]] == [PYTORCH, PYTORCH_GRAPH, "turbodl", "backward-fusion"]
+    assert all(prediction["shares"]["guessed"] == 0 for prediction in done.document["predictions"])
+
+
+def test_a_second_trace_adds_to_the_profile(schedcast, job_trace, tmp_path):
+    place = tmp_path / "v100.json"
+    schedcast.call("calibrate", "--from-trace", job_trace, *JOB, "-o", place)
+    first = set(Profile.load(place).costs)
+    other = Recorder(Job("lenet5", 8, optimizer="sgd")).steps(2).trace.save(tmp_path / "other.json")
+    done = schedcast.call("calibrate", "--from-trace", other, "--model", "lenet5", "--batch", 8, "--optimizer", "sgd", "-o", place)
+    assert done.status == 0
+    assert first < set(Profile.load(place).costs)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "arguments", "words"),
+    [
+        ("lenet5", 4, (), "say where to write it with -o FILE"),
+        ("lenet5", 4, ("-o", "p.json", "--strategy", "baseline"), "leave out --strategy"),
+        ("lenet5", 8, ("-o", "p.json"), "another batch or image size than --batch 8"),
+        ("alexnet_cifar", 4, ("-o", "p.json"), "is not a training step of alexnet_cifar"),
+    ],
+)
+def test_an_unusable_request_is_one_line(schedcast, job_trace, tmp_path, model, batch, arguments, words):
+    job = ("--model", model, "--batch", batch, "--optimizer", "sgd")
+    done = schedcast.call("calibrate", "--from-trace", job_trace, *job, *arguments, cwd=tmp_path)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert words in done.err
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_profile_of_another_machine_is_kept(schedcast, job_trace, tmp_path):
+    other = Recorder(Job("lenet5", 4, optimizer="sgd"))
+    other.trace.gpus = [{**other.trace.gpus[0], "name": "Tesla V100-DGXS-32GB"}]
+    place = tmp_path / "v100.json"
+    schedcast.call("calibrate", "--from-trace", other.steps(2).trace.save(tmp_path / "other.json"), *JOB, "-o", place)
+    before = place.read_bytes()
+    done = schedcast.call("calibrate", "--from-trace", job_trace, *JOB, "-o", place)
+    assert (done.status, place.read_bytes() == before) == (2, True)
+    assert "is of another machine" in done.err
+
+
+# `schedcast report`.
+
+
+@pytest.fixture
+def written(tmp_path):
+    places = tmp_path / "validation.json", tmp_path / "search.json"
+    validation(result()).save(places[0])
+    search_result().save(places[1])
+    return places
+
+
+def test_one_page_of_a_validation_and_a_search(schedcast, written, tmp_path):
+    page = tmp_path / "page.html"
+    done = schedcast.call("report", *written, "-o", page, "--title", "For <you>")
+    assert (done.status, done.err) == (0, f"report: {page}\n")
+    first, second = done.out.splitlines()
+    assert first.startswith("- small-cnn, batch 64")
+    assert second.startswith("- Search: resnet50, batch 32")
+    assert "<h1>For &lt;you&gt;</h1>" in page.read_text()
+
+
+def test_document_of_a_report(schedcast, written, tmp_path):
+    page = tmp_path / "page.html"
+    done = schedcast.call("report", *written, "-o", page, "--json")
+    assert done.document["schema"] == "schedcast.page/1"
+    assert done.document["page"] == str(page)
+    assert done.document["bytes"] == page.stat().st_size
+    assert [section["title"].partition(",")[0] for section in done.document["sections"]] == ["small-cnn", "Search: resnet50"]
+
+
+def test_an_input_is_never_overwritten(schedcast, written):
+    done = schedcast.call("report", *written, "-o", written[0])
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "would overwrite" in done.err
+
+
+def test_what_is_no_result_leaves_no_page(schedcast, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    done = schedcast.call("report", tmp_path / "notes.txt", "-o", tmp_path / "page.html")
+    assert (done.status, len(done.err.splitlines())) == (2, 1)
+    assert "no result of Schedcast; expected" in done.err
+    assert not (tmp_path / "page.html").exists()

@@ -155,13 +155,10 @@ RISING, FALLING = [(1, 1.1), (2, 1.2), (3, 1.3)], [(1, 1.3), (2, 1.2), (3, 1.1)]
 @pytest.mark.parametrize(
     ("x", "y", "expected"),
     [
-        ([1, 2, 3], [4, 5, 9], 1.0),
-        ([1, 2, 3], [9, 5, 4], -1.0),
-        ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
-        ([1, 2, 3], [1.0001, 1.0002, 1.0], None),
-        ([1, 2], [1, 2], None),
+        ([1, 2, 3], [4, 5, 9], 1.0), ([1, 2, 3], [9, 5, 4], -1.0), ([1, 2, 3, 4], [1, 3, 2, 4], 0.8),
+        ([1, 2, 3], [1.0001, 1.0002, 1.0], None), ([1, 2], [1, 2], None),
     ],
-)
+)  # fmt: skip
 def test_rank_correlation(x, y, expected):
     correlation = reproduce.rank_correlation(x, y)
     assert correlation == (None if expected is None else pytest.approx(expected))

@@ -12,13 +12,22 @@ import pytest
 from rich.console import Console
 
 from tests.support.canvas_payload import payloads_of_page
+from tests.support.hostile import HOST, NAME
 from tests.support.html_pages import figures_of_page, written_words
 from tests.support.page_samples import prediction, result, skipped, two_lanes, validation
 from tests.support.sample_runs import comparisons, sample_validation
+from tests.support.sample_trainings import training
+from tests.support.search_samples import search_result
 from traces.documents.comparison import Comparison, Validation
+from traces.documents.gpu_report import GpuReport
+from traces.documents.replay_result import Diff
 from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
-from ui.present import report, sentences, tables, verdicts
+from ui.commands.reporting import DOCUMENTS, sections_of
+from ui.present import diffs_page as diff_report
+from ui.present import gpu_report, report, sentences, tables, verdicts
+from ui.present import trainings_page as training_report
+from ui.present.page import page
 from ui.present.report import read_report, write_report
 from ui.present.timeline_canvas import page as timelines_page
 
@@ -354,3 +363,119 @@ def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_no
         folder.mkdir()
     write_report(tmp_path / "rep", [validation(result())], [])
     assert sorted(tmp_path.iterdir()) == sorted([*others, tmp_path / "rep"])
+
+
+# The tables of a GPU report, from sample validations.
+
+
+REPORT = GpuReport(
+    date="2026-01-01", versions={"torch": "2.13"}, device={"name": "H100"}, identity={}, minutes=8.0, seconds=1.0, parts=(),
+)  # fmt: skip
+
+
+def rows_of(document):
+    lines = gpu_report.readme(REPORT, {"part": document}).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ") and "---" not in line]
+    return [dict(zip(gpu_report.COLUMNS, row, strict=True)) for row in cells]
+
+
+def test_plain_pytorch_is_the_first_row_and_every_row_is_compared_with_it():
+    fast = result(against_pytorch=1.16, against_pytorch_interval=(1.08, 1.22), max_param_error=0.0)
+    head, plain, row, refused = rows_of(validation(fast, skipped()))
+    assert head == {name: name for name in gpu_report.COLUMNS}
+    assert (plain["strategy"], plain["measured ms"], plain["against PyTorch"]) == ("plain PyTorch", "30.0", "1.00x")
+    assert (row["against PyTorch"], row["verdict"], row["numbers"]) == ("1.16x (1.08 to 1.22)", "faster", "identical")
+    assert (row["run-to-run noise"], refused["predicted ms (interval)"]) == ("1.0 %", "skipped: needs 2 devices")
+
+
+def test_the_error_is_that_of_the_times_beside_it():
+    _, _, row = rows_of(validation(result(predicted=0.040, measured=0.050, drift=1.2)))
+    assert (row["predicted ms (interval)"], row["measured ms"], row["error"]) == ("40.0 (38.8 to 41.2)", "50.0", "-20.0 %")
+
+
+# One page of what several commands wrote: it stands alone, and hostile or damaged input stays text or is refused.
+
+
+def difference(name="before"):
+    return Diff(compared="timelines", a=name, b="after", a_step_s=0.1, b_step_s=0.1, difference_s=0.0, terms=(), remainder_s=0.0, steps=1,
+                aligned_share=1.0)  # fmt: skip
+
+
+def write_everything(folder, name="turbodl"):
+    """One result of every kind, with `name` wherever a name can be. Returns their places."""
+    row = result(name)
+    write_report(folder / "job", [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)])
+    diff_report.write(folder / "diff", difference(name), {}, [two_lanes(), two_lanes("measured")])
+    training_report.write(folder / "training", training(5, name, "autograd"))
+    files = {
+        "search.json": search_result(model=name).save,
+        "prediction.json": prediction(options={"alpha": name}).save,
+        "predictions.json.gz": lambda place: write_predictions(place, name),
+        "timeline.json.gz": two_lanes().save,
+    }
+    for file, save in files.items():
+        save(folder / file)
+    return [folder / "job", folder / "diff", folder / "training", *(folder / file for file in files)]
+
+
+def write_predictions(place, name):
+    placed = {"model": name, "batch": 32, "machine": "h100"}
+    document = {"schema": "schedcast.predictions/1", "predictions": [prediction().model_dump(mode="json") | placed],
+                "refused": [placed | {"strategy": name, "why": name}]}  # fmt: skip
+    place.write_bytes(gzip.compress(json.dumps(document).encode()))
+
+
+def test_one_page_of_everything_stands_alone(tmp_path):
+    places = write_everything(tmp_path)
+    sections = [section for place in places for section in sections_of(place)]
+    assert len(sections) == len(places)
+    text = page("For a colleague", sections)
+    words = written_words(text)
+    assert all(f'<a href="#{number}">' in words for number in range(1, len(sections) + 1))
+    assert "http" not in words
+    assert 'src="' not in words
+    assert text.count('id="schedcast-plotly"') == 1
+    titles = [figure["layout"]["title"]["text"] for figure in figures_of_page(text)]
+    assert {"Step time and peak memory of every plan", "Task time per phase", "From A to B"} <= set(titles)
+
+
+def test_every_table_says_how_its_quantities_are_computed(tmp_path):
+    for place in write_everything(tmp_path):
+        (section,) = sections_of(place)
+        assert "<table>" not in section.body or "How is this computed?" in section.body
+
+
+def test_names_stay_text(tmp_path):
+    text = written_words(page(NAME, [section for place in write_everything(tmp_path, NAME) for section in sections_of(place)]))
+    assert f"&lt;img src=&#34;http://{HOST}/j.png&#34;&gt;" in text
+    assert "<img" not in text
+    assert f'"http://{HOST}' not in text
+
+
+def test_a_folder_without_the_steps_of_an_earlier_difference_draws_none(tmp_path):
+    diff_report.write(tmp_path, difference(), {}, [two_lanes(), two_lanes()])
+    diff_report.write(tmp_path, difference(), {})
+    (section,) = sections_of(tmp_path)
+    assert "schedcast-payload" not in section.body
+
+
+def damaged_places():
+    yield "empty.json", "", "no result of Schedcast"
+    yield "trace.json", '{"traceEvents": []}', "no result of Schedcast"
+    yield "list.json", "[]", "no result of Schedcast"
+    for schema in DOCUMENTS:
+        yield f"{schema}.json", f'{{"schema": "{schema}/1"}}', "damaged"
+        yield f"{schema}.json", f'{{"schema": "{schema}/99"}}', "newer"
+
+
+@pytest.mark.parametrize(("name", "content", "message"), list(damaged_places()))
+def test_what_is_no_result_is_refused_in_one_line(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UnusableFileError, match=message):
+        sections_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("place", ["nothing", "a\0b", "."])
+def test_a_place_without_a_result_is_refused(tmp_path, place):
+    with pytest.raises(UnusableFileError, match=r"no result at|no report at"):
+        sections_of(tmp_path / place)

@@ -2,11 +2,18 @@
 
 from rich.console import Console
 
+from simulator.engine.memory.contents import shortfall_words
+from tests.support import fake_jobs
+from tests.support.page_samples import prediction
 from tests.support.search_samples import ranked, search_result, verification
-from traces.documents.comparison import Change
+from traces import units
+from traces.documents.comparison import Change, MemoryNeed
 from traces.documents.measured_step import MeasuredStep
 from traces.documents.search_result import PlainStep
-from ui.present import searches
+from traces.documents.timeline import AtPeak, Holder
+from ui.present import predictions, searches
+from ui.present.predictions import gain_words, verdict_line
+from ui.request import JobRequest
 
 
 def test_the_headline_names_the_best_plan():
@@ -111,3 +118,58 @@ def test_a_rival_that_is_the_baseline_is_explained_once():
     result = search_result(rival="baseline", waterfall=change, rival_waterfall=change)
     assert [name for name, _ in searches.waterfalls(result)] == ["baseline"]
     assert sum(line.startswith("The best step is") for line in searches.words(result)) == 1
+
+
+# Predictions that do not fit, in sentences.
+
+
+PEAK = AtPeak(
+    device="gpu0", bytes=22870672384, time_s=0.01, task="b", layer="conv1", phase="backward", by_kind={"activation": 21 * 2**30},
+    largest=(Holder(storage="y", kind="activation", layer="bn1", bytes=3 * 2**30),),
+)  # fmt: skip
+
+
+def need(name: str, needed_gib: float, size_gib: float) -> MemoryNeed:
+    return MemoryNeed(name=name, needed_bytes=round(needed_gib * 2**30), size_bytes=round(size_gib * 2**30))
+
+
+def test_by_how_much_what_holds_it_and_what_fits():
+    document = prediction(fits=False, memories=(need("hbm", 21.3, 16),), at_peak=(PEAK,), largest_batch=176)
+    assert predictions.fit_words(document) == [
+        "turbodl does not fit: needs 21.3 GiB, 16 GiB there, 5.30 GiB too much.",
+        "Memory: peak of 21.3 GiB on gpu0 at 10.0 ms in conv1 backward: activations 21 GiB (largest: bn1 3 GiB).",
+        "The largest batch that fits is 176.",
+    ]
+
+
+def test_no_batch_may_fit():
+    assert predictions.fit_words(prediction(fits=False))[-1] == "No batch is predicted to fit."
+
+
+def test_a_prediction_that_fits_needs_no_words():
+    assert predictions.fit_words(prediction()) == []
+
+
+def test_the_memory_that_is_exceeded_most_is_named_if_there_are_several():
+    needs = [need("a", 10, 8), need("b", 12, 8), need("c", 1, 8)]
+    assert shortfall_words(needs) == "needs 12 GiB in b, 8 GiB there, 4 GiB too much; 1 other memory is too small as well"
+
+
+def test_limits_in_gigabytes_are_shown_as_they_were_given():
+    assert units.capacity(8 * 10**9) == "7.45 GiB (8 GB)"
+    assert units.capacity(16 * 2**30) == "16 GiB"
+
+
+# The line that sums a prediction up, and its words.
+
+
+def test_a_prediction_in_one_line():
+    (answer,) = fake_jobs.predict_many(JobRequest("resnet50", 32, strategies=("turbodl",))).values()
+    known = {"against_pytorch": 1.16, "against_pytorch_interval": (1.08, 1.22), "faster_than_pytorch_probability": 0.9}
+    prediction = answer.prediction.model_copy(update=known)
+    assert verdict_line(prediction) == "turbodl: 28.0 ms, 1.16x (1.08 to 1.22), faster, fits in memory (1 GiB of 16 GiB)"
+    assert verdict_line(answer.prediction) == "turbodl: 28.0 ms, 1.47x, cannot tell, fits in memory (1 GiB of 16 GiB)"
+    (large,) = fake_jobs.predict_many(JobRequest("resnet50", fake_jobs.TOO_LARGE, strategies=("turbodl",))).values()
+    assert verdict_line(large.prediction) == "turbodl: needs 20 GiB, 16 GiB there"
+    assert gain_words((1.08, 1.22), 0.9) == "90 %: 1.08 to 1.22; faster with a probability of 90.0 %"
+    assert gain_words(None, None) == ""

@@ -57,13 +57,8 @@ def test_the_least_important_columns_are_left_out_first_and_named():
 def test_a_table_that_never_fits_goes_on_below_itself():
     grid = Grid([{"layer": "conv1", "a": "1" * 50, "b": "2" * 50, "c": "3"}], left=("layer",), title="Costs", caption="of one layer")
     assert [line.split() for line in lines(grid, 80) if line.strip() and "─" not in line] == [
-        ["Costs"],
-        ["layer", "a"],
-        ["conv1", "1" * 50],
-        ["layer", "b", "c"],
-        ["conv1", "2" * 50, "3"],
-        ["of", "one", "layer"],
-    ]
+        ["Costs"], ["layer", "a"], ["conv1", "1" * 50], ["layer", "b", "c"], ["conv1", "2" * 50, "3"], ["of", "one", "layer"],
+    ]  # fmt: skip
 
 
 def test_the_options_of_a_name_with_a_note_have_lines_of_their_own():

@@ -219,12 +219,8 @@ def test_picks_and_drops_are_reported_to_a_page_that_asks(page, tmp_path):
     page.mouse.click(*point_at(page, canvas, bar_named(page, "F1 stage0")))
     ((event, value),) = page.evaluate("reported")
     assert (event, value["task"], value["device"], value["lane"], value["phase"]) == (
-        "selected",
-        "F1 stage0",
-        "gpu0",
-        "stream 0",
-        "forward",
-    )
+        "selected", "F1 stage0", "gpu0", "stream 0", "forward",
+    )  # fmt: skip
     page.mouse.down()
     page.mouse.move(*point_at(page, canvas, bar_named(page, "F1 stage1")), steps=3)
     assert page.locator(".ghost").text_content() == "F1 stage0"

@@ -88,11 +88,8 @@ def test_bars_for_a_terminal_are_as_long_as_their_times():
     bars = waterfalls.prediction_bars(prediction(step_s=0.040, waterfall=changes(overlap_of_backward=-0.020, contention=0.010)))
     rows = printed(bars)
     assert [row.split("ms")[0].split() for row in rows] == [
-        ["baseline", "50.0"],
-        ["overlap", "of", "backward", "-20.0"],
-        ["contention", "+10.0"],
-        ["turbodl", "40.0"],
-    ]
+        ["baseline", "50.0"], ["overlap", "of", "backward", "-20.0"], ["contention", "+10.0"], ["turbodl", "40.0"],
+    ]  # fmt: skip
     assert [row.count("█") + row.count("▓") for row in rows] == [50, 20, 10, 40]
 
 

@@ -1,12 +1,11 @@
 """One device's share of a plan: its tasks, its operands of collectives, and the dependencies that follow from them."""
 
-import pytest
-
 from simulator.engine.collectives.local import ProcessGroup, directions, groups_of, local_plan
 from simulator.plan.bodies.copy import Collective, Copy, Message
 from simulator.plan.dependencies import Dependencies
+from tests.support.refusals import refuses
 from tests.support.tiny import build, copy, task
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 SUM = Collective("all-reduce", ("a", "b"))
 
@@ -96,7 +95,7 @@ def test_all_processes_run_as_many_periods_as_the_whole_plan():
 
 def test_memory_that_two_devices_share_is_refused_by_name():
     move = task("move", reads="x", writes="y", on="a", body=Copy("a", "b", means="alias"))
-    with pytest.raises(SchedcastError, match=r"^task move gives memory of a a second name on b, but processes share no memory"):
+    with refuses(Code.PLAN, r"^task move gives memory of a a second name on b, but processes share no memory"):
         local_plan(build(move)[0], "b")
 
 

@@ -22,11 +22,9 @@ def test_on_one_lane_the_last_access_releases():
 
 def test_another_lanes_read_counts_when_the_allocating_lane_waits_for_it():
     tasks = [
-        task("f", reads="x", writes="a"),
-        task("side", reads="a", writes="b", stream=1),
-        task("g", reads="a", writes="c"),
+        task("f", reads="x", writes="a"), task("side", reads="a", writes="b", stream=1), task("g", reads="a", writes="c"),
         task("join", reads="b c", writes="d"),
-    ]
+    ]  # fmt: skip
     freed = released(*tasks)
     assert freed["join"] == [("a", 0), ("c", 0), ("d", 0)]
     assert ("b", 1) in freed["side"], "b belongs to the side lane: freed once that lane is ordered after the join, an iteration later"

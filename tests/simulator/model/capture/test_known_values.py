@@ -11,7 +11,8 @@ from torch.nn import functional
 from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.graph import CHECK, TrainingGraph
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 
@@ -92,12 +93,12 @@ def test_a_number_that_was_changed_in_place_counts_as_it_is_now():
     "read", [lambda net, x: net.linear.weight.sum(), lambda net, x: torch.rand(3).sum(), lambda net, x: net.linear(x).max()]
 )
 def test_a_number_that_changes_from_step_to_step_is_refused_with_its_line(read):
-    with pytest.raises(SchedcastError, match=r"test_known_values.py:\d+ in <lambda>: the training step reads tensor values"):
+    with refuses(Code.MODEL, r"test_known_values.py:\d+ in <lambda>: the training step reads tensor values"):
         graph_of(lambda net, x, mask: net.linear(x) * read(net, x).item())
 
 
 def test_a_shape_that_cannot_be_checked_is_refused_with_its_line():
-    with pytest.raises(SchedcastError, match=r"test_known_values.py:\d+ in <lambda>: the shape of the result of aten.unique_dim.default"):
+    with refuses(Code.MODEL, r"test_known_values.py:\d+ in <lambda>: the shape of the result of aten.unique_dim.default"):
         graph_of(lambda net, x, mask: net.linear(x)[: len(torch.unique(mask, dim=0))])
 
 

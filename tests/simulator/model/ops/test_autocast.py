@@ -16,7 +16,8 @@ from simulator.model.ops.autocast import GPU, LOWER, RESULT, WIDEST, autocast
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.jobs import MLP, planned
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 HALF, FULL = torch.bfloat16, torch.float32
 
@@ -132,6 +133,5 @@ def test_a_job_has_the_rules_of_the_machine_that_it_is_planned_for():
 
 
 def test_recurrent_layers_are_refused_in_one_line():
-    with pytest.raises(SchedcastError, match=r"recurrent layer 'recurrent'.*--precision amp\); use fp32") as refused:
+    with refuses(Code.MODEL, r"recurrent layer 'recurrent'.*--precision amp\); use fp32"):
         Job("rnn_bitstream", 4, 10, precision="amp").graph()
-    assert "\n" not in str(refused.value)

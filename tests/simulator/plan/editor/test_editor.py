@@ -23,13 +23,10 @@ from tests.support.random_plans import plans
 
 #: Forward, backward and update of two layers. The update of the second layer may run before the first layer's backward.
 TRAINING = (
-    tiny.task("f1", reads="x w1", writes="h"),
-    tiny.task("f2", reads="h w2", writes="y"),
-    tiny.task("b2", reads="y h", writes="g2"),
-    tiny.task("b1", reads="y w2", writes="g1"),
-    tiny.task("u1", reads="g1", mutates="w1"),
-    tiny.task("u2", reads="g2", mutates="w2"),
-)
+    tiny.task("f1", reads="x w1", writes="h"), tiny.task("f2", reads="h w2", writes="y"),
+    tiny.task("b2", reads="y h", writes="g2"), tiny.task("b1", reads="y w2", writes="g1"),
+    tiny.task("u1", reads="g1", mutates="w1"), tiny.task("u2", reads="g2", mutates="w2"),
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from simulator.plan.editor.order import Entry, Order, OrderError
 from simulator.strategies import registry as strategies
 from tests.support import tiny
 from tests.support.any_plans import NAMES
-from traces.errors import LONGEST, SchedcastError, UnusableFileError
+from tests.support.refusals import refuses
+from traces.errors import LONGEST, Code
 
 PLAN, _ = tiny.build(tiny.task("a", reads="x", writes="p"), tiny.task("b", reads="p", writes="q"), tiny.task("c", reads="x", writes="r"))
 TEXT = "task,device,stream,priority\na,d,0,0\nc,d,1,0\nb,d,0,0\n"
@@ -55,7 +56,7 @@ def test_every_order_is_the_same_out_and_in(entries):
 def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, text, expected):
     path = tmp_path / "order.csv"
     path.write_text(text)
-    with pytest.raises(UnusableFileError) as refusal:
+    with refuses(Code.FILE) as refusal:
         order_csv.followed(PLAN, tiny.cpu(), order_csv.read(path), path)
     assert str(refusal.value).startswith(f"schedule {path}: ")
     assert expected in str(refusal.value)
@@ -79,5 +80,5 @@ def test_every_strategy_follows_a_file(tmp_path):
         strategy, options = strategies.parse(f"{name}:schedule={path}")
         assert strategy.plan is not strategies.get(name).plan
         assert not getattr(options, "schedule", "")
-    with pytest.raises(SchedcastError, match=r"no schedule at missing\.csv"):
+    with refuses(Code.FILE):
         strategies.parse("baseline:schedule=missing.csv")

@@ -19,10 +19,11 @@ from simulator.predict.search.workers import workers
 from simulator.strategies import registry as strategies
 from tests.support.applicable import core_groups
 from tests.support.places import ROOT
+from tests.support.refusals import refuses
 from traces.documents.measured_step import MeasuredStep, step_name
 from traces.documents.profile import Identity, Profile
 from traces.documents.search_result import SearchResult
-from traces.errors import Code, SchedcastError, UnknownNameError
+from traces.errors import Code, UnknownNameError
 
 JOB = Job("tests/support/mlp.py:make", 16)
 #: A part of what the strategies offer, of every kind.
@@ -191,7 +192,7 @@ def test_the_document_goes_to_a_file_and_back(everything, tmp_path):
 def test_unknown_strategies_and_clusters_are_refused(setup):
     with pytest.raises(UnknownNameError, match="did you mean 'gpipe'"):
         candidates(setup.job, setup.machine, ["gpipes"])
-    with pytest.raises(SchedcastError, match=r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
+    with refuses(Code.REQUEST, r"--cluster tcp://127\.0\.0\.1:1"), workers(1, "tcp://127.0.0.1:1"):
         pass
 
 

@@ -35,12 +35,9 @@ def test_every_task_of_both_has_an_error_and_a_cause(comparison):
     errors = {error.task: error for error in task_errors(comparison)}
     assert next(iter(errors)) == "a/mm"
     assert {task: (round(error.difference_s * 1e3, 6), error.cause) for task, error in errors.items()} == {
-        "a/mm": (2.0, Cause.DISTURBED),
-        "a/mm_backward.dW": (1.0, Cause.BESIDE_MORE),
-        "b/mm_backward.dX": (1.0, Cause.BESIDE_MORE),
-        "a/update": (0.03, Cause.SHORT),
-        "b/relu": (0.0, Cause.PREDICTED),
-    }
+        "a/mm": (2.0, Cause.DISTURBED), "a/mm_backward.dW": (1.0, Cause.BESIDE_MORE),
+        "b/mm_backward.dX": (1.0, Cause.BESIDE_MORE), "a/update": (0.03, Cause.SHORT), "b/relu": (0.0, Cause.PREDICTED),
+    }  # fmt: skip
 
 
 def test_a_task_alone_is_blamed_on_its_cost():

@@ -1,19 +1,42 @@
 """Replaying the synthetic trace, comparing it with the recording, and applying rules to it."""
 
+import gzip
+import json
 from itertools import count
 
 import pytest
 
 from simulator.plan.bodies.host import Recorded
 from simulator.replay.diagnosis import Part, PartTime, diagnose
+from simulator.replay.diff.traces import compare_traces
+from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import optimizer_of
-from simulator.replay.whatif.matching import class_of, kernel_classes, matching
+from simulator.replay.whatif.matching import class_of, kernel_classes, kernel_matches, matching
 from simulator.replay.whatif.ranking import changed_step_s, no_gain_reason, rank_changes
-from simulator.replay.whatif.replayed import MOST_RULES, ask, one_step, ranked, replayed
+from simulator.replay.whatif.registry import apply_rules
+from simulator.replay.whatif.replayed import (
+    LONGER,
+    MOST_RULES,
+    NEW,
+    REMOVED,
+    SHORTER,
+    ask,
+    changes,
+    marked,
+    one_step,
+    ranked,
+    replayed,
+    slow_steps,
+    typical_step,
+)
+from tests.support.loader_traces import LOADER, write_loader_trace
+from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import kernel, recording
+from tests.support.small_replays import kernel, launched, recording
 from tests.support.small_traces import write_trace
-from traces.errors import SchedcastError
+from traces.errors import Code
+from traces.formats.perfetto import export
+from ui.present import replays as words
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +100,9 @@ def test_a_bad_rule_does_not_affect_the_others(replayed_trace):
 
 
 def test_only_rules_that_cannot_be_read_are_an_error(replayed_trace):
-    with pytest.raises(SchedcastError, match="'\\(' is not a regular expression"):
+    with refuses(Code.REQUEST):
         ask(replayed_trace, ["remove:/(/", "faster"])
-    with pytest.raises(SchedcastError, match="expected at most 16"):
+    with refuses(Code.REQUEST):
         ask(replayed_trace, ["cuda-graph"] * (MOST_RULES + 1))
     nothing = ask(replayed_trace, ["remove:/attention/"]).what_if
     assert (nothing.rules, nothing.speedup) == ((), 1.0)
@@ -201,3 +224,114 @@ def test_bounds_of_a_real_trace_are_at_least_the_gains_of_the_changes_they_bound
     assert gains["host free"] >= gains["host 2x faster"] > 1e-3
     assert gains["network free"] >= gains["network 2x faster"] > 1e-3
     assert gains["optimizer=free"] >= gains["optimizer=fused"] >= gains["optimizer=foreach"] > 0
+
+
+# What a regular expression matches before a rule is applied, and what rules have changed afterwards.
+
+
+REPLAY = recording(
+    launched("a", 3.0, called="void gemm_128<float>(int)"),
+    launched("b", 1.0, called="relu"),
+    launched("c", 2.0, called="void gemm_64<x>(y)"),
+)
+
+
+def test_matches_are_counted_before_a_rule_is_applied():
+    matches = kernel_matches(REPLAY, "gemm")
+    assert (matches.kernels, matches.seconds, matches.share, matches.steps) == (2, 5.0, pytest.approx(5 / 6), 1)
+    assert [(count, seconds) for _, count, seconds in matches.names] == [(1, 3.0), (1, 2.0)]
+
+
+@pytest.mark.parametrize(("regex", "line"), [("conv", "no kernel matches 'conv'"), ("(", "is not a regular expression")])
+def test_what_matches_nothing_or_cannot_be_read_is_one_line(regex, line):
+    with refuses(Code.REQUEST, line):
+        kernel_matches(REPLAY, regex)
+
+
+def test_changed_tasks_are_marked():
+    faster, _ = apply_rules(REPLAY, ["kernel:/gemm_128/ 2x faster", "kernel:/gemm_64/ 2x slower", "remove:/relu/"])
+    before, after = simulate_replay(REPLAY), simulate_replay(faster)
+    changed = changes(before, after)
+    assert {task: kind for task, kind in changed.kind.items() if not task.startswith("l.")} == {"a": SHORTER, "c": LONGER, "b": REMOVED}
+    assert changed.seconds[SHORTER] == -1.5
+    assert changed.counts[LONGER] == 1
+    phases = {span.task: span.phase for span in marked(after, changed).spans}
+    assert (phases["a"], phases["c"]) == (SHORTER, LONGER)
+    assert changes(before, before).kind == {}
+
+
+def test_a_task_that_only_the_change_has_is_new():
+    before, after = simulate_replay(recording(kernel("a", 1.0))), simulate_replay(recording(kernel("a", 1.0), kernel("d", 1.0)))
+    assert changes(before, after).kind == {"d": NEW}
+
+
+# The steps of a recording: which one stands for the others, which ones are slow, and what they wait for. Times are microseconds.
+
+
+#: The first step does not count. Of the others, three take 320 and two much more.
+LOADING = (900.0, 300.0, 300.0, 1300.0, 300.0, 4300.0)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return replayed([write_loader_trace(tmp_path_factory.mktemp("traces") / "trace.json", LOADING)])
+
+
+def test_the_median_step_stands_for_the_others_and_slow_ones_are_listed(recorded):
+    result = recorded.result
+    lengths = [round(step.measured_s * 1e6) for step in result.steps]
+    assert lengths == [920, 320, 320, 1320, 320, 4320]
+    assert lengths[result.median_step] == 320
+    assert round(result.gpu_period_measured_s * 1e6) == 1320, "the mean of five steps"
+    assert result.slow_steps == (5, 3)
+    assert words.slow_words(result) == ["2 of 5 steps are slow: 1.32 to 4.32 ms, the median 0.320 ms."]
+    assert words.headline(result) == "The GPU waits for Python 68.8 % of the median step."
+
+
+def test_the_parts_of_every_step_add_up_and_their_mean_is_the_diagnosis(recorded):
+    result = recorded.result
+    for step in result.steps:
+        assert sum(part.seconds for part in step.parts) == pytest.approx(step.measured_s)
+    for index, part in enumerate(result.diagnosis):
+        assert part.seconds == pytest.approx(sum(step.parts[index].seconds for step in result.steps[1:]) / 5)
+    assert [cells["ms"] for cells in words.diagnosis_cells(result, 5)][-1] == "4.32"
+
+
+def test_slow_steps_say_what_they_wait_for(recorded):
+    first, second = words.slow_cells(recorded.result)
+    assert (first["slow step"], first["longer by ms"], second["longer by ms"]) == ("ProfilerStep#5", "4.00", "1.00")
+    assert first["most of it"] == f"idle, waits for the host (Python, launches) +4 ms; {LOADER} +4 ms"
+    (sentence,) = words.wait_words(recorded.result, 3)
+    assert sentence.startswith(f"Meanwhile the host is in {LOADER} (1.21 ms)")
+
+
+def test_the_changed_step_stands_beside_the_recorded_one(recorded):
+    answer = ask(recorded, ["host free"])
+    cells = words.diagnosis_cells(recorded.result.model_copy(update={"what_if": answer.what_if}), 5)
+    assert (cells[-1]["ms"], cells[-1]["ms after the changes"]) == ("4.32", words.units.ms(answer.what_if.steps[5].seconds))
+    assert answer.what_if.steps[5].seconds < 0.2e-3
+
+
+def test_one_step_is_not_ranked(tmp_path):
+    result = ranked(replayed([write_loader_trace(tmp_path / "one.json", LOADING[:1])]))
+    assert (result.ladder, result.bounds) == ((), ())
+    assert "Only one step is recorded" in words.ladder_words(result)[0]
+    assert ranked(replayed([write_loader_trace(tmp_path / "two.json", LOADING[:2])])).ladder
+
+
+def test_the_step_that_stands_for_the_others_is_one_of_them():
+    assert typical_step([5.0]) == 0
+    assert typical_step([9.0, 1.0, 3.0]) == 1
+    assert slow_steps([5.0]) == ()
+    assert slow_steps([9.0, 4.0, 4.0, 5.0, 4.9]) == (3,)
+
+
+def test_gaps_are_called_after_what_covers_them_wherever_they_are_shown(recorded, tmp_path):
+    gaps = [task.name for task in recorded.replay.plan.tasks if LOADER in task.name]
+    assert gaps == [f"{LOADER} #{number}" for number in range(1, len(LOADING) + 1)]
+    document = json.loads(gzip.decompress(export(tmp_path / "run.json.gz", {"recorded": recorded.replay.recorded}).read_bytes()))
+    assert sum(LOADER in event["name"] for event in document["traceEvents"] if event["ph"] == "X") == len(LOADING)
+    slower = write_loader_trace(tmp_path / "slower.json", [length + 500 for length in LOADING])
+    diff = compare_traces(write_loader_trace(tmp_path / "trace.json", LOADING), slower).diff
+    assert (diff.terms[0].part, diff.terms[0].contributions[0].label) == ("Python between launches", LOADER)
+    assert diff.terms[0].contributions[0].seconds == pytest.approx(500e-6, rel=0.01)

@@ -7,8 +7,9 @@ import pytest
 from simulator.replay.replay import RecordedStep, simulated_times
 from simulator.replay.whatif import optimizer
 from simulator.replay.whatif.registry import apply_rules, parse, rules
+from tests.support.refusals import refuses
 from tests.support.small_replays import host, kernel, launched, random_recording, recording, rows
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 def changed(replay, *texts):
@@ -35,13 +36,9 @@ PLAIN = recording(
 def test_without_rules_nothing_changes():
     assert apply_rules(PLAIN, []) == (PLAIN, [])
     assert rows(PLAIN) == [
-        ("l.gemm", 0.0, 1.0),
-        ("gemm", 1.0, 5.0),
-        ("l.relu", 1.0, 2.0),
-        ("l.gemm2", 2.0, 3.0),
-        ("relu", 5.0, 7.0),
+        ("l.gemm", 0.0, 1.0), ("gemm", 1.0, 5.0), ("l.relu", 1.0, 2.0), ("l.gemm2", 2.0, 3.0), ("relu", 5.0, 7.0),
         ("gemm2", 7.0, 11.0),
-    ]
+    ]  # fmt: skip
 
 
 def test_kernels_scale_by_name():
@@ -75,13 +72,8 @@ def test_host_scales_with_its_gaps_but_not_the_waiting():
     replay = recording(launched("a", 4.0), host("gap", 2.0, label="gap"), host("sync", 0.5, after="a"), launched("b", 1.0))
     assert rows(replay)[2:] == [("gap", 1.0, 3.0), ("sync", 5.0, 5.5), ("l.b", 5.5, 6.5), ("b", 6.5, 7.5)]
     assert changed(replay, "host*=0.5") == [
-        ("l.a", 0.0, 0.5),
-        ("a", 0.5, 4.5),
-        ("gap", 0.5, 1.5),
-        ("sync", 4.5, 4.75),
-        ("l.b", 4.75, 5.25),
-        ("b", 5.25, 6.25),
-    ]
+        ("l.a", 0.0, 0.5), ("a", 0.5, 4.5), ("gap", 0.5, 1.5), ("sync", 4.5, 4.75), ("l.b", 4.75, 5.25), ("b", 5.25, 6.25),
+    ]  # fmt: skip
 
 
 def test_removed_kernels_take_their_launches_along():
@@ -101,14 +93,9 @@ def test_dependents_of_removed_kernels_inherit_what_those_waited_for():
     assert device_rows(replay) == [("a", 1.0, 6.0), ("x", 6.0, 8.0), ("y", 8.0, 9.0), ("z", 9.5, 10.5)]
     edited = apply_rules(replay, ["remove:x"])[0]
     assert rows(edited) == [
-        ("l.a", 0.0, 1.0),
-        ("a", 1.0, 6.0),
-        ("l.y", 1.0, 2.0),
-        ("y", 6.0, 7.0),
-        ("sync", 6.0, 6.5),
-        ("l.z", 6.5, 7.5),
+        ("l.a", 0.0, 1.0), ("a", 1.0, 6.0), ("l.y", 1.0, 2.0), ("y", 6.0, 7.0), ("sync", 6.0, 6.5), ("l.z", 6.5, 7.5),
         ("z", 7.5, 8.5),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_sync_behind_a_removed_kernel_waits_for_the_kernel_before_it_in_the_stream():
@@ -133,7 +120,7 @@ def test_a_faster_network_shortens_collectives_alone():
     edited, assumed = apply_rules(replay, ["network*=2"])
     assert [row for row in rows(edited) if row[0] == "ncclAllReduce"] == [("ncclAllReduce", 2.0, 6.0)]
     assert "waiting for the others" in assumed[0]
-    with pytest.raises(SchedcastError, match="no collectives"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["network*=2"])
 
 
@@ -186,11 +173,11 @@ def test_an_update_is_known_by_annotation_by_name_or_behind_backward(whole_secon
     for_names = for_loop(layer="")
     plain = replace(for_names, plan=replace(for_names.plan, segments=(_without_updates(for_names),)))
     assert device_rows(plain, "optimizer=fused")[2:] == [("b1", 9.0, 13.0), ("u5", 13.0, 16.5)]
-    with pytest.raises(SchedcastError, match="no optimizer"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["optimizer=fused"])
     foreach = recording(launched("u0", 1.0, called="multi_tensor_apply_kernel"), launched("u1", 1.0, called="multi_tensor_apply_kernel"))
     assert device_rows(foreach, "optimizer=fused") == [("u1", 1.0, 2.5)]
-    with pytest.raises(SchedcastError, match="the optimizer is already in its foreach form"):
+    with refuses(Code.REQUEST):
         apply_rules(foreach, ["optimizer=foreach"])
 
 
@@ -216,12 +203,8 @@ def test_a_run_of_updates_ends_where_something_waits_for_it(whole_seconds):
     more = {"called": "elementwise", "phase": "update"}
     replay = recording(launched("u0", 1.0, **more), host("item", 1.0, after="u0"), launched("u1", 1.0, **more), launched("u2", 1.0, **more))
     assert changed(replay, "optimizer=fused") == [
-        ("l.u0", 0.0, 1.0),
-        ("u0", 1.0, 2.0),
-        ("item", 2.0, 3.0),
-        ("l.u2", 3.0, 4.0),
-        ("u2", 4.0, 5.5),
-    ]
+        ("l.u0", 0.0, 1.0), ("u0", 1.0, 2.0), ("item", 2.0, 3.0), ("l.u2", 3.0, 4.0), ("u2", 4.0, 5.5),
+    ]  # fmt: skip
 
 
 def test_backward_fusion_updates_behind_each_gradient():
@@ -271,20 +254,15 @@ def test_backward_fusion_waits_for_the_collective_and_hides_behind_it(whole_seco
     edited, assumed = apply_rules(replay, ["backward-fusion=2"])
     kernels = [row for row in rows(edited) if not row[0].startswith("l")]
     assert kernels == [
-        ("b2", 0.5, 4.5),
-        ("ncclAllReduce2", 4.5, 8.5),
-        ("b1", 4.5, 12.5),
-        ("u fused 1.0", 8.5, 11.5),
-        ("ncclAllReduce1", 12.5, 16.5),
-        ("u fused 0.0", 16.5, 19.5),
-        ("next", 19.5, 20.5),
-    ]
+        ("b2", 0.5, 4.5), ("ncclAllReduce2", 4.5, 8.5), ("b1", 4.5, 12.5), ("u fused 1.0", 8.5, 11.5),
+        ("ncclAllReduce1", 12.5, 16.5), ("u fused 0.0", 16.5, 19.5), ("next", 19.5, 20.5),
+    ]  # fmt: skip
     assert "collective that reduces them" in assumed[0]
     assert "cut into 2 pieces" in assumed[-1]
 
 
 def test_backward_fusion_needs_backward():
-    with pytest.raises(SchedcastError, match="no backward kernels"):
+    with refuses(Code.REQUEST):
         apply_rules(recording(launched("a", 1.0), launched("u", 1.0, phase="update")), ["backward-fusion"])
 
 
@@ -306,20 +284,12 @@ def test_a_cuda_graph_launches_a_step_at_once(monkeypatch):
     )
     edited, assumed = apply_rules(replay, ["cuda-graph"])
     assert rows(edited) == [
-        ("data0", 0.0, 2.0),
-        ("graph launch 0", 2.0, 2.25),
-        ("a0", 2.25, 3.25),
-        ("b0", 3.25, 4.25),
-        ("item0", 4.25, 4.75),
-        ("data1", 4.75, 6.75),
-        ("graph launch 1", 6.75, 7.0),
-        ("a1", 7.0, 8.0),
-        ("b1", 8.0, 9.0),
-        ("c1", 9.0, 10.0),
-    ]
+        ("data0", 0.0, 2.0), ("graph launch 0", 2.0, 2.25), ("a0", 2.25, 3.25), ("b0", 3.25, 4.25), ("item0", 4.25, 4.75),
+        ("data1", 4.75, 6.75), ("graph launch 1", 6.75, 7.0), ("a1", 7.0, 8.0), ("b1", 8.0, 9.0), ("c1", 9.0, 10.0),
+    ]  # fmt: skip
     assert assumed[0].startswith("5 launches become 2")
     assert assumed[1].startswith("1 synchronizations stay")
-    with pytest.raises(SchedcastError, match="no step of the recording has two launches"):
+    with refuses(Code.REQUEST):
         apply_rules(edited, ["cuda-graph"])
 
 
@@ -329,26 +299,18 @@ def test_each_device_has_its_own_graph(monkeypatch):
     monkeypatch.setattr(cuda_graph, "LAUNCH_S", 0.25)
     ranks = [launched(f"{name}{rank}", 1.0, thread=rank, device=f"cuda:{rank}") for name in "ab" for rank in range(2)]
     assert changed(recording(*ranks), "cuda-graph") == [
-        ("graph launch 0", 0.0, 0.25),
-        ("graph launch 1", 0.0, 0.25),
-        ("a0", 0.25, 1.25),
-        ("a1", 0.25, 1.25),
-        ("b0", 1.25, 2.25),
+        ("graph launch 0", 0.0, 0.25), ("graph launch 1", 0.0, 0.25), ("a0", 0.25, 1.25), ("a1", 0.25, 1.25), ("b0", 1.25, 2.25),
         ("b1", 1.25, 2.25),
-    ]
+    ]  # fmt: skip
 
 
 def test_updates_in_a_graph_move_without_their_launch():
     graph = [kernel("f", 1.0, after="graph"), kernel("wgrad", 1.0, after="graph"), kernel("h", 1.0, after="graph")]
     updates = [kernel("u0", 2.0, called="sgd_", after="graph"), kernel("u1", 3.0, called="sgd_", after="graph")]
     assert changed(recording(host("graph", 1.0), *graph, *updates), "backward-fusion") == [
-        ("graph", 0.0, 1.0),
-        ("f", 1.0, 2.0),
-        ("wgrad", 2.0, 3.0),
-        ("u1 fused", 3.0, 6.0),
-        ("u0 fused", 6.0, 8.0),
+        ("graph", 0.0, 1.0), ("f", 1.0, 2.0), ("wgrad", 2.0, 3.0), ("u1 fused", 3.0, 6.0), ("u0 fused", 6.0, 8.0),
         ("h", 8.0, 9.0),
-    ]
+    ]  # fmt: skip
 
 
 def test_an_urgent_stream_no_longer_shares():
@@ -366,7 +328,7 @@ def test_small_kernels_had_their_sms_already():
     assert device_rows(replay, "priority:b=-1") == device_rows(replay)
     part = recording(launched("a", 8.0, grid=10**6), launched("b", 5.0, stream=8, grid=27))
     assert device_rows(part, "priority:b=-1") == [("a", 1.0, 9.0), ("b", 2.0, 6.0)]  # both ran at 4/5 of their speed
-    with pytest.raises(SchedcastError, match="every stream"):
+    with refuses(Code.REQUEST):
         apply_rules(replay, ["priority:.=-1"])
 
 
@@ -410,22 +372,21 @@ def test_rules_follow_one_another():
     ],
 )
 def test_a_mistake_is_one_line(text, said):
-    with pytest.raises(SchedcastError) as error:
+    with refuses(Code.REQUEST) as error:
         apply_rules(PLAIN, [text])
     assert said in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("rule", ["remove:/(a+)+$/", "kernel:/(a+)+$/ 2x faster", "kernel:(a|aa)+$*=0.5", "priority:/([a-z]*)*$/=-1"])
 def test_a_hostile_regular_expression_is_stopped(rule):
     """Backtracking over these names would take years. The search gets a second of processor time."""
     replay = recording(launched("a", 1.0, called="a" * 60 + "!"))
-    with pytest.raises(SchedcastError, match="takes too long on the kernel names; write a simpler one"):
+    with refuses(Code.REQUEST, "takes too long on the kernel names; write a simpler one"):
         apply_rules(replay, [rule])
 
 
 def test_a_regular_expression_too_large_for_memory_is_stopped():
-    with pytest.raises(SchedcastError, match="regular expression"):
+    with refuses(Code.REQUEST):
         apply_rules(PLAIN, ["remove:/" + "(" * 4 + "a" + "{1,9999}){1,9999}" * 4 + "/"])
 
 
@@ -459,15 +420,9 @@ def test_larger_is_faster(seed):
 
 def test_every_rule_says_how_it_is_written():
     assert [rule.form for rule in rules()] == [
-        "backward-fusion[=LAYERS]",
-        "cuda-graph",
-        "host 2x faster",
-        "kernel:/REGEX/ 2x faster",
-        "network 2x faster",
-        "optimizer=foreach|fused|free",
-        "priority:/REGEX/=-1",
-        "remove:/REGEX/",
-    ]
+        "backward-fusion[=LAYERS]", "cuda-graph", "host 2x faster", "kernel:/REGEX/ 2x faster", "network 2x faster",
+        "optimizer=foreach|fused|free", "priority:/REGEX/=-1", "remove:/REGEX/",
+    ]  # fmt: skip
     assert all(rule.about for rule in rules())
 
 

@@ -10,18 +10,15 @@ from simulator.strategies.pipeline.schedule import UNITS, Action, check, makespa
 from tests.support.exact_schedules import shortest
 from tests.support.peak_forwards import peak_forwards
 from tests.support.pipelines import OURS, excess, units
+from tests.support.refusals import refuses
 from tests.support.torch_orders import SIZES, torch_order
-from traces.errors import SchedcastError
+from traces.errors import Code
 
 #: Units of time beyond the work of a rank, by torch's name of the schedule, for p ranks.
 EXCESS = {
-    "GPipe": lambda p: 3 * (p - 1),
-    "LoopedBFS": lambda p: 3 * (p - 1),
-    "Interleaved1F1B": lambda p: 3 * (p - 1),
-    "InterleavedZeroBubble": lambda p: p - 1,
-    "ZBVZeroBubble": lambda p: p - 1,
-    "DualPipeV": lambda p: 2 * (p - 1),
-}
+    "GPipe": lambda p: 3 * (p - 1), "LoopedBFS": lambda p: 3 * (p - 1), "Interleaved1F1B": lambda p: 3 * (p - 1),
+    "InterleavedZeroBubble": lambda p: p - 1, "ZBVZeroBubble": lambda p: p - 1, "DualPipeV": lambda p: 2 * (p - 1),
+}  # fmt: skip
 #: Ours of the same name, for p ranks with m microbatches in the memory of torch's.
 SAME = {
     "GPipe": orders.gpipe_order,
@@ -169,11 +166,11 @@ def test_the_same_request_gives_the_same_schedule():
 
 
 def test_impossible_zero_bubble_schedules_are_refused():
-    with pytest.raises(SchedcastError, match="unknown shape 'w'; expected one of: straight, looped, v"):
+    with refuses(Code.NAME, "unknown shape 'w'; expected one of: straight, looped, v"):
         zero_bubble.order(4, 4, shape="w")
-    with pytest.raises(SchedcastError, match="a v schedule has 2 stages on each rank, got 5 stages; choose a multiple of 2"):
+    with refuses(Code.REQUEST, "a v schedule has 2 stages on each rank, got 5 stages; choose a multiple of 2"):
         zero_bubble.order(5, 4, shape="v")
-    with pytest.raises(SchedcastError, match="a rank cannot work with 1 forwards alive; expected at least 2, one for each of its stages"):
+    with refuses(Code.REQUEST, "a rank cannot work with 1 forwards alive; expected at least 2, one for each of its stages"):
         zero_bubble.order(4, 4, shape="v", most_alive=1)
 
 

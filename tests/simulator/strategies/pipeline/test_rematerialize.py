@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from calibrate.numerics import References, compare
 from executors.cpu.backend import CpuBackend
 from executors.run import execute
 from executors.tensors import job_tensors
@@ -22,6 +21,7 @@ from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.rematerialize import at_once
 from tests.support import staged_models
 from tests.support.pipeline_plans import plan_pipeline
+from tests.support.same_numbers import largest_error
 
 MACHINE = this_cpu(devices=2)
 
@@ -38,12 +38,10 @@ def again(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("model", ["residual", "chain"])
 def test_numbers_do_not_change(strategy, model):
     """The residual model has batch-norm, whose running statistics must change once, dropout, and ops in place."""
-    training, backend = job(model, optimizer="adam"), CpuBackend(MACHINE)
-    built = training.build()
+    training = job(model, optimizer="adam")
     plan = plan_pipeline(strategy + (",rematerialize=on" if ":" in strategy else ":rematerialize=on"), training, MACHINE)
     assert again(plan)
-    numerics = compare(training, built, plan, backend, References(training, built, 4, backend).of(plan), 4)
-    assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
+    assert largest_error(training, plan, CpuBackend(MACHINE), 4) == 0.0
 
 
 def test_buffers_end_as_they_do_without_it():
@@ -121,11 +119,9 @@ def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
 @pytest.mark.parametrize("model", ["residual", "chain"])
 def test_numbers_of_coarse_plans_do_not_change(strategy, model):
     """The residual model has dropout, batch-norm and ops in place."""
-    training, backend = job(model, optimizer="adam"), CpuBackend(MACHINE)
-    built = training.build()
+    training = job(model, optimizer="adam")
     plan = plan_pipeline(f"{strategy}granularity=stage", training, MACHINE)
-    numerics = compare(training, built, plan, backend, References(training, built, 4, backend).of(plan), 4)
-    assert (numerics.max_grad_error, numerics.max_param_error) == (0.0, 0.0)
+    assert largest_error(training, plan, CpuBackend(MACHINE), 4) == 0.0
 
 
 def without_overheads() -> Machine:

@@ -59,10 +59,8 @@ def test_a_deadlock_names_the_ranks_that_wait_for_each_other():
         "deadlock: rank 0 waits at 0B0 for 1B0, rank 1 waits at 1F1 for 0F1; let one of the ranks run what the other waits for first"
     )
     assert caught.value.details.split("\n") == [
-        "rank 0  0F0 0B0 -   0F1 0B1 -",
-        "            ^ here",
-        "rank 1  .   1F0 1F1 1B0 -   1B1 -",
-    ]
+        "rank 0  0F0 0B0 -   0F1 0B1 -", "            ^ here", "rank 1  .   1F0 1F1 1B0 -   1B1 -",
+    ]  # fmt: skip
 
 
 def test_an_order_of_a_deadlock_is_refused():
@@ -102,10 +100,8 @@ def test_the_arrow_stands_beneath_the_fault():
     with pytest.raises(ScheduleError) as caught:
         check(schedule("0F0 0B0 0F1 0B1", "1F0 1B0 1B1 1F1"))
     assert caught.value.details.split("\n") == [
-        "rank 0  0F0 .   .   .   0B0 -   0F1 0B1 -",
-        "rank 1  .   1F0 1B0 -   1B1 -   1F1",
-        "                        ^ here",
-    ]
+        "rank 0  0F0 .   .   .   0B0 -   0F1 0B1 -", "rank 1  .   1F0 1B0 -   1B1 -   1F1", "                        ^ here",
+    ]  # fmt: skip
 
 
 def test_the_details_of_a_long_schedule_show_the_part_around_the_fault():

@@ -21,7 +21,8 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Operand, Segment, Storage, Task, Value
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
 from simulator.strategies.scan.jacobian_of import jacobian_of
-from traces.errors import SchedcastError, UnusableFileError
+from tests.support.refusals import refuses
+from traces.errors import Code, UnusableFileError
 
 
 def printed(a: list) -> tuple[list, list[int]]:
@@ -180,7 +181,7 @@ def test_gradients_of_pruned_weights_are_masked():
 def test_ops_without_a_rule_are_refused_by_name(model, op, message):
     graph, ops = ops_of(model, image_size=None if model != "mobilenet_v2" else 64)
     chosen = ops.get(op) or next(o for o in ops.values() if op.split()[1] in o.body.target)
-    with pytest.raises(SchedcastError, match=rf"in layer '{chosen.layer}' has no transposed Jacobian: .*{message}"):
+    with refuses(Code.MODEL, rf"in layer '{chosen.layer}' has no transposed Jacobian: .*{message}"):
         jacobian_of(chosen, graph)
 
 

@@ -10,7 +10,8 @@ from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import SCHEMA, read_configurations
 from simulator.strategies.sharding.network import Network
 from tests.support.applicable import core_groups
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code, SchedcastError
 
 MACHINE = core_groups(4)
 
@@ -60,17 +61,16 @@ def test_refused(case, alexnet, tmp_path):
     with pytest.raises(SchedcastError) as refused:
         read(alexnet, tmp_path, layers)
     assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["owt", "deepa"])
 def test_jobs_that_shards_cannot_run_are_refused(name):
     strategy, options = strategies.parse(name)
-    with pytest.raises(SchedcastError, match="needs at least 2 devices"):
+    with refuses(Code.DEVICES):
         strategy.plan(Job("lenet5", 4), core_groups(1), None, options)
-    with pytest.raises(SchedcastError, match="has no microbatches"):
+    with refuses(Code.REQUEST):
         strategy.plan(Job("lenet5", 4, accumulate=2), MACHINE, None, options)
-    with pytest.raises(SchedcastError, match="cannot clip by the global norm"):
+    with refuses(Code.MODEL):
         strategy.plan(Job("lenet5", 4, clip_norm=1.0), MACHINE, None, options)
 
 

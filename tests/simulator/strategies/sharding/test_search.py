@@ -14,7 +14,8 @@ from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.search import IrreducibleError, candidates, cheapest, cheapest_of, cost_tables, min_plus, reduced
 from tests.support.integer_programs import by_integer_program
-from traces.errors import SchedcastError
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 # Node and edge elimination: the exact minimum, by brute force on small graphs and by an integer program on larger ones.
 
@@ -112,15 +113,10 @@ def tables_of(model, batch, machine, cost="exact", size=None):
 @pytest.mark.parametrize(
     ("model", "batch", "machine"),
     [
-        ("alexnet", 128, "p100x4"),
-        ("vgg16", 128, "p100x4"),
-        ("inception_v3_no_aux", 64, "p100x4"),
-        ("alexnet", 512, "k80x16"),
-        ("alexnet", 512, "4xp100x4"),
-        ("vgg16", 512, "k80x16"),
-        ("vgg16", 512, "4xp100x4"),
+        ("alexnet", 128, "p100x4"), ("vgg16", 128, "p100x4"), ("inception_v3_no_aux", 64, "p100x4"), ("alexnet", 512, "k80x16"),
+        ("alexnet", 512, "4xp100x4"), ("vgg16", 512, "k80x16"), ("vgg16", 512, "4xp100x4"),
     ],
-)
+)  # fmt: skip
 def test_it_is_the_optimum_of_an_integer_program(model, batch, machine, cost):
     """Inception-v3 on 16 devices: tests/benchmarks/division_search.py."""
     tables = tables_of(model, batch, machine, cost)
@@ -156,9 +152,8 @@ def test_candidates_differ_and_the_cheapest_sum_comes_first():
 
 def test_a_configuration_that_a_layer_cannot_have_is_refused_with_the_possible_ones():
     tables = tables_of("alexnet", 8, "p100x4", size=64)
-    with pytest.raises(
-        SchedcastError,
-        match=r"layer features.0 \(8 x 64 x 15 x 15\) cannot be divided into h=2: its degrees are n: 1, 2, 4; c: 1, 2, 4; h: 1, 3",
+    with refuses(
+        Code.REQUEST, r"layer features.0 \(8 x 64 x 15 x 15\) cannot be divided into h=2: its degrees are n: 1, 2, 4; c: 1, 2, 4; h: 1, 3"
     ):
         tables.place(0, Configuration(h=2))
 
@@ -169,7 +164,7 @@ def test_a_network_that_does_not_reduce_is_refused_by_the_layers_that_remain(mon
     whole = cheapest_of(tables)
     assert len(whole) == len(tables.configurations)
     monkeypatch.setattr(search, "MOST_JOINT_CHOICES", 1)
-    with pytest.raises(SchedcastError, match=r"the network does not reduce: \d+ layers .*deepa:config=FILE.json"):
+    with refuses(Code.MODEL, r"the network does not reduce: \d+ layers .*deepa:config=FILE.json"):
         search.cheapest_of(tables)
 
 
