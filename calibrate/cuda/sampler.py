@@ -21,7 +21,6 @@ from calibrate.cuda.bench import (
     objects_kept,
     per_copy,
     repeated,
-    stalled,
     wait,
 )
 from calibrate.cuda.geometry import PROFILER, TABLE, PartitionGeometry, longest
@@ -192,12 +191,26 @@ class CudaSampler:
         try:
             wait(self.driver)
         except Exception as error:
-            raise SchedcastError(f"measuring {key} left the GPU unusable ({brief(error)}); start again, and report this op") from error
+            self.failures[key] = f"{BROKEN} ({self.failures.get(key) or brief(error)})"
+            self._compiled.clear()
+            raise SchedcastError(
+                f"measuring {key} left the GPU unusable ({brief(error)}); what was measured before is saved: start again (this op will not"
+                " be measured again), and report it"
+            ) from error
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+#: The first words of the reason why a key was not measured that made the GPU unusable.
+BROKEN = "it left the GPU unusable"
+
+
+def _harmful(failure: str) -> bool:
+    """Whether a key failed so that no process can use the GPU after another try. It is not measured again; its cost is estimated."""
+    return failure.startswith((STALLED, BROKEN))
 
 
 #: The most keys between two saves, which share one profiler session. A group is large, since each session takes about a second and a used
@@ -236,11 +249,16 @@ def calibrate_gpu(
     what was measured before is then in the profile.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
+    begun = save_to.with_name(f".{save_to.name}.key") if save_to is not None else None
+    if begun is not None and begun.exists():
+        profile.failures[begun.read_text()] = f"{BROKEN}: its process died"
+        profile.save(save_to)
+        begun.unlink()
     todo = [
         (plan, key, task)
         for plan, keys in missing_keys(plans, machine, profile)
         for key, task in keys.items()
-        if not stalled([profile.failures.get(key, "")])
+        if not _harmful(profile.failures.get(key, ""))
     ]
     partitions = {device: _partition(device, machine, driver) for device in dict.fromkeys(task.device for _, _, task in todo)}
     by_sms = {_sms(partition): partition for partition in partitions.values()}
@@ -259,6 +277,8 @@ def calibrate_gpu(
                     if full or driver.now_s() >= end_s or _sms(partitions[task.device]) != sms:
                         break
                     done += 1
+                    if begun is not None:
+                        begun.write_text(key)
                     sampler.measure(plan, {key: task})
                     progress(done, len(todo), key.partition("|")[0])
                 sampler.learn_geometry()
@@ -268,6 +288,8 @@ def calibrate_gpu(
                 profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
                 save_samples(sampler.samples if keep_samples else None, profile, save_to)
                 sampler.release()
+                if begun is not None:
+                    begun.unlink(missing_ok=True)
     return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
 
 

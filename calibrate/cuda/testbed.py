@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -95,9 +96,14 @@ def measure_loop(bench: Bench, tiny: TinyOps, steps: int) -> LoopCosts:
 MODE_REASON = "mode_reason"
 #: Numbers of partitions into which a GPU is split for virtual devices.
 SPLITS = (2, 4, 8)
+#: The first words of a note on a figure of the machine that could not be measured.
+NOT_MEASURED = "not measured:"
 #: Steps of a loop of tiny ops per round of the effort.
 _LOOP_STEPS = 8
 log = logging.getLogger("schedcast")
+
+
+Figure = TypeVar("Figure")
 
 
 class GpuTestbed:
@@ -174,39 +180,43 @@ class GpuTestbed:
         count = self._partitions
         return {str(count): self.driver.partitions(count)[0].sms} if count > 1 else {}
 
-    def measure_machine(self, profile: Profile) -> None:
-        """Measure host costs, rates, transfers and the reference kernel; takes about ten seconds."""
-        if profile.dispatch.dispatch_s is not None:
+    def measure_machine(self, profile: Profile, again: bool = False) -> None:
+        """Measure host costs, rates, transfers and the reference kernel; takes about ten seconds. What fails is tried again if `again`."""
+        failed = [note for note in profile.notes if note.startswith(NOT_MEASURED)]
+        if profile.dispatch.dispatch_s is not None or (failed and not again):
             return
+        profile.notes = [note for note in profile.notes if note not in failed]
         bench = Bench(self.driver, effort=self._effort)
         monitor = GpuMonitor(self._uuid)
         profile.workspace_bytes = self.driver.workspace_bytes()  # first of all: graphs would keep it from being seen
+        profile.memory_bytes, profile.cache_bytes = self.driver.facts.memory_bytes, self.driver.facts.cache_bytes
         with objects_kept():
-            measure_rates(bench, profile, self.precision)
-            tiny = TinyOps.measure(self.driver, self._effort)
-            measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, tiny, record_s, wait_s))
-            self._measure_loop(bench, profile, tiny)
-            measure_transfers(bench, profile, sizes=self._sizes)
-            self._measure_peers(profile)
-        profile.partition_sms = {**profile.partition_sms, **self._partition_sms()}
+            self._attempt(profile, "peak rates", lambda: measure_rates(bench, profile, self.precision))
+            tiny = self._attempt(profile, "tiny kernels", lambda: TinyOps.measure(self.driver, self._effort))
+            if tiny is not None:
+                self._attempt(
+                    profile, "host costs",
+                    lambda: measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, tiny, record_s, wait_s)),
+                )  # fmt: skip
+                steps = _LOOP_STEPS * (self._effort or Effort()).rounds
+                profile.loop = (
+                    self._attempt(profile, "costs of PyTorch's own loop", lambda: measure_loop(bench, tiny, steps)) or profile.loop
+                )
+            self._attempt(profile, "transfers", lambda: measure_transfers(bench, profile, sizes=self._sizes))
+            self._attempt(profile, "copies between GPUs", lambda: measure_peers(self.driver, profile, self._sizes, self._effort))
         profile.anchor_s = Stats.from_samples(self._reference_kernel.sample()).median_s
         self._note(profile, monitor.stop())
 
-    def _measure_loop(self, bench: Bench, profile: Profile, tiny: TinyOps) -> None:
-        """Measure the host's time in PyTorch's own loop. No plan needs it, so a failure becomes a note."""
+    def _attempt(self, profile: Profile, what: str, measure: Callable[[], Figure]) -> Figure | None:
+        """Measure a figure of the machine. If that fails, a note says so, and predictions take the preset's."""
         try:
-            profile.loop = measure_loop(bench, tiny, _LOOP_STEPS * (self._effort or Effort()).rounds)
+            return measure()
+        except GpuStalledError:
+            raise
         except (SchedcastError, RuntimeError) as error:
-            self.driver.synchronize()  # raises where this GPU cannot be used any more
-            profile.notes = list(dict.fromkeys([*profile.notes, f"PyTorch's own loop was not measured: {brief(error)}"]))
-
-    def _measure_peers(self, profile: Profile) -> None:
-        """Measure copies between this machine's GPUs, if it has several. They are not needed to run here, so a failure becomes a note."""
-        try:
-            measure_peers(self.driver, profile, self._sizes, self._effort)
-        except (SchedcastError, RuntimeError) as error:
-            self.driver.synchronize()  # raises where this GPU cannot be used any more
-            profile.notes = list(dict.fromkeys([*profile.notes, f"copies between GPUs were not measured: {brief(error)}"]))
+            wait(self.driver)  # raises where this GPU cannot be used any more
+            profile.notes = [*profile.notes, f"{NOT_MEASURED} {what} ({brief(error)}); the preset's are used"]
+            return None
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
         """Measure missing cost keys, and interference. Disturbances meanwhile are noted in the profile."""
@@ -264,17 +274,6 @@ class GpuTestbed:
             profile.notes = list(dict.fromkeys([*profile.notes, f"the interference of kernels was not measured: {brief(error)}"]))
             return False
         return True
-
-    def _partition_sms(self) -> dict[str, int]:
-        """SMs of one partition, by the number of partitions that this GPU can be split into."""
-        sms = {}
-        for count in SPLITS:
-            try:
-                sms[str(count)] = self.driver.partitions(count)[0].sms
-            except SchedcastError as error:
-                log.warning("no partitions: %s", error)
-                break
-        return sms
 
     @staticmethod
     def _note(profile: Profile, conditions: Conditions) -> None:

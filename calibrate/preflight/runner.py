@@ -108,7 +108,7 @@ class Processes:
         except (EOFError, OSError):
             if answer.exists():
                 return _taken(answer, f"ended with {self._ended()}")
-            return _unanswered("failed", f"its process ended with {self._ended()}{_last_words(log)}", figures)
+            return _unanswered("failed", f"its process ended with {self._ended()}{_last_words(log)}", figures) | {"usable": False}
         except BaseException:
             self._process.send_signal(signal.SIGINT)  # it saves what it has
             self.close(_STOPPING_S)
@@ -214,6 +214,7 @@ class Runner:
         self.device: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         self.context: Context | None = None
+        self._usable = True
         self.records = {probe.name: _record(probe, status="left", why="not begun") for probe in self.probes if self._wanted(probe)}
         self._earlier = _earlier(self.folder) if self.resume else None
 
@@ -239,6 +240,8 @@ class Runner:
                 continue
             limit_s = probe.limit_s * max(1.0, self._ratio(probe.kind))
             unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
+            if self._breaks(probe) and (left_s := self.left_s()) > 0:  # the key that broke the GPU is left out now
+                unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
             self.tell(self.write(), self.records[probe.name])
             if unopened == 2:
                 for other in todo[position + 1 :]:
@@ -247,6 +250,10 @@ class Runner:
         report = self.write(complete=True)
         self.tell(report, None)
         return report
+
+    def _breaks(self, probe: Probe) -> bool:
+        """Whether a long probe has just made the GPU unusable for its process, in a way that another one may survive."""
+        return probe.file is not None and self.records[probe.name].status == "failed" and not self._usable
 
     def attempt(self, probe: Probe, limit_s: float) -> bool:
         """Run a probe. Returns whether the GPU could be opened."""
@@ -266,7 +273,7 @@ class Runner:
         if record.status == "failed" and probe.file is None:
             why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
             record = record.model_copy(update={"mend": (*record.mend, Fix(worth=BLOCKS, text=why))})
-        self.records[probe.name] = record
+        self.records[probe.name], self._usable = record, fields.get("usable", True)
         if "unusable" in fields and probe is self.probes[0]:
             raise SchedcastError(fields["unusable"], Code.DEVICES)
         return "unusable" not in fields

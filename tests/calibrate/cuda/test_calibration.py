@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from calibrate.cuda import sampler
+from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Bench, Cold, Effort
 from calibrate.cuda.contention import Sizes, measure_pairs
 from calibrate.cuda.host import measure_host, queue_depth
@@ -21,6 +22,7 @@ from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.applicable import default_plans
+from tests.support.gpu_testbeds import SMALL, open_testbed
 from tests.support.jobs import MLP
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
@@ -297,6 +299,31 @@ def test_where_streams_cannot_call_the_host_the_rest_is_measured(caplog):
         measure_host(Bench(gpu, effort=QUICK), profile, lambda record_s, wait_s: 4.5 * US)
     assert (profile.dispatch.callback_s, profile.dispatch.call_s, profile.dispatch.dispatch_s) == (None, None, 4.5 * US)
     assert "Fake GPU cannot call the host" in caplog.text
+
+
+def test_a_figure_that_cannot_be_measured_leaves_the_others_and_is_tried_again(monkeypatch):
+    """Without host costs, predictions take the preset's."""
+
+    def fails(*_arguments, **_more):
+        raise RuntimeError("no room")
+
+    with FakeGpu(facts=SMALL) as gpu:
+        testbed = open_testbed(gpu)
+        profile = Profile(identity=testbed.identity)
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu_testbed, "measure_rates", fails)
+            patch.setattr(gpu_testbed.TinyOps, "measure", fails)
+            testbed.measure_machine(profile)
+        assert [note.partition(";")[0] for note in profile.notes] == [
+            "not measured: peak rates (RuntimeError: no room)", "not measured: tiny kernels (RuntimeError: no room)"
+        ]  # fmt: skip
+        assert profile.transfers
+        assert (profile.dispatch.dispatch_s, profile.peak_flops) == (None, {})
+        assert (profile.memory_bytes, profile.cache_bytes) == (SMALL.memory_bytes, SMALL.cache_bytes)
+        testbed.measure_machine(profile)
+        assert profile.dispatch.dispatch_s is None, "not in every validation"
+        testbed.measure_machine(profile, again=True)
+    assert (profile.notes, profile.dispatch.dispatch_s is None, "fp32" in profile.peak_flops) == ([], False, True)
 
 
 def test_peak_rates():

@@ -5,6 +5,7 @@ operands as freed while in use, which does not matter as the process ends.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import wait
 from calibrate.cuda.contention import learn_contention
-from calibrate.cuda.sampler import calibrate_gpu
+from calibrate.cuda.sampler import BROKEN, calibrate_gpu
 from calibrate.preflight.probe import usable
 from executors.cuda.driver import STALLED, GpuStalledError
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
@@ -61,6 +62,53 @@ def test_a_key_that_never_ends_fails_and_the_others_are_saved(tmp_path):
     with FakeGpu() as gpu:
         calibrated(gpu, saved, place)
     assert len(saved.costs) == 1, "it is not tried again"
+
+
+class Breaking(FakeGpu):
+    """Refuses one op, and every wait after it. `dies`: the process ends instead."""
+
+    broken, dies = False, False
+
+    def _issue(self, func, args, kwargs):
+        if str(func.overloadpacket) == "aten.exp":
+            if self.dies:
+                raise SystemExit
+            self.broken = True
+            raise RuntimeError("an illegal memory access was encountered")
+        return super()._issue(func, args, kwargs)
+
+    def synchronize(self, in_flight=None):
+        if self.broken:
+            raise RuntimeError("an illegal memory access was encountered")
+        super().synchronize(in_flight)
+
+
+def test_a_key_that_leaves_the_gpu_unusable_is_not_measured_again(tmp_path):
+    place = tmp_path / "gpu.json"
+    with Breaking() as gpu, refuses(Code.REQUEST, r"measuring aten.exp.default\S* left the GPU unusable \(.*illegal memory access"):
+        calibrated(gpu, Profile(identity=Identity(kind="gpu", gpu="Fake GPU", sms=FACTS.sms)), place)
+    saved = Profile.load(place)
+    assert [key.partition("|")[0] for key in saved.costs] == ["aten.neg.default"]
+    assert list(saved.failures.values()) == [f"{BROKEN} (RuntimeError: an illegal memory access was encountered)"]
+    with Breaking() as gpu:
+        calibrated(gpu, saved, place)
+    assert len(saved.costs) == 1
+
+
+def test_nor_is_one_during_which_the_process_died(tmp_path, monkeypatch):
+    """Nothing of that process has the key's name but a file beside the profile."""
+    place, unlinked = tmp_path / "gpu.json", Path.unlink
+    profile = Profile(identity=Identity(kind="gpu", gpu="Fake GPU", sms=FACTS.sms))
+    monkeypatch.setattr(Breaking, "dies", True)
+    monkeypatch.setattr(Path, "unlink", lambda path, **how: None if path.suffix == ".key" else unlinked(path, **how))
+    with Breaking() as gpu, pytest.raises(SystemExit):
+        calibrated(gpu, profile, place)
+    monkeypatch.undo()
+    saved = Profile.load(place)
+    with Breaking() as gpu:
+        calibrated(gpu, saved, place)
+    assert list(saved.failures.values()) == [f"{BROKEN}: its process died"]
+    assert not list(tmp_path.glob("*.key"))
 
 
 def test_a_wait_without_an_end_raises():

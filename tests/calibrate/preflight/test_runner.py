@@ -155,6 +155,21 @@ def test_a_killed_call_keeps_what_it_has(tmp_path):
     assert set(verdicts(again).values()) == {"ok"}
 
 
+def test_a_long_probe_that_breaks_the_gpu_goes_on_in_a_new_process(tmp_path):
+    """Once: the key that broke it is left out the second time."""
+    ran = []
+
+    def ask(probe: Probe, *_limits) -> dict:
+        ran.append(probe.name)
+        broken = probe.file is not None and (ran.count(probe.name) == 1 or probe.name == "captures")
+        return {"status": "failed", "why": "CUDA error", "usable": False} if broken else {"status": "done"}
+
+    long = [replace(BY_NAME[name], file=f"{name}.json") for name in ("events", "captures")]
+    report = Runner(tmp_path, [BY_NAME["versions"], *long], 9, ask).run()
+    assert ran == ["versions", "events", "events", "captures", "captures"]
+    assert {part.name: part.status for part in report.parts} == {"versions": "done", "events": "done", "captures": "failed"}
+
+
 def test_what_a_killed_call_was_at_comes_last_in_the_next_one(tmp_path):
     """It may kill that one too."""
     ran = []
