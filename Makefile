@@ -33,7 +33,7 @@ demo: $(READY)
 	$(RUN)/schedcast demo $(ARGS)
 
 # On a machine with an NVIDIA GPU: make CONSTRAINTS=/dev/null gpu-report ARGS='--minutes 8', or with the torch that is there already and
-# without a network: make SYSTEM=1 gpu-first ARGS='--out DIR'
+# without a network: make SYSTEM=1 gpu-first ARGS='--out DIR', which is python3 -m ui.commands.system_python gpu-first --out DIR
 gpu-report gpu-first: $(if $(SYSTEM),,$(READY))
 	@$(if $(SYSTEM),$(IS_NEW),:)
 	$(ON_GPU) $@ $(ARGS)

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tests.support.places import session_file
 
 os.environ["SCHEDCAST_CACHE"] = str(session_file("cache"))
 os.environ["SCHEDCAST_DATA"] = tempfile.mkdtemp(prefix="schedcast-test-data-")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background a shell ignores it, and Ctrl-C could not be tested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import setuptools  # noqa: F401 - before any module that imports the standard library's distutils: PyTorch's extensions import it late

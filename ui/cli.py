@@ -15,7 +15,7 @@ import typer
 from ui.commands import job_options
 from ui.commands.job_options import takes_job
 from ui.commands.output import OnceCommand
-from ui.preload import load_packages
+from ui.preload import PACKAGES, load_packages
 
 if TYPE_CHECKING:
     import logging
@@ -283,6 +283,14 @@ def validate(
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
     schedule: SchedulePath = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
+    no_timelines: Annotated[
+        bool,
+        typer.Option(
+            "--no-timelines",
+            help="Compare step times alone. Saves the extra runs that time every task on a GPU, and most of the time and space of --out:"
+            " no timelines, no waterfalls.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
     wait: Wait = 0.0,
     json: AsJson = False,
@@ -291,7 +299,9 @@ def validate(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
-    _commands("measuring").validate(job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait)
+    _commands("measuring").validate(
+        job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait, not no_timelines
+    )
 
 
 @app.command(cls=OnceCommand, rich_help_panel="Measure on this machine")
@@ -345,7 +355,7 @@ def gpu_report(
 
 @app.command("gpu-first", cls=OnceCommand, rich_help_panel="Measure on this machine")
 def gpu_first(
-    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 9.0,
+    minutes: Annotated[float, typer.Option(help="Approximate time to spend. What does not fit is listed and comes next time.")] = 8.5,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Keep the folder's answers for this GPU, or replace them all.")
     ] = True,
@@ -358,7 +368,7 @@ def gpu_first(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Use the time that is left for gpu-report, or do not.")] = True,
     json: AsJson = False,
 ):
-    """Find out in nine minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
+    """Find out in less than ten minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
 
     Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
     events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then it measures
@@ -663,6 +673,8 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
         silence_stdout()
         return 1 if isinstance(error, BrokenPipeError) else _fail(str(cannot_print(error)), 2)  # 1: the reader left
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "ui").partition(".")[0]) not in ("ui", *PACKAGES):
+        return _fail(f"this needs {package}, which is not installed: pip install {package}", 2)
     if out_of_memory(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:

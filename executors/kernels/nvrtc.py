@@ -1,7 +1,9 @@
 """Compiles CUDA kernels at run time with NVRTC, which PyTorch's CUDA builds depend on, so that no compiler needs to be installed."""
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -42,10 +44,19 @@ def load_library() -> str:
     except ImportError:
         return "the package cuda-pathfinder, which finds it, is not installed"
     try:
-        load_nvidia_dynamic_lib("nvrtc")
+        load_builtins(Path(load_nvidia_dynamic_lib("nvrtc").abs_path or ""))
     except (RuntimeError, OSError) as error:
         return _brief(error)
     return ""
+
+
+def load_builtins(library: Path) -> None:
+    """Load the second library of NVRTC, which lies beside `library`. NVRTC asks the loader for it by name when it compiles.
+
+    NVRTC in a package does not say where that is, and only newer versions of PyTorch and of the pathfinder load it.
+    """
+    for builtins in library.resolve().parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))
 
 
 def _wheel() -> str:

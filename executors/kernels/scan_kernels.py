@@ -59,13 +59,16 @@ def _compiled(text: str, name: str, device: int) -> nvrtc.Kernel | None:
 STEP_THREADS, STEP_MATRICES = 128, 8
 
 
+def jacobian_source(width: int, c_type: str) -> str:
+    return source("jacobian_values.cu", {"REAL": c_type, "H": width, "THREADS": STEP_THREADS, "MATRICES": STEP_MATRICES})
+
+
 def fused_steps(rule: Rule, places: Sequence[int], c_type: str, width: int, device: torch.device) -> Callable[..., Tensor] | None:
     """A function from the task's reads to the Jacobians [m, B, H, H], like the batched functions of `executors.kernels.jacobians`.
 
     `places`: the step of each Jacobian. Returns None if the kernel cannot be compiled.
     """
-    text = source("jacobian_values.cu", {"REAL": c_type, "H": width, "THREADS": STEP_THREADS, "MATRICES": STEP_MATRICES})
-    launch = kernel(text, f"schedcast_{rule.of}_jacobians")
+    launch = kernel(jacobian_source(width, c_type), f"schedcast_{rule.of}_jacobians")
     table = torch.tensor(places, dtype=torch.int32, device=device)
     flags = [int(rule.nonlinearity == "relu")] if isinstance(rule, RnnSteps) else []
 

@@ -34,7 +34,7 @@ from traces.files import check_writable
 from traces.outputs import OutputFolder, check_outputs
 from traces.units import duration, error, percent, rough_time
 from ui.commands import job_options, schedules
-from ui.commands.output import REPORT, print_document, print_then_write
+from ui.commands.output import REPORT, print_document, print_then_write, write_page
 from ui.commands.quiet import note_others, wait_for_quiet
 from ui.present import report, sentences, tables, verdicts, waterfalls
 from ui.present.machines import partition_words
@@ -165,8 +165,11 @@ def validate(
     quick: bool = False,
     schedule: Path | None = None,
     wait_s: float = 0.0,
+    timelines: bool = True,
 ) -> None:
-    """Compare predicted with measured step times. Exit with 1 if results differ from plain PyTorch's, or if nothing ran."""
+    """Compare predicted with measured step times, and with `timelines` every task's. Exit with 1 if results differ from plain PyTorch's, or
+    if nothing ran.
+    """
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)
     chosen, shared = job_options.requested(texts, pairs, placement.plan_devices)
@@ -185,7 +188,7 @@ def validate(
     rounds = QUICK_ROUNDS if quick else ROUNDS
     wait_for_quiet(testbed, wait_s, as_json)
     outcome = run_validation(
-        job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True
+        job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True, timelines=timelines
     )
     notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
     _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
@@ -220,6 +223,7 @@ def run_validation(
     testbed: Testbed,
     rounds: int = ROUNDS,
     estimate: bool = False,
+    timelines: bool = True,
 ) -> Outcome:
     """Validate, with a progress bar. `estimate`: say first how long it takes. `place`: where the profile is kept."""
     if calibration:
@@ -232,7 +236,7 @@ def run_validation(
     with closing(testbed), jobs.progress(f"validating {job.label}", quiet) as progress:
         outcome = compare(
             job, chosen, shared, profile, testbed, calibrate=calibration, save_to=place if calibration else None, progress=progress,
-            rounds=rounds, announce=announce,
+            rounds=rounds, announce=announce, timelines=timelines,
         )  # fmt: skip
     if calibration and place is not None:
         _keep_steps(outcome.validation, job, profile, place)
@@ -280,6 +284,5 @@ def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None
 
 def _write(outcomes: list[Outcome], out: Path) -> None:
     comparisons = [c for outcome in outcomes for c in outcome.comparisons.values()]
-    plans = [dump(f.plan) for outcome in outcomes for f in outcome.forecasts.values()]
-    page = report.write_report(out, [outcome.validation for outcome in outcomes], comparisons, plans)
-    print(f"report: {page}", file=sys.stderr)
+    plans = [dump(outcome.forecasts[label].plan) for outcome in outcomes for label in outcome.comparisons]
+    write_page(lambda: report.write_report(out, [outcome.validation for outcome in outcomes], comparisons, plans), out)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
@@ -67,6 +68,21 @@ def print_then_write(show: Callable[[], object], *writers: Callable[[], object])
             failures.append(str(error))
     if failures:
         raise SchedcastError("; ".join(failures))
+
+
+def write_page(write: Callable[[], Path], folder: Path) -> None:
+    """Write the page of a folder and say where it is. `write` writes the folder's documents first.
+
+    Raises SchedcastError, which says what to install, if a package that draws pages is missing.
+    """
+    try:
+        print(f"report: {write()}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        package = (error.name or "a package").partition(".")[0]
+        raise SchedcastError(
+            f"{folder} has the documents but no page, because {package} is not installed: pip install {package}; on a machine that has it,"
+            f" this draws the page: schedcast report {folder}"
+        ) from error
 
 
 def cannot_print(error: OSError) -> SchedcastError:

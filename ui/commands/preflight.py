@@ -27,6 +27,9 @@ from ui.present import gpu_report as page
 from ui.present import verdicts
 from ui.service import jobs
 
+#: Columns of tables that are not written to a terminal.
+WIDTH = 120
+
 
 def gpu_first(
     minutes: float, resume: bool, out: Path, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
@@ -119,18 +122,21 @@ def write(
     ask: Ask, ordered: Sequence[Probe], minutes: float, folder: Path, archive: Path | None, as_json: bool = False, **more
 ) -> GpuReport:
     """Run the probes, write the folder and its archive after every one, and print the answers. `more` are arguments of `Runner`."""
-    console = Console(file=sys.stderr, soft_wrap=True)
+    console = Console(file=sys.stderr, soft_wrap=True, width=None if sys.stderr.isatty() else WIDTH)
     budget = round(60 * minutes)
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False)
 
     def tell(report: GpuReport, latest: PartRecord | None) -> None:
-        write_atomic(folder / README, page.readme(report, report.read_validations(folder)))
+        validations = report.read_validations(folder)
+        write_atomic(folder / README, page.readme(report, validations))
         if archive is not None:
             write_archive(folder, archive)
         if latest is not None:
             say(f"{page.part_line(latest)} ({clock_words(runner.left_s())} left)")
+            if latest.status == "done" and latest.name in validations:
+                console.print(page.console_table(latest.name, validations[latest.name]))
 
     with jobs.progress("probing the GPU", as_json) as bar:
         runner = Runner(

@@ -151,7 +151,7 @@ def _files(a: str, b: str, progress: Callable[[str], None]) -> tuple[Diff, Mappi
 
 def _validated(name: str) -> tuple[Diff, Mapping[str, Timeline], tuple[Timeline, ...]]:
     """Compare predicted with measured in a report folder, given as FOLDER or FOLDER:STRATEGY. Returns what `_files` does."""
-    from ui.present.report import read_report  # here, because it loads matplotlib and torch
+    from ui.present.report import read_report
 
     place, strategy = _place(name)
     report = read_report(place)

@@ -20,14 +20,15 @@ from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_document, pri
 from ui.present import diffs_page as diff
 from ui.present.page import Section, page
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
-from ui.present.report import read_report, report_sections
+from ui.present.report import read_report
+from ui.present.report_page import report_sections
 from ui.present.reproductions_page import reproduction_sections
 from ui.present.searches_page import search_section
 from ui.present.trainings_page import training_section
 
 #: By the schema of a file: what its sections are made of.
 DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
-    "schedcast.validation": lambda path: report_sections(read_report(path)),
+    "schedcast.validation": lambda path: _validation_sections(path),
     "schedcast.search": lambda path: [search_section(SearchResult.load(path))],
     "schedcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
     "schedcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
@@ -60,7 +61,12 @@ def _folder_sections(folder: Path) -> list[Section]:
     for kind in (TRAINING, REPRODUCTION):
         if os.path.exists(folder / kind.document):
             return DOCUMENTS[kind.schema](folder / kind.document)
-    return report_sections(read_report(folder))
+    return _validation_sections(folder)
+
+
+def _validation_sections(place: Path) -> list[Section]:
+    report = read_report(place)
+    return report_sections(report.validations, report.comparisons)
 
 
 SCHEMA = "schedcast.page/1"

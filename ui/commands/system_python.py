@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What gpu-report and gpu-first import besides torch: distributions, and the module of those whose module has another name.
+#: What the commands that measure and predict import besides torch, unless they draw a page: distributions, and the module
+#: of those whose module has another name.
 NEEDED = ("networkx", "numpy", "nvidia-ml-py", "platformdirs", "psutil", "pydantic", "rich", "scipy", "simpy", "typer")
 _MODULES = {"nvidia-ml-py": "pynvml"}
 WHEELS = "SCHEDCAST_WHEELS"
@@ -80,15 +82,16 @@ def stop(message: str) -> None:
 
 def prepare() -> None:
     """Make the needed packages importable here and in processes started from here. Exits with one line if one is missing."""
+    words = f"-m ui.commands.system_python {shlex.join(sys.argv[1:]) or 'gpu-first'}"
     if find_spec("torch") is None:
-        stop(f"{sys.executable} has no torch; name the interpreter that has it: make SYSTEM=1 PYTHON=/path/to/python3 ...")
+        stop(f"{sys.executable} has no torch; use the interpreter that has it: /path/to/python3 {words} (or make SYSTEM=1 PYTHON=...)")
     folder = ROOT / "build" / f"site-{sys.implementation.cache_tag}"
     sys.path.insert(0, str(folder))
     if missing() and os.environ.get(WHEELS):
         install(Path(os.environ[WHEELS]), folder)
         invalidate_caches()
     if lacking := missing():
-        again = f"make SYSTEM=1 WHEELS=wheels {sys.argv[1] if len(sys.argv) > 1 else 'gpu-first'}"
+        again = f"{WHEELS}=wheels {sys.executable} {words}"
         stop(f"{sys.executable} lacks {', '.join(lacking)}; fetch them with: {download_command(lacking)} ; then run: {again}")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")]))
 

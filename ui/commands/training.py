@@ -2,7 +2,6 @@
 
 import logging
 import statistics
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import Output, OutputFolder, check_outputs
 from traces.units import duration
 from ui.commands import job_options, schedules
-from ui.commands.output import TRAINING, print_document, print_then_write
+from ui.commands.output import TRAINING, print_document, print_then_write, write_page
 from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
 from ui.present.tables import console as terminal
@@ -281,12 +280,14 @@ def _document(training: Repeated, predicted: Forecast, mode: str, complete: bool
 def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> list[Callable[[], object]]:
     """Functions that write the metrics and the page's folder."""
 
-    def page() -> None:
+    def page() -> Path:
+        document.save(out / TRAINING.document)
         from ui.present import trainings_page as training_report  # draws pictures: its imports take a second
 
-        print(f"report: {training_report.write(out, document)}", file=sys.stderr)
+        return training_report.write(out, document)
 
-    return [*([lambda: document.save(metrics)] if metrics is not None else []), *([page] if out is not None else [])]
+    save = [lambda: document.save(metrics)] if metrics is not None else []
+    return [*save, *([lambda: write_page(page, out)] if out is not None else [])]
 
 
 def _print(document: TrainingRun, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from traces.documents.comparison import Validation
 from traces.documents.gpu_report import GOOD_ERROR, GOOD_SPREADS, OUTPUTS, REPORT, VALIDATIONS, GpuReport, ModeSummary, PartRecord
 from traces.documents.shipped import FILES
 from ui.present.labels import labelled_rows, plain_label
-from ui.present.tables import numbers_cell
+from ui.present.tables import Grid, numbers_cell, stacked
 
 COLUMNS = (
     "model", "batch", "mode", "precision", "optimizer", "strategy", "predicted ms (interval)", "measured ms", "error", "against PyTorch",
@@ -102,20 +102,20 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
     """The rows of one part: plain PyTorch first, if it was measured, then every strategy."""
     precision = f"{validation.precision}, nhwc" if "-nhwc" in name else validation.precision
     model = validation.model if ":" not in validation.model else name.partition("-b")[0]
-    job = (_plain(model), str(validation.batch_size), validation.mode, precision, _plain(validation.optimizer))
+    job = (model, str(validation.batch_size), validation.mode, precision, validation.optimizer)
     if validation.reference_step_s is not None and validation.pytorch is None:
         over_baseline, none = f"{units.NONE} / {units.speedup(validation.plain_speedup)}", units.NONE
         plain = (plain_label(validation), none, units.ms(validation.reference_step_s), none, units.speedup(1.0), none)
         yield (*job, *plain, over_baseline, none, none)
     for label, row in labelled_rows(validation):
         if not row.ok:
-            yield (*job, _plain(label), _plain(row.status), *[units.NONE] * 7)
+            yield (*job, label, row.status, *[units.NONE] * 7)
             continue
         gain = validation.gain_over_pytorch(row)
         interval = f" ({units.interval(row.predicted_interval_s)})" if row.predicted_interval_s else ""
         yield (
             *job,
-            _plain(label),
+            label,
             units.ms(row.predicted_step_s) + interval,
             units.ms(row.measured_step_s),
             units.error(row.predicted_step_s, row.measured_step_s),
@@ -127,8 +127,28 @@ def _rows(name: str, validation: Validation) -> Iterable[tuple[str, ...]]:
         )
 
 
+def console_table(name: str, validation: Validation) -> Grid:
+    """The rows of the page's table about one part, for a terminal."""
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in _rows(name, validation)]
+    return Grid(
+        [
+            {
+                "job": f"{row['model']} batch {row['batch']}, {row['precision']}, {row['optimizer']}",
+                "mode": row["mode"],
+                "schedule": row["strategy"],
+                "predicted ms": stacked(row["predicted ms (interval)"]),
+                "measured ms": row["measured ms"],
+                "error": row["error"],
+                "numbers": row["numbers"],
+            }
+            for row in rows
+        ],
+        ("job", "schedule"),
+    )
+
+
 def _results(rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(tuple(map(_plain, row)) for row in rows)]
     return "## Results\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else ""
 
 

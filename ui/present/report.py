@@ -8,7 +8,7 @@
         /measured.json.gz  timelines.png  timelines.svg  waterfall.png  memory.png  perfetto.json.gz  plan.json.gz
 
 The report is written into a temporary folder and moved to its place when it is complete. Files of an earlier report are replaced one by
-one, `report.json` last.
+one, `report.json` last. Documents, traces and plans are made here and need none of the packages that draw the pictures and the page.
 """
 
 import os
@@ -27,17 +27,11 @@ from pydantic import BaseModel, ValidationError
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError, UnusableFileError
-from traces.files import first_fault, read_document, write_atomic, write_json
+from traces.files import first_fault, read_document, write_json
 from traces.formats.perfetto import export
-from ui.present import waterfalls
 from ui.present.labels import model_name, row_labels
-from ui.present.memory import memory_picture
-from ui.present.page import Section, page
-from ui.present.timeline_picture import timelines_picture
-from ui.present.validations_page import Shown, validation_picture, validation_section
-from ui.present.waterfall_figures import waterfall_picture
 
-SCHEMA, TITLE = "schedcast.report/1", "Predicted against measured step times"
+SCHEMA = "schedcast.report/1"
 #: Characters of a comparison's folder name at most; file systems allow 255, and a label may hold any option's text.
 LONGEST_NAME = 80
 
@@ -81,7 +75,8 @@ def write_report(
 
     Each comparison's result must be a row of one of the validations. `plans` holds the plans of the comparisons, in the same order, as
     `simulator.plan.json.dump` returns them; a missing plan or None is not written.
-    Raises SchedcastError if the folder cannot be written. Every file in it is then either unchanged or complete.
+    Raises SchedcastError if the folder cannot be written. Every file in it is then either unchanged or complete. Raises
+    ModuleNotFoundError if a package that draws is missing; everything else is then written.
     """
     rows = [row for validation in validations for row in validation.results]
     for comparison in comparisons:
@@ -96,8 +91,12 @@ def write_report(
     except OSError as error:
         raise SchedcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     try:
-        _fill(stage, validations, list(zip_longest(comparisons, plans)))
+        parts = _write_documents(stage, validations, list(zip_longest(comparisons, plans)))
+        missing = _draw(stage, parts)
         _publish(stage, folder)
+        if missing is not None:
+            (folder / "index.html").unlink(missing_ok=True)  # an earlier one shows other documents
+            raise missing
     except OSError as error:
         raise SchedcastError(f"cannot write {folder}: {error.strerror or error}; choose another place") from error
     finally:
@@ -119,15 +118,19 @@ def _remove_leftovers(folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]) -> None:
-    """Write every file of the report into `stage`. `compared`: comparisons with their plans."""
-    sections, written = [], []
+def _write_documents(
+    stage: Path, validations: Sequence[Validation], compared: list[tuple[Comparison, Mapping[str, Any] | None]]
+) -> list[tuple[Validation, str, list[tuple[str, str, Comparison]]]]:
+    """Write every file of the report that is not drawn into `stage`. `compared`: comparisons with their plans.
+
+    Returns what is to be drawn: validations, each with the name of its picture, and with the folder and the title of every comparison.
+    """
+    sections, parts = [], []
     taken: set[str] = set()
     for number, validation in enumerate(validations, start=1):
         suffix = "" if len(validations) == 1 else f"-{number}"
         section = _Section(file=f"validation{suffix}.json", picture=f"summary{suffix}.png", comparisons=[])
         validation.save(stage / section.file)
-        validation_picture(stage / section.picture, validation)
         shown = []
         for comparison, plan in compared:
             if comparison.result not in validation.results:
@@ -135,27 +138,31 @@ def _fill(stage: Path, validations: Sequence[Validation], compared: list[tuple[C
             row = validation.results.index(comparison.result)
             label = row_labels(validation.results)[row]
             folder = _free_name(label + suffix, taken)
-            _write_comparison(stage / folder, comparison, f"{model_name(validation.model)}, {label}", plan)
+            _write_comparison(stage / folder, comparison, plan)
             section.comparisons.append(_Entry(row=row, folder=folder))
-            shown.append(Shown(comparison, folder, frozenset(path.name for path in (stage / folder).iterdir())))
+            shown.append((folder, f"{model_name(validation.model)}, {label}", comparison))
         sections.append(section)
-        written.append(validation_section(validation, shown, section.picture))
-    write_atomic(stage / "index.html", page(TITLE, written))
+        parts.append((validation, section.picture, shown))
     write_json(stage / "report.json", {"schema": SCHEMA, **_Index(sections=sections).model_dump(mode="json")}, indent=1)
+    return parts
 
 
-def _write_comparison(folder: Path, comparison: Comparison, title: str, plan: Mapping[str, Any] | None) -> None:
-    """Write a comparison's files."""
+def _draw(stage: Path, parts: list[tuple[Validation, str, list[tuple[str, str, Comparison]]]]) -> ModuleNotFoundError | None:
+    """Add the pictures and the page. Returns why nothing was drawn if a package is missing."""
+    try:
+        from ui.present import report_page  # here, because a machine that only measures may lack plotly and matplotlib
+    except ModuleNotFoundError as error:
+        return error
+    report_page.write(stage, parts)
+    return None
+
+
+def _write_comparison(folder: Path, comparison: Comparison, plan: Mapping[str, Any] | None) -> None:
     comparison.predicted.save(folder / "predicted.json.gz")
     comparison.measured.save(folder / "measured.json.gz")
     export(folder / "perfetto.json.gz", {"predicted": comparison.predicted, "measured": comparison.measured})
-    for kind in ("png", "svg"):
-        timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
     if plan is not None:
         write_json(folder / "plan.json.gz", plan)
-    if comparison.result.waterfall:
-        waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
-    memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title)
 
 
 def _free_name(label: str, taken: set[str]) -> str:
@@ -202,12 +209,6 @@ def read_report(path: Path | str) -> Report:
     )
     folders = tuple(tuple(_inside(path, entry.folder) for entry in section.comparisons) for section in sections)
     return Report(path, validations, comparisons, folders)
-
-
-def report_sections(report: Report) -> list[Section]:
-    """The sections of a page that stands alone, one per validation."""
-    pairs = zip(report.validations, report.comparisons, strict=True)
-    return [validation_section(validation, [Shown(comparison) for comparison in compared]) for validation, compared in pairs]
 
 
 def _read_comparison(folder: Path, entry: _Entry, validation: Validation) -> Comparison:

@@ -34,8 +34,14 @@ class Workers(Protocol):
 
 
 def usual_processes(candidates: int) -> int:
-    """How many processes suit so many candidates: one per core, but this one alone for a few, because starting one takes a second."""
-    import joblib
+    """How many processes suit so many candidates: one per core, but this one alone for a few, because starting one takes a second.
+
+    One without joblib, which starts processes.
+    """
+    try:
+        import joblib
+    except ModuleNotFoundError:
+        return 1
 
     return min(joblib.cpu_count(), max(1, candidates // _EACH))
 

@@ -1,14 +1,28 @@
-"""How NVRTC is found: in pip's wheels by the pathfinder, otherwise by the loader, and with a message that names what to install."""
+"""How NVRTC is found: in pip's wheels by the pathfinder, otherwise by the loader, and with a message that names what to install. And that
+it compiles every kernel for an H100 or an H200, which needs no GPU.
+"""
 
+import re
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
-from executors.kernels import nvrtc
+from executors.cuda import partitions
+from executors.kernels import nvrtc, scan_kernels
+from simulator.plan.bodies.scan import FUSED_WIDTH
+from tests.support import real_nvrtc
 from tests.support.refusals import refuses
 from traces.errors import Code
+
+#: Every source, by the file that it comes from and its constants.
+SOURCES = {"partitions.py": partitions._SOURCE}
+for width in (5, 20, FUSED_WIDTH):
+    for c_type in scan_kernels.C_TYPES.values():
+        SOURCES[f"scan_level.cu {width} {c_type}"] = scan_kernels.Shape(width, c_type).text
+        SOURCES[f"jacobian_values.cu {width} {c_type}"] = scan_kernels.jacobian_source(width, c_type)
 
 
 @pytest.fixture
@@ -64,3 +78,31 @@ def test_without_the_pathfinder_the_loader_may_find_the_library(calls, monkeypat
         nvrtc.compiled("source", "k")
     monkeypatch.setattr(torch.cuda, "_compile_kernel", lambda source, name: "kernel")
     assert nvrtc.compiled("source", "k") == "kernel"
+
+
+@real_nvrtc.needs_nvrtc
+@pytest.mark.parametrize("name", SOURCES)
+def test_kernels_compile_for_hopper_without_spilling_registers(name, monkeypatch):
+    kernels = re.findall(r"\b(schedcast_\w+)\(", SOURCES[name])
+    log = real_nvrtc.assembler_log(SOURCES[name], kernels[0], "90", monkeypatch)
+    assert sorted(re.findall(r"Compiling entry function '(\w+)' for 'sm_90'", log)) == sorted(kernels)
+    spills = [line for line in log.splitlines() if "spill" in line]
+    assert len(spills) >= len(kernels)
+    assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills), log
+
+
+def test_every_file_of_kernels_is_compiled_above():
+    files = {path.name for path in Path(scan_kernels.__file__).parent.glob("*.cu")}
+    assert {name.split()[0] for name in SOURCES} - {"partitions.py"} == files
+
+
+def test_the_library_of_builtins_is_loaded_from_beside_nvrtc(tmp_path, monkeypatch):
+    """A link to NVRTC, as some packages have, leads to the folder that has both."""
+    loaded: list[str] = []
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", loaded.append)
+    (tmp_path / "lib").mkdir()
+    for file in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
+        (tmp_path / "lib" / file).touch()
+    (tmp_path / "libnvrtc.so").symlink_to(tmp_path / "lib" / "libnvrtc.so.13")
+    nvrtc.load_builtins(tmp_path / "libnvrtc.so")
+    assert loaded == [str(tmp_path / "lib" / "libnvrtc-builtins.so.13.0")]

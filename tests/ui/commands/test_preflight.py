@@ -8,9 +8,10 @@ import typer
 
 from calibrate.preflight import registry
 from calibrate.preflight.registry import probes
+from tests.support.page_samples import result, validation
 from tests.support.places import ROOT
 from tests.support.refusals import refused
-from traces.documents.gpu_report import Fix, GpuReport, PartRecord
+from traces.documents.gpu_report import VALIDATIONS, Fix, GpuReport, PartRecord
 from ui.commands import preflight as command
 from ui.present import gpu_report as page
 
@@ -65,6 +66,32 @@ def test_json_prints_one_document(two_probes, tmp_path, capfd):
     at = lines.index("What to fix first:")
     assert lines[at + 1] == "  Nothing: every answer is as Schedcast assumes."
     assert lines[-1] == f"report: {tmp_path / 'out' / 'README.md'}, all of it in {tmp_path / 'out.tar.gz'}"
+
+
+def test_a_validation_is_a_table_at_once_and_one_of_an_earlier_call_is_not(tmp_path, monkeypatch, capfd):
+    """120 columns where nothing says how wide the terminal is. The file is saved before the report is told."""
+    done = EVENTS.model_copy(update={"name": "small-cnn", "kind": "validation", "file": f"{VALIDATIONS}/small-cnn.json"})
+    parts = {status: done.model_copy(update={"status": status}) for status in ("done", "skipped")}
+    validation(result(predicted=0.040, measured=0.050)).save(tmp_path / done.file)
+
+    class Told:
+        def __init__(self, folder, ordered, minutes, ask, tell, show):
+            self._tell = tell
+
+        def left_s(self) -> float:
+            return 60.0
+
+        def run(self) -> GpuReport:
+            for part in parts.values():
+                latest = REPORT.model_copy(update={"parts": (part,)})
+                self._tell(latest, part)
+            return latest
+
+    monkeypatch.setattr(command, "Runner", Told)
+    command.write(None, (), 1.0, tmp_path, tmp_path / "all.tgz")
+    err = capfd.readouterr().err
+    (row,) = (line for line in err.splitlines() if line.startswith(" small-cnn batch 64, fp32, sgd  eager  turbodl"))
+    assert row.split()[-5:-2] == ["40.0", "50.0", "-20.0"]
 
 
 def test_both_commands_continue_one_folder(two_probes, tmp_path, monkeypatch):

@@ -66,14 +66,14 @@ def test_missing_packages_are_named_with_the_command_that_fetches_them(checkout)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"python3 -m pip download --only-binary=:all: --python-version {python} --implementation cp --platform manylinux_2_28_" in line
     assert "-d wheels 'networkx>=3.2' 'numpy>=1.26' " in line
-    assert line.endswith("; then run: make SYSTEM=1 WHEELS=wheels gpu-first")
+    assert line.endswith(f"; then run: SCHEDCAST_WHEELS=wheels {sys.executable} -m ui.commands.system_python gpu-first")
 
 
 def test_an_interpreter_without_torch_is_refused(checkout):
     (checkout / "site" / "torch.py").unlink()
     done = run(checkout, "gpu-report")
     assert done.returncode == 2
-    assert "has no torch; name the interpreter that has it: make SYSTEM=1 PYTHON=" in done.stderr
+    assert "has no torch; use the interpreter that has it: /path/to/python3 -m ui.commands.system_python gpu-report (or make" in done.stderr
 
 
 def test_a_package_that_is_too_old_counts_as_missing(monkeypatch):

@@ -321,7 +321,7 @@ def test_warnings_about_age_throttling_software_and_failures():
         "It is 516 days old; calibrate again if drivers or libraries have changed since.",
         "The device throttled while it was measured: reasons power.",
         "Clocks drifted by 8 %.",
-        "Other work ran during the co-runs; they should be measured again.",
+        "Other work ran during the interference runs; they should be measured again.",
         "1 costs could not be measured and are estimated from other ops.",
     ]
     assert machines.age_days(profile(updated="some day"), NOW) is None

@@ -25,7 +25,7 @@ from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
 from ui.commands.reporting import DOCUMENTS, sections_of
 from ui.present import diffs_page as diff_report
-from ui.present import gpu_report, report, sentences, tables, verdicts
+from ui.present import gpu_report, report_page, sentences, tables, verdicts
 from ui.present import trainings_page as training_report
 from ui.present.page import page
 from ui.present.report import read_report, write_report
@@ -141,10 +141,24 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
         raise SchedcastError("cannot write: no space left")
 
-    monkeypatch.setattr(report, "validation_picture", full)
+    monkeypatch.setattr(report_page, "validation_picture", full)
     with pytest.raises(SchedcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_plotly_all_documents_are_written(tmp_path, monkeypatch):
+    """The page of an earlier report goes, since it shows other documents."""
+    place, row = tmp_path / "r", result()
+    write_report(place, [validation(result("gpipe"))])
+    monkeypatch.delitem(sys.modules, "ui.present.report_page")
+    monkeypatch.delattr("ui.present.report_page")
+    monkeypatch.setitem(sys.modules, "ui.present.memory", None)
+    with pytest.raises(ModuleNotFoundError):
+        write_report(place, [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)], [{"a": 1}])
+    assert not (place / "index.html").exists()
+    assert read_report(place).comparisons[0][0].result == row
+    assert {path.name for path in (place / row.strategy).iterdir()} >= {"predicted.json.gz", "measured.json.gz", "plan.json.gz"}
 
 
 def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by_success(tmp_path, monkeypatch):
@@ -152,7 +166,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(report, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
+        broken.setattr(report_page, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
         with pytest.raises(SchedcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"
@@ -479,3 +493,14 @@ def test_what_is_no_result_is_refused_in_one_line(tmp_path, name, content, messa
 def test_a_place_without_a_result_is_refused(tmp_path, place):
     with pytest.raises(UnusableFileError, match=r"no result at|no report at"):
         sections_of(tmp_path / place)
+
+
+def test_a_terminal_shows_what_was_predicted_and_measured(capsys):
+    refused = skipped().model_copy(update={"status": "skipped: needs [2] devices"})
+    console = Console(width=120)
+    console.print(gpu_report.console_table("part", validation(result(predicted=0.040, measured=0.050, max_param_error=0.0), refused)))
+    out = capsys.readouterr().out
+    for head in ("job", "mode", "schedule", "predicted", "measured", "error", "numbers"):
+        assert head in out
+    for text in ("40.0", "38.8 to 41.2", "50.0", "-20.0 %", "identical", "needs [2] devices", "plain PyTorch"):
+        assert text in out
