@@ -328,7 +328,7 @@ def gpu_report(
     ] = None,
     device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
     models: Annotated[
-        list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual four; repeatable.")
+        list[str] | None, typer.Option(metavar="MODEL@BATCH", help="Measure this model instead of the usual five; repeatable.")
     ] = None,
     samples: Annotated[
         bool, typer.Option("--samples", help="Keep every raw sample in files beside the profiles; these are large.")
@@ -338,10 +338,11 @@ def gpu_report(
 ):
     """Measure this machine's NVIDIA GPU, and how well Schedcast predicts it, within a few minutes.
 
-    The report measures, in this order: the host's costs; the first model, the baseline and then every strategy, eager and in CUDA graphs;
-    the checks of [bold]schedcast gpu-first[/]; the baseline of four models; every strategy on the second model, with Adam's three forms;
-    then the other models, TF32, bf16 and nhwc. Each part is written before the next begins, so that a run that is killed keeps what it has.
-    Run the command again to continue where it stopped; another patch of the GPU's driver does not matter.
+    The report measures in this order: a step of plain PyTorch, without Schedcast; optimizer fusion and TurboDL on the first two models,
+    under autocast with fused AdamW, eager and in CUDA graphs; the checks of [bold]schedcast gpu-first[/]; a transformer; TF32, and steps
+    that wait for the host; every strategy and method; scans; partitions of the GPU; then the other models, and fp32 last. Each part is
+    written before the next begins, so that a run that is killed keeps what it has. Run the command again to continue where it stopped;
+    another patch of the GPU's driver does not matter.
 
     The folder holds report.json, README.md (the tables), probes/, validations/ and the profiles. If it lies in traces/data/ of a
     checkout, predictions with [bold]--machine[/] use its profiles for this GPU. A first look in two minutes:
@@ -365,16 +366,22 @@ def gpu_first(
     ] = None,
     device: Annotated[str, typer.Option(help="cuda or cuda:N.")] = "cuda:0",
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Make this check alone, again; repeatable.")] = None,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Use the time that is left for gpu-report, or do not.")] = True,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Measure models too, or make the checks alone.")] = True,
     json: AsJson = False,
 ):
     """Find out in less than ten minutes whether an NVIDIA GPU that never ran Schedcast before does what Schedcast assumes.
 
-    Each check asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: libraries, streams,
-    events, captures, updates, partitions, profiler sessions, calibration, and numbers compared with plain PyTorch's. Then it measures
-    what [bold]schedcast gpu-report[/] does, in the time that is left and into the same folder. Everything is written after every check, so
-    that a call that is killed keeps what it has; the next call of either command with the same --out continues. README.md in the folder
-    begins with what to fix first.
+    After a step of plain PyTorch it predicts and measures ResNet-50 and GPT-2, since nothing else says as much. Then come checks. Each
+    asks one question and runs in a process of its own, so that a crash or a hang ends one check alone: captures, events, updates,
+    attention, streams, profiler sessions, calibration, and numbers compared with plain PyTorch's. It goes on as
+    [bold]schedcast gpu-report[/] does, in the same order and into the same folder, until the time is over:
+
+      --minutes 10   the first models, the checks, a transformer, and ResNet-50 in TF32
+      --minutes 30   also small batches, every strategy and method, scans, and partitions of the GPU
+      --minutes 45   also the other models, channels-last, bf16 and fp32
+
+    Everything is written after every part, so that a call that is killed keeps what it has; the next call of either command with the
+    same --out continues. README.md in the folder begins with what to fix first.
 
     Exit status 1 when a check found something else than Schedcast assumes, or failed; 2 when there is no GPU.
     """

@@ -52,7 +52,8 @@ class Scale:
     """Sizes of the work; tests use smaller ones.
 
     `jobs` are trained in several precisions, and `image_jobs` channels-last. `image` is (batch, channels, edge) of a batch-norm and
-    `convolution` that of a convolution; `sequence` is (batch, heads, length, width) of an attention. `transfer_sizes` are in bytes.
+    `convolution` that of a convolution; `sequence` is (batch, heads, length, width) of an attention. `encoder` is (layers, batch, length,
+    width, heads) of a transformer's encoder. `transfer_sizes` are in bytes.
     """
 
     effort: Effort = field(default_factory=Effort)
@@ -64,6 +65,7 @@ class Scale:
     image: tuple[int, int, int] = (64, 64, 28)
     sequence: tuple[int, int, int, int] = (4, 8, 128, 64)
     convolution: tuple[int, int, int] = (32, 128, 28)
+    encoder: tuple[int, int, int, int, int] = (12, 8, 1024, 768, 12)
     reference_edge: int = EDGE
     transfer_sizes: tuple[int, ...] = SIZES
 

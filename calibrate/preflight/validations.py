@@ -28,9 +28,9 @@ FIRST, SMALL_BATCH = 2, 8
 MACHINE_S, KEYS_S, ROUNDS_S = 15.0, 15.0, {"eager": 3.0, "graph": 4.0}
 #: A long probe is given up after so many times its estimate, but not before so many seconds: the first one of its kind corrects estimates.
 TIMES, LEAST_S = 3.0, 120.0
-#: Priorities of groups of validations. The quick probes lie between the second and the third, so that a report that has two minutes begins
-#: with what is worth most.
-PRIORITIES = (1, 2, 7, 8, 9)
+#: Priorities of the groups of validations, among the quick probes: what users train comes before what explains it, so that the first
+#: minutes on a GPU answer the question that matters most. Those that may leave a GPU unusable, or that few need, come last.
+MAIN, SEQUENCE, OTHER_PRECISIONS, METHODS, SCAN, DIVIDED, REST = 2, 8, 9, 10, 11, 13, 14
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,9 @@ class Target:
     batch: int
 
 
-TARGETS = (Target("resnet50", 64), Target("mobilenet_v2", 32), Target("vgg16", 32), Target("transformer_base", 32))
-
+TARGETS = (Target("resnet50", 64), Target("gpt2", 8), Target("transformer_base", 32), Target("mobilenet_v2", 32), Target("vgg16", 32))
+#: How most train on today's GPUs, as fields of `Case`.
+USUAL = {"precision": "amp", "optimizer": "adamw", "form": "fused"}
 
 #: Recurrent jobs, as (sequence length, batch) of the model `RECURRENT`: from steps dominated by launches to long sequences. Those longer
 #: than `LONG` come last.
@@ -52,7 +53,7 @@ RECURRENT = "rnn_bitstream"
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
 #: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
 PARTITIONS = 2
-DIVIDED = (BASELINE, "data-parallel", "data-parallel:overlap=off")
+DATA_PARALLEL = (BASELINE, "data-parallel", "data-parallel:overlap=off")
 #: Pipelines on the partitions: with a drain in each step, with the backward split, and with stale weights.
 PIPELINES = (BASELINE, "gpipe", "1f1b", "zero-bubble", "stale-pipeline")
 
@@ -115,46 +116,54 @@ class Case:
 
 
 def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
-    """Every validation with its priority: first what is worth most if only two minutes are left.
+    """Every validation with its priority, first what is worth most.
 
-    The first of the `PRIORITIES` has the baseline of the first model, and the second all strategies on it; the third has the other
-    baselines; the fourth has all strategies on the second model, the methods, and the scans; the last has the rest, beginning with the
-    smaller of the first models on partitions of the GPU.
+    `MAIN`: fusions and TurboDL on the first two models as most train them. `SEQUENCE`: the same on the third. `OTHER_PRECISIONS`: the
+    first ones in TF32, also with a batch so small that steps wait for the host. `METHODS`: every strategy, TurboDL's methods one by one,
+    and the optimizer's forms. `SCAN`: recurrent jobs. `DIVIDED`: the first model on partitions of the GPU. `REST`: the other models,
+    channels-last (the first one), bf16, long sequences, and fp32 without TF32 last of all.
     """
     names = (BASELINE, *(name for name in strategies.names(1) if name != BASELINE))
     fusions = tuple(name for name in names if name == BASELINE or name.endswith("-fusion"))
-    first, rest = tuple(targets[:FIRST]), tuple(targets[FIRST:])
-    small = [Target(target.model, SMALL_BATCH) for target in first if target.batch > SMALL_BATCH]
-    baselines = [Case(target, mode) for target, mode in product((*targets, *small), MODES)]
+    schedules = (*fusions, "turbodl")
+    first, third, rest = tuple(targets[:FIRST]), tuple(targets[FIRST : FIRST + 1]), tuple(targets[FIRST + 1 :])
+    small = tuple(Target(target.model, SMALL_BATCH) for target in first if target.batch > SMALL_BATCH)
 
-    def all_strategies(models: Sequence[Target], precision: str = "fp32", layout: str = "nchw") -> list[Case]:
-        return [Case(target, mode, names, "strategies", precision, layout) for target, mode in product(models, MODES)]
+    def each(models: Sequence[Target], chosen: tuple[str, ...], variant: str = "", **more: Any) -> list[Case]:
+        return [Case(target, mode, chosen, variant, **more) for target, mode in product(models, MODES)]
 
+    tf32 = {"precision": "tf32"}
     methods = [
-        Case(target, mode, (BASELINE, *strategy.steps), f"{name}-methods")
+        case
         for name in names
         if (strategy := strategies.get(name)).methods
-        for target, mode in product((*first, *small), MODES)
+        for case in each((*first, *small), (BASELINE, *strategy.steps), f"{name}-methods", **USUAL)
     ]
-    updates = [
-        Case(target, mode, fusions, "fusion", optimizer="adam", form=form)
-        for target, form, mode in product(first[-1:], ("foreach", "fused", "for"), MODES)
-    ]
+    updates = [case for form in ("foreach", "for") for case in each(first[-1:], fusions, "fusion", **{**USUAL, "form": form})]
     scans = [
-        Case(Target(RECURRENT, batch), mode, SCANS, "scans", optimizer="adam", image_size=steps)
-        for (steps, batch), mode in product(SEQUENCES, MODES)
+        case for steps, batch in SEQUENCES for case in each((Target(RECURRENT, batch),), SCANS, "scans", optimizer="adam", image_size=steps)
     ]
     short, long = ([case for case in scans if (case.image_size > LONG) == late] for late in (False, True))
     divided = [
-        Case(target, mode, chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS)
-        for (chosen, variant), target, mode in product(((DIVIDED, "parts"), (PIPELINES, "stages")), first[-1:], MODES)
+        case
+        for chosen, variant in ((DATA_PARALLEL, "parts"), (PIPELINES, "stages"))
+        for case in each(first[:1], chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS, **tf32)
     ]
-    last = divided + all_strategies(rest) + all_strategies(first, precision="tf32") + all_strategies(first, precision="bf16")
-    last += all_strategies(first, layout="nhwc") + all_strategies(rest, precision="tf32") + all_strategies(rest, precision="bf16")
-    in_order = baselines[: len(MODES)], all_strategies(first[:1]), baselines, all_strategies(first) + methods + updates + short, last + long
+    remaining = each(rest, schedules, "schedules", **USUAL) + each((*first, *third, *rest), names, "strategies", **tf32)
+    remaining += each(first[:1], names, "strategies", layout="nhwc", **USUAL) + each(first, names, "strategies", precision="bf16") + long
+    remaining += each((*targets, *small), (BASELINE,)) + each(targets, names, "strategies")
+    groups = {
+        MAIN: each(first, schedules, "schedules", **USUAL),
+        SEQUENCE: each(third, schedules, "schedules", **USUAL),
+        OTHER_PRECISIONS: each((*first, *small), schedules, "schedules", **tf32) + each(small, schedules, "schedules", **USUAL),
+        METHODS: each(first, names, "strategies", **USUAL) + methods + updates,
+        SCAN: short,
+        DIVIDED: divided,
+        REST: remaining,
+    }
     by_name: dict[str, tuple[int, Case]] = {}
-    for priority, of_priority in zip(PRIORITIES, in_order, strict=True):
-        for case in of_priority:
+    for priority, group in groups.items():
+        for case in group:
             by_name.setdefault(case.name, (priority, case))
     return list(by_name.values())
 

@@ -23,7 +23,7 @@ from traces.errors import SchedcastError
 
 QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
-SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4))
+SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4), (1, 2, 4, 8, 2))
 #: Graphs so long that their times do not hang on the host, for checks that compare times.
 LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4))
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 16)
@@ -50,11 +50,11 @@ class Twice(FirstGpu):
 
 
 class Drifting(FirstGpu):
-    """Computes larger results at every call of one op."""
+    """Computes results that are larger by the share `growth` at every call of one op."""
 
-    def __init__(self, op: str):
+    def __init__(self, op: str, growth: float = 0.1):
         super().__init__(facts=SMALL)
-        self.op, self.calls = op, 0
+        self.op, self.growth, self.calls = op, growth, 0
 
     def _issue(self, func, args, kwargs):
         results = super()._issue(func, args, kwargs)
@@ -62,7 +62,7 @@ class Drifting(FirstGpu):
             self.calls += 1
             with self._outside():
                 for tensor in tensors_in(results)[:1] or tensors_in(args)[:1]:
-                    tensor.mul_(1 + 0.1 * self.calls)
+                    tensor.mul_(1 + self.growth * self.calls)
         return results
 
 

@@ -1,4 +1,4 @@
-"""`schedcast gpu-first` and `schedcast gpu-report`: what a GPU does and how well it is predicted, quick probes or long ones first."""
+"""`schedcast gpu-first` and `schedcast gpu-report`: what a GPU does and how well it is predicted, the most informative first."""
 
 import math
 import os
@@ -34,13 +34,12 @@ WIDTH = 120
 def gpu_first(
     minutes: float, resume: bool, out: Path, archive: Path | None, device: str, only: Sequence[str], report: bool, as_json: bool
 ) -> None:
-    """Run the quick probes, then the long ones. Exit with 1 if a quick one found something else than Schedcast assumes, or failed."""
+    """Run all probes, the most informative first. Exit with 1 if a quick one found something else than Schedcast assumes, or failed."""
     opener, names = _opener(device, minutes), named(only)
     archive = archive or archive_path(out)
     _check_outputs(out, archive)
-    ordered = sorted(probes(), key=lambda probe: probe.file is not None)
     with Processes(out, opener) as processes:
-        document = write(processes.ask, ordered, minutes, out, archive, as_json, resume=resume, only=names, long=report)
+        document = write(processes.ask, probes(), minutes, out, archive, as_json, resume=resume, only=names, long=report)
     if not document.well:
         raise typer.Exit(1)
 

@@ -123,4 +123,4 @@ def _plan(device: str, call: Call, grad: Tensor) -> Plan:
     return Plan("attention", (Segment(tasks),), values, {name: Storage(name, v.operand().bytes, device) for name, v in values.items()})
 
 
-PROBES = (Probe("attention", "Do plans compute attention as PyTorch does, and with which kernels and strides?", _attention, 5, 75.0),)
+PROBES = (Probe("attention", "Do plans compute attention as PyTorch does, and with which kernels and strides?", _attention, 6, 75.0),)

@@ -131,6 +131,6 @@ def _make(channels: int, edge: int, batch: int) -> tuple:
 
 
 PROBES = (
-    Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, 5, 75.0),
-    Probe("keys", "Can calibration measure every kind of op?", _keys, 6, 90.0),
+    Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, 7, 75.0),
+    Probe("keys", "Can calibration measure every kind of op?", _keys, 7, 90.0),
 )

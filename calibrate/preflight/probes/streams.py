@@ -237,9 +237,9 @@ def _partitions(context: Context) -> str:
 
 
 PROBES = (
-    Probe("streams", "Has every stream a queue of its own, at every priority?", _streams, 3),
-    Probe("events", "Do external events time the work of a replayed graph, and what does one cost?", _events, 3),
+    Probe("streams", "Has every stream a queue of its own, at every priority?", _streams, 7),
+    Probe("events", "Do external events time the work of a replayed graph, and what does one cost?", _events, 4),
     Probe("captures", "Is the GPU usable after a capture that failed?", _captures, 3),
-    Probe("host-calls", "Do streams call the host, eagerly and in every replay, and what does that cost?", _host_calls, 3),
-    Probe("partitions", "Are the parts of the GPU disjoint, also in one graph?", _partitions, 3, 75.0),
+    Probe("host-calls", "Do streams call the host, eagerly and in every replay, and what does that cost?", _host_calls, 7),
+    Probe("partitions", "Are the parts of the GPU disjoint, also in one graph?", _partitions, 12, 75.0),
 )

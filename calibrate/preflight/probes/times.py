@@ -1,6 +1,8 @@
 """How long kernels take: one after another, under the profiler, on fewer SMs, beside others, and split in two."""
 
+import math
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
@@ -11,13 +13,42 @@ from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
 from calibrate.cuda.contention import measure_pairs, named_kernels
 from calibrate.cuda.host import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
-from calibrate.preflight.probe import SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
+from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
 
 #: A tiny kernel that follows another later than this is held up: by a debugger, a profiler, or a host that waits for every launch.
 _LONGEST_S = 15e-6
 _SESSIONS, _CALLS, _NODES = 3, 200, 100
+#: Steps of plain PyTorch, of which the later half counts.
+_YARDSTICK_STEPS = 20
 #: The host's and a graph's times may grow by this share after a profiler session.
 _GROWTH = 0.1
+
+
+def _yardstick(context: Context) -> str:
+    """Steps of a transformer's encoder in plain PyTorch, timed by the host's clock: nothing of Schedcast is between it and the GPU."""
+    (layers, batch, length, width, heads), device = context.scale.encoder, context.driver.device
+    block = torch.nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(block, layers, enable_nested_tensor=False).to(device)
+    optimizer, x = torch.optim.AdamW(model.parameters(), fused=True), torch.randn(batch, length, width, device=device)
+    seconds, losses = [], []
+    for _ in range(_YARDSTICK_STEPS):
+        begin_s = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())  # waits for the GPU
+        seconds.append(time.perf_counter() - begin_s)
+    step_s = statistics.median(seconds[_YARDSTICK_STEPS // 2 :])
+    # Per token and layer: 12 products of width x width, and attention's two of length x width. Backward does twice the work of forward.
+    flops = 3 * 2 * layers * batch * length * (12 * width**2 + 2 * length * width)
+    context.figure("step_s", step_s)
+    context.figure("flops_per_s", flops / step_s)
+    context.figure("losses", losses)
+    if not all(map(math.isfinite, losses)):
+        context.fault(BLOCKS, f"let plain PyTorch train under autocast to bf16: its loss became {losses[-1]}")
+    return f"{step_s * 1e3:.1f} ms for a step of {layers} encoder layers under autocast to bf16, {flops / step_s / 1e12:.3g} TFLOP/s"
 
 
 def _cadence(context: Context) -> str:
@@ -133,12 +164,13 @@ def _kernel_s(bench: Bench, issue: Issue) -> float:
 
 def _sessions(name: str, words: str, teardown: str) -> Probe:
     asks = f"Do later profiler sessions list all kernels, and cost nothing afterwards, {words}?"
-    return Probe(name, asks, _profiler, 4, 75.0, {"TEARDOWN_CUPTI": teardown})
+    return Probe(name, asks, _profiler, 7, 75.0, {"TEARDOWN_CUPTI": teardown})
 
 
 PROBES = (
+    Probe("yardstick", "How long does plain PyTorch take for a step of a transformer, with nothing of Schedcast?", _yardstick, 1, 120.0),
     _sessions("profiler", "with CUPTI detached after each", "1"),
     _sessions("profiler-attached", "with CUPTI left attached", "0"),  # as PyTorch does by default
-    Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, 6),
-    Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, 6, 120.0),
+    Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, 7),
+    Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, 12, 120.0),
 )

@@ -1,6 +1,7 @@
 """Each quick probe finds a whole simulated GPU well, and the fault of a broken one. On a real GPU, every one is run."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -71,6 +72,9 @@ FAULTS = {
     "attention": [
         (lambda: Drifting("aten._scaled_dot_product_flash_attention_for_cpu"), "plans must compute attention"),
         (lambda: Refusing("aten._scaled_dot_product_flash_attention_for_cpu"), "attention must run (float32)"),
+    ],
+    "yardstick": [
+        (lambda: Drifting("aten._fused_adamw_", math.inf), "let plain PyTorch train under autocast to bf16: its loss became nan")
     ],
     "cadence": [(lambda: FirstGpu(facts=SMALL, times=Times(gap_s=30e-6)), "find what holds up every kernel: in a graph")],
     "kernels": [

@@ -14,7 +14,7 @@ from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Effort
 from calibrate.cuda.contention import Sizes
 from calibrate.preflight import validations
-from calibrate.preflight.probe import Context, Probe, Scale
+from calibrate.preflight.probe import GRACE_S, Context, Probe, Scale
 from calibrate.preflight.registry import probes
 from calibrate.preflight.runner import Runner
 from calibrate.preflight.validations import SEQUENCES, TARGETS, Target, cases
@@ -24,6 +24,7 @@ from tests.support import mlp
 from tests.support.first_gpus import in_process
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.jobs import MLP
+from tests.support.page_samples import result, validation
 from tests.support.refusals import refuses
 from traces.documents import gpu_report as documents
 from traces.documents.comparison import Validation
@@ -41,8 +42,8 @@ LITTLE = Scale(QUICK, Sizes(16, 8, 4096), reference_edge=32, transfer_sizes=(409
 MODELS = [Target(MLP, 4), Target("lenet5", 2)]
 #: The probes that the tests run; the others are the same with other models and precisions.
 MEASURED = (
-    "machine", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32", "mlp-make-b4-eager-fp32-strategies", "streams", "lenet5-b2-eager-fp32",
-    "machine-tf32", "mlp-make-b4-eager-tf32-strategies",
+    "machine", "streams", "machine-tf32", "mlp-make-b4-eager-tf32-strategies", "mlp-make-b4-eager-fp32", "mlp-make-b4-graph-fp32",
+    "lenet5-b2-eager-fp32", "mlp-make-b4-eager-fp32-strategies",
 )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def test_the_table_has_a_row_per_strategy_and_lists_what_is_left(measured):
     assert rows[1] == plain[0]
     rows = [row for row in rows if row not in plain]
     assert len(rows) == 1 + 3 + 2 * len(strategies.names(1))
-    assert rows[1][:6] == ["mlp-make", "4", "eager", "fp32", "momentum:foreach", "baseline"]
+    assert rows[1][:6] == ["mlp-make", "4", "eager", "tf32", "momentum:foreach", "baseline"]
     assert (rows[1][-3], rows[1][-1]) == ("1.00x / 1.00x", "identical")
     assert {row[0] for row in rows[1:]} == {"mlp-make", "lenet5"}
     assert "What did not fit" not in text
@@ -237,7 +238,7 @@ def test_strategies_that_fail_together_are_validated_one_by_one(folder, monkeypa
 
 
 def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(folder):
-    names = [f"mlp-make-b4-{mode}-fp32-2-parts" for mode in ("eager", "graph")]
+    names = [f"mlp-make-b4-{mode}-tf32-2-parts" for mode in ("eager", "graph")]
     asked = chosen(*names, models=MODELS[:1])
     with FakeGpu(facts=SMALL) as gpu:
         done = measure(context_on(gpu, folder), asked, 60)
@@ -256,13 +257,15 @@ def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(folder):
 
 
 def test_a_gpu_that_cannot_be_split_says_why(folder):
-    name = "lenet5-b2-eager-fp32-2-parts"
+    name = "mlp-make-b4-eager-tf32-2-parts"
     with FakeGpu(facts=SMALL, partitionable=False) as gpu:
-        report = measure(context_on(gpu, folder), chosen("machine", name), 60)
-        assert statuses(report) == {"machine": "skipped", name: "unsuited"}
+        report = measure(context_on(gpu, folder), chosen("machine-tf32", name), 60)
+        assert statuses(report) == {"machine-tf32": "skipped", name: "unsuited"}
         assert report.parts[2].why == "Fake GPU cannot be partitioned"
         page = gpu_report_page.readme(report, {})
-    assert "## What this GPU cannot do\n\n- lenet5 batch 2, eager, fp32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
+    assert (
+        "## What this GPU cannot do\n\n- mlp-make batch 4, eager, tf32, 2 partitions of the GPU: 3 strategies: Fake GPU cannot be" in page
+    )
     assert "this GPU cannot run 1" in page
 
 
@@ -305,7 +308,7 @@ def test_another_patch_of_the_driver_is_the_same_machine(folder):
 def test_a_killed_run_keeps_what_it_has(folder, tmp_path, monkeypatch):
     """The table and the archive are as new as the last finished part, while the next one is being measured."""
     archive = tmp_path / "all.tgz"
-    for name in MEASURED[1:3]:
+    for name in MEASURED[4:6]:
         (folder / "validations" / f"{name}.json").unlink()
     seen = []
     original = validations.validate
@@ -438,29 +441,91 @@ def test_the_parts_are_every_strategy_in_a_fixed_order():
     assert names == [part.name for part in probes()]
     assert len(set(names)) == len(names)
     assert [part.priority for part in all_parts] == sorted(part.priority for part in all_parts)
-    assert names[:4] == ["versions", "machine", "resnet50-b64-eager-fp32", "resnet50-b64-graph-fp32"], "worth most in two minutes"
-    assert names[4:7] == ["resnet50-b64-eager-fp32-strategies", "resnet50-b64-graph-fp32-strategies", "streams"]
-    assert names[7:10] == ["events", "captures", "host-calls"]
-    long = [part.name for part in all_parts if part.file]
-    assert long[11:15] == [f"{model}-b8-{mode}-fp32" for model in ("resnet50", "mobilenet_v2") for mode in ("eager", "graph")]
+    models = [f"{model}-{mode}-amp-adamw-fused-schedules" for model in ("resnet50-b64", "gpt2-b8") for mode in ("eager", "graph")]
+    assert names[:7] == ["versions", "yardstick", "machine", *models], "worth most in two minutes"
+    assert names[7:11] == ["captures", "events", "updates", "attention"]
+    assert names.index("numerics-bf16") < names.index("transformer_base-b32-eager-amp-adamw-fused-schedules")
+    assert {part.name.split("-fp32")[1] for part in all_parts[-10:]} == {"-strategies"}, "nobody trains so on a GPU of today"
+    divided = min(place for place, part in enumerate(all_parts) if "-2-" in part.name)
+    assert names[divided - 2 : divided] == ["partitions", "kernels"]
+    assert max(place for place, part in enumerate(all_parts) if not part.file) < divided
     all_strategies = [case for _, case in cases() if case.variant == "strategies"]
     assert {case.target.model for case in all_strategies} == {target.model for target in TARGETS}
     assert {frozenset(case.strategies) for case in all_strategies} == {frozenset(strategies.names(1))}
-    assert {case.precision for case in all_strategies} == {"fp32", "tf32", "bf16"}
+    assert {case.precision for case in all_strategies} == {"fp32", "tf32", "bf16", "amp"}
     methods = [case for _, case in cases() if case.variant == "turbodl-methods"]
     assert {(case.target, case.mode) for case in methods} == {
-        (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("mobilenet_v2", 32), ("mobilenet_v2", 8))
-        for mode in ("eager", "graph")
+        (Target(model, batch), mode) for model, batch in (("resnet50", 64), ("resnet50", 8), ("gpt2", 8)) for mode in ("eager", "graph")
     }  # fmt: skip
     scans = [(case.image_size, case.target.batch, case.mode) for _, case in cases() if case.variant == "scans"]
     assert len(scans) == 2 * len(SEQUENCES)
     assert scans[-2:] == [(10_000, 16, "eager"), (10_000, 16, "graph")]
     twice = [part.name for part in probes([Target("resnet50", 64), Target("resnet50", 8), Target("resnet50", 64)])]
     assert len(set(twice)) == len(twice)
-    adam = [(case.form, case.mode) for _, case in cases() if case.variant == "fusion"]
-    assert len(adam) == 6
+    assert {case.form for _, case in cases() if case.optimizer == "adamw"} == {"foreach", "fused", "for"}
     files = [part.file for part in all_parts if part.file]
     assert all(set(file) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-/") and file.count("/") <= 1 for file in files)
+
+
+class SimulatedPlan:
+    """Answers every part of the real list on a simulated clock, in its estimated time. The part `broken` dies, hangs or fails instead."""
+
+    def __init__(self, folder: Path, broken: str = "", how: str = ""):
+        self.folder, self.broken, self.how, self.now_s = folder, broken, how, 0.0
+        self.order: list[str] = []
+
+    def ask(self, asked: Probe, limit_s: float, left_s: float, reserve_s: float, show) -> dict:
+        self.order.append(asked.name)
+        trouble = asked.name == self.broken
+        self.now_s += limit_s if trouble and self.how == "hangs" else asked.estimate_s
+        if trouble:
+            return {"status": "failed", "why": self.how, "usable": self.how == "fails"}
+        if asked.kind == "validation":
+            validation(result(predicted=0.040, measured=0.050)).save(self.folder / asked.file)
+        return {"status": "done", "why": ""}
+
+    def run(self, minutes: float) -> GpuReport:
+        self.order, self.now_s = [], 0.0
+        return Runner(self.folder, probes(), minutes, self.ask, clock=lambda: self.now_s).run()
+
+
+@pytest.mark.parametrize(
+    ("minutes", "reaches"), [(10, "resnet50-b64-graph-tf32-schedules"), (30, "resnet50-b64-graph-tf32-2-stages"), (45, "")]
+)
+def test_a_plan_reaches_as_far_as_its_time_allows_and_goes_on_where_it_stopped(tmp_path, minutes, reaches):
+    plan, names = SimulatedPlan(tmp_path), [part.name for part in probes()]
+    report = plan.run(minutes)
+    assert plan.order[: names.index(reaches or names[-1]) + 1] == names[: names.index(reaches or names[-1]) + 1]
+    assert plan.now_s <= 60 * minutes + GRACE_S
+    assert statuses(report)[names[-1]] == ("left" if reaches else "done")
+
+
+TEN_MINUTES = [part.name for part in probes()][1:20]
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs", "fails"])
+def test_ten_minutes_end_with_a_table_whatever_part_is_broken(tmp_path, how):
+    """A long part that leaves the GPU unusable is tried twice, since the key is left out then."""
+    by_name = {part.name: part for part in probes()}
+    for broken in TEN_MINUTES:
+        folder = tmp_path / broken
+        plan = SimulatedPlan(folder, broken, how)
+        report = plan.run(10)
+        assert plan.now_s <= 600 + GRACE_S + 15
+        ran = {part.name for part in report.parts if part.status == "done"}
+        assert broken not in ran
+        assert set(TEN_MINUTES[:10]) - {broken} <= ran, broken
+        assert plan.order.count(broken) == (2 if by_name[broken].file and how != "fails" else 1)
+        table = gpu_report_page.readme(report, report.read_validations(folder))
+        assert table.count("| plain PyTorch |") == sum(part.kind == "validation" and part.name in ran for part in probes())
+
+
+def test_the_next_call_tries_a_broken_part_last(tmp_path):
+    plan = SimulatedPlan(tmp_path, "captures", "dies")
+    plan.run(10)
+    plan.broken = ""
+    assert statuses(plan.run(60))["captures"] == "done"
+    assert plan.order[-1] == "captures"
 
 
 def test_where_reports_go(tmp_path, monkeypatch):
@@ -471,7 +536,7 @@ def test_where_reports_go(tmp_path, monkeypatch):
 
 def test_pipelines_are_validated_on_two_partitions_of_the_gpu(folder):
     """Within 3 %: the steps of so small a model are measured coarsely. The numbers are those that the weights' age gives."""
-    part = "mlp-make-b4-eager-fp32-2-stages"
+    part = "mlp-make-b4-eager-tf32-2-stages"
     with FakeGpu(facts=SMALL) as gpu:
         done = measure(context_on(gpu, folder), chosen(part, models=MODELS[:1]), 60)
     assert statuses(done) == {part: "done"}
