@@ -18,7 +18,7 @@ from calibrate.cuda.bench import Bench, Effort, Issue, flusher, per_copy, repeat
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.tiny_model import loop_plan, tiny_job, tiny_plan
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import Driver
+from executors.cuda.driver import Driver, Graph
 from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
@@ -153,12 +153,15 @@ MOST = 4096
 _TIMES, _BLOCKED_S = 20, 100e-6
 #: The stream is kept busy by `_GRAPHS` long graphs, few because each takes a place in the queue. The usual time is the mean of `_FIRST`.
 _GRAPHS, _FIRST = 8, 100
+#: How often the queue is filled.
+_FILLS = 3
 
 
 def queue_depth(bench: Bench) -> int | None:
     """The number of launches that a busy stream takes before one waits; None if none of `MOST` waited.
 
-    The stream is kept busy for longer than it takes to issue `MOST` launches.
+    The stream is kept busy for longer than it takes to issue `MOST` launches. One launch that something else holds up looks like a full
+    queue, and a host that falls behind never fills one: the median of several fills survives either.
     """
     driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
     for warm in (issue, flush):
@@ -170,16 +173,25 @@ def queue_depth(bench: Bench) -> int | None:
     usual_s = (driver.now_s() - begin) / _FIRST
     busy = bench.capture(lambda: repeated(flush)(int(1.5 * MOST * usual_s / (_GRAPHS * flush_s)) + 1))
     bench.run(busy.replay)
+    fills = sorted(_launches_taken(bench, busy, issue, max(_BLOCKED_S, _TIMES * usual_s)) for _ in range(_FILLS))
+    depth = fills[_FILLS // 2]
+    return depth if depth < MOST else None
+
+
+def _launches_taken(bench: Bench, busy: Graph, issue: Issue, blocked_s: float) -> int:
+    """How many launches a stream that `busy` occupies takes before one takes longer than `blocked_s`; `MOST` if none does."""
+    driver = bench.driver
     driver.use(bench.stream)
     repeated(busy.replay)(_GRAPHS)
+    taken = MOST
     for number in range(MOST):
         begin = driver.now_s()
         issue()
-        if driver.now_s() - begin > max(_BLOCKED_S, _TIMES * usual_s):
-            driver.synchronize()
-            return number
-    driver.synchronize()
-    return None
+        if driver.now_s() - begin > blocked_s:
+            taken = number
+            break
+    wait(driver)
+    return taken
 
 
 #: Calls per sample: far below the queue's depth of about a thousand.

@@ -170,7 +170,8 @@ class GpuTestbed:
         """This GPU with what is known without measuring: enough to run plans."""
         sms = self._own_sms()
         try:
-            facts = Profile(identity=self.identity, memory_bytes=self.driver.facts.memory_bytes, partition_sms=sms)
+            card = self.driver.facts
+            facts = Profile(identity=self.identity, memory_bytes=card.memory_bytes, cache_bytes=card.cache_bytes, partition_sms=sms)
             return gpu_machine(facts, self._partitions)
         except SchedcastError:  # there is no preset of this GPU
             return plain_machine(self.driver, self._partitions)

@@ -133,6 +133,8 @@ class EagerProgram:
         self._feeds = Feeds(self.binding, driver)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs
         self._instances: dict[int, Instance] = {}
+        #: The inputs of each iteration. They lie in no lane's order, so they are kept until a wait, when no lane reads them any more.
+        self._placed: dict[int, Placed] = {}
         self._period = 0  # the next period, counted from the last drain
         self._first_iteration = start.iteration  # the iteration of period 0
         self._unwaited = 0  # periods issued since the last wait
@@ -204,7 +206,7 @@ class EagerProgram:
         """Create the instance of an iteration, counted from the last drain, with its inputs."""
         instance = Instance(self._first_iteration + iteration, len(self.binding.slot), [])
         self._feeds.put(instance, inputs)
-        self._instances[iteration] = instance
+        self._instances[iteration], self._placed[iteration] = instance, inputs
 
     def _period_end(self) -> list[Event]:
         """A timing event at the end of every lane."""
@@ -222,6 +224,7 @@ class EagerProgram:
         if self._unwaited:
             wait_s = (self.driver.now_s() - begin_s) / self._unwaited
             self._longest_wait_s, self._unwaited = max(wait_s, self._longest_wait_s or 0.0), 0
+        self._placed = {iteration: placed for iteration, placed in self._placed.items() if iteration in self._instances}
 
     def _overdue(self, begin_s: float) -> Callable[[], str]:
         """What says what is in flight in a wait since `begin_s`, and ends it once it has taken too long."""
@@ -266,6 +269,7 @@ class EagerProgram:
         self._first_iteration += self._period
         self._period = 0
         self._instances.clear()
+        self._placed.clear()
         self._reported.clear()
         self._issuer = Issuer(self._compiled, self.driver, self._streams)
         return ChunkTimes((), ends_s=(drain_s,))

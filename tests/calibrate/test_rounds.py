@@ -111,6 +111,7 @@ class RecordingTestbed:
         self.train(warm_up)
 
     def reference_kernel_s(self):
+        self.events.append("reference kernel")
         return []
 
     def monitor(self):
@@ -136,7 +137,8 @@ def test_keys_of_a_program_are_sampled_before_and_after_its_steps():
     begin = testbed.events.index("sample pytorch") + 1  # after the warm-up
     end = testbed.events.index("run pytorch", begin)
     assert testbed.events[begin : end + 1] == [
-        "sample baseline+baseline", "run baseline", "sample baseline+owt", "run owt", "sample owt+baseline", "run baseline",
+        "sample baseline+baseline", "run baseline", "reference kernel", "sample baseline+owt", "run owt", "sample owt+baseline",
+        "run baseline", "reference kernel",
         "interference baseline+owt", "sample pytorch", "run pytorch",
     ]  # fmt: skip
     assert testbed.events[end + 1 : end + 3] == ["sample baseline+owt", "run owt"], "the next round begins with the next program"
@@ -152,7 +154,21 @@ def test_only_samples_of_the_rounds_count():
 def test_without_sampling_only_programs_run():
     testbed = RecordingTestbed()
     rounds_of(testbed, loop=SimpleNamespace(strategy="pytorch"))
-    assert {event.partition(" ")[0] for event in testbed.events} == {"run"}
+    assert {event.partition(" ")[0] for event in testbed.events} == {"run", "reference"}
+
+
+def test_the_reference_kernel_runs_before_the_first_round():
+    testbed = RecordingTestbed()
+    rounds_of(testbed)
+    assert testbed.events[:7] == [
+        "run baseline",
+        "run owt",
+        "run baseline",
+        "run pytorch",
+        "reference kernel",
+        "run baseline",
+        "reference kernel",
+    ]
 
 
 def test_plain_pytorch_has_a_new_process_in_every_other_round():

@@ -22,7 +22,7 @@ from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.applicable import default_plans
-from tests.support.gpu_testbeds import SMALL, open_testbed
+from tests.support.gpu_testbeds import SMALL, few_repetitions, open_testbed
 from tests.support.jobs import MLP
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
@@ -326,6 +326,18 @@ def test_a_figure_that_cannot_be_measured_leaves_the_others_and_is_tried_again(m
     assert (profile.notes, profile.dispatch.dispatch_s is None, "fp32" in profile.peak_flops) == ([], False, True)
 
 
+def test_memory_and_cache_are_those_of_the_card_and_not_of_its_preset():
+    """Another card of the same name may have other sizes."""
+    card = replace(SMALL, name="NVIDIA H200", cache_bytes=48 << 20)
+    with FakeGpu(facts=card) as gpu:
+        testbed = open_testbed(gpu)
+        (unmeasured,) = testbed.machine(None).memories
+        profile = Profile(identity=testbed.identity)
+        with few_repetitions():
+            (measured,) = testbed.machine(profile).memories
+    assert {(memory.size_bytes, memory.cache_bytes) for memory in (unmeasured, measured)} == {(card.memory_bytes, card.cache_bytes)}
+
+
 def test_peak_rates():
     small = replace(FACTS, memory_bytes=64 << 20)
     times = Times(kernel_s=lambda op, size: 100 * US if op == "aten.mm" else size / 1e12, gap_s=0.0)
@@ -404,3 +416,21 @@ def test_the_depth_of_a_streams_queue(depth):
         assert queue_depth(Bench(gpu)) == pytest.approx(depth, abs=30)
     with FakeGpu(Times(queue_depth=10**6), SMALL_CACHE) as gpu:
         assert queue_depth(Bench(gpu)) is None
+
+
+class Interrupted(FakeGpu):
+    """One launch takes a millisecond, since the host did something else."""
+
+    launches = 0
+
+    def _issue(self, func, args, kwargs):
+        self.launches += 1
+        if self.launches == 500:
+            self.clock.spend(1e-3)
+        return super()._issue(func, args, kwargs)
+
+
+def test_a_launch_that_was_held_up_is_not_the_end_of_a_queue():
+    with Interrupted(Times(queue_depth=1000), SMALL_CACHE) as gpu:
+        assert queue_depth(Bench(gpu)) == pytest.approx(1000, abs=30)
+        assert gpu.launches > 500

@@ -15,7 +15,7 @@ from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
 from executors.cuda.partitions import runnable_mode
-from executors.cuda.program import RUN_AHEAD
+from executors.cuda.program import RUN_AHEAD, Feeds
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
@@ -326,6 +326,24 @@ def test_tensors_that_no_lane_order_frees_are_freed_many_periods_later(machine):
         assert program._compiled.releases.never_released == {"y"}
         program.run(60)
         assert len(program._instances) <= RUN_AHEAD + 2
+
+
+def test_new_inputs_are_kept_until_no_lane_reads_them(machine, monkeypatch):
+    """They are copied on one stream and read on others. Freed earlier, their memory could be handed out while it is still read."""
+
+    def copied_to_the_gpu(feeds, tensors):
+        return {name: tensor.clone() for name, tensor in place(feeds, tensors).items()}
+
+    place = Feeds.place
+    monkeypatch.setattr(Feeds, "place", copied_to_the_gpu)
+    x, y, z = value("x", (8, 8), INPUT), value("y", (8, 8), ACTIVATION), value("z", (8, 8), ACTIVATION)
+    plan = plan_of([mm("a", x, x, y), replace(mm("b", x, x, z), stream=1)], [x, y, z])
+    with FakeGpu() as gpu:
+        program = CudaBackend(machine, gpu).load(plan, {"x": torch.randn(8, 8)})
+        program.run(20, [{"x": torch.randn(8, 8)} for _ in range(20)])
+        program.run(20, [{"x": torch.randn(8, 8)} for _ in range(20)])
+        assert not program._placed, "the last run's are gone"
+        program.sync()
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

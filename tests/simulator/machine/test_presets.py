@@ -49,6 +49,12 @@ def test_an_h100_has_the_figures_of_its_data_sheet():
     assert "whitepaper" in machine.sources["peak_flops tf32"]
 
 
+def test_an_h200_has_the_memory_and_the_cache_that_its_driver_reports():
+    memory, h100 = load_machine("h200").memory("cuda:0"), load_machine("h100").memory("cuda:0")
+    assert (memory.size_bytes, memory.cache_bytes, h100.cache_bytes) == (143_771 << 20, 60 << 20, 50 << 20)
+    assert load_machine("h200").sources["cache_bytes"].startswith("the driver's report")
+
+
 def test_a_k20_has_the_figures_of_its_board_specification():
     machine = load_machine("k20")
     device, memory = machine.device("cuda:0"), machine.memory("cuda:0")
