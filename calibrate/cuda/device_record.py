@@ -16,9 +16,10 @@ from pydantic import JsonValue
 from executors.cuda.driver import Driver
 from traces.documents.profile import Identity
 
+_POWER_CAP = 0x04
 #: Reasons for reduced clocks, by the bits of nvmlDeviceGetCurrentClocksEventReasons.
 THROTTLE = {
-    0x04: "the power cap",
+    _POWER_CAP: "the power cap",
     0x08: "a hardware slowdown",
     0x20: "a software thermal slowdown",
     0x40: "a hardware thermal slowdown",
@@ -26,7 +27,8 @@ THROTTLE = {
 }
 _IDLE = 0x01
 #: Causes of violations by NVML_PERF_POLICY_*. NVML counts the nanoseconds that each has held clocks down since the driver was loaded.
-_VIOLATIONS = {0: "power", 1: "heat", 3: "a board limit", 5: "reliability"}
+_POWER = 0
+_VIOLATIONS = {_POWER: "power", 1: "heat", 3: "a board limit", 5: "reliability"}
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_*
 LARGEST_DRIFT = 0.02
 
@@ -49,16 +51,24 @@ class DeviceRecord:
 class Conditions:
     """The conditions of a measurement: `flags` say in words what disturbed it.
 
-    `busy_share`: the share of the SMs' time that other processes took, at most; None if NVML does not say.
+    `busy_share`: the share of the SMs' time that other processes took, at most; None if NVML does not say. `power_cap`: what the power cap
+    did to the clock, in words; empty if it did nothing. Work that draws as much power as the GPU may meets the cap in every run, so it is
+    a figure of that work and no disturbance: to repeat the measurement would not help.
     """
 
     flags: tuple[str, ...] = ()
     busy_share: float | None = None
+    power_cap: str = ""
 
     @property
     def rejected(self) -> bool:
         """Whether what was measured meanwhile should be repeated."""
         return bool(self.flags)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that is worth noting, in words."""
+        return (*filter(None, [self.power_cap]), *self.flags)
 
 
 class GpuMonitor:
@@ -72,6 +82,7 @@ class GpuMonitor:
         self._violations = self._gpu.violations_ns()
         self._reasons = 0
         self._clocks: list[int] = []
+        self._watts: list[float] = []
         self._others = 0
         self._shares: list[float] = []
         self.sample()
@@ -83,6 +94,8 @@ class GpuMonitor:
         clock = self._gpu.clock_mhz(_SM)
         if clock and not (reasons or 0) & _IDLE:
             self._clocks.append(clock)
+        if (watts := self._gpu.power_w()) is not None:
+            self._watts.append(watts)
         self._others = max(self._others, self._gpu.other_processes() or 0)
         if (share := self._gpu.others_share()) is not None:
             self._shares.append(share)
@@ -91,18 +104,26 @@ class GpuMonitor:
         """The conditions since the start."""
         self.sample()
         flags = []
-        if throttled := throttle_words(self._reasons):
+        if throttled := throttle_words(self._reasons & ~_POWER_CAP):
             flags.append(f"throttled by {', '.join(throttled)}")
-        for policy, after in self._gpu.violations_ns().items():
-            held_down_ns = after - self._violations.get(policy, after)
-            if held_down_ns > 0:
-                flags.append(f"clocks held down for {held_down_ns / 1e6:.3g} ms because of {_VIOLATIONS[policy]}")
-        if self._clocks and (low := min(self._clocks)) < (1 - LARGEST_DRIFT) * (high := max(self._clocks)):
+        held_down_ns = {policy: after - self._violations.get(policy, after) for policy, after in self._gpu.violations_ns().items()}
+        flags += [
+            f"clocks held down for {ns / 1e6:.3g} ms because of {_VIOLATIONS[policy]}"
+            for policy, ns in held_down_ns.items()
+            if ns > 0 and policy != _POWER
+        ]
+        low, high = min(self._clocks, default=0), max(self._clocks, default=0)
+        capped = self._reasons & _POWER_CAP or held_down_ns.get(_POWER, 0) > 0
+        if not capped and low < (1 - LARGEST_DRIFT) * high:
             flags.append(f"the SM clock drifted between {low} and {high} MHz")
         if self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
-        return Conditions(tuple(flags), max(self._shares, default=None))
+        return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words(low, high) if capped else "")
+
+    def _cap_words(self, low_mhz: int, high_mhz: int) -> str:
+        power = f", at up to {max(self._watts):.0f} W" if self._watts else ""
+        return f"the power cap held the SM clock between {low_mhz} and {high_mhz} MHz{power}"
 
 
 def throttle_words(reasons: int) -> list[str]:
@@ -154,6 +175,10 @@ class _Nvml:
     def clock_mhz(self, kind: int) -> int | None:
         return self._ask("GetClockInfo", kind)
 
+    def power_w(self) -> float | None:
+        milliwatts = self._ask("GetPowerUsage")
+        return None if milliwatts is None else milliwatts / 1000
+
     def reasons(self) -> int | None:
         reasons = self._ask("GetCurrentClocksEventReasons")
         return self._ask("GetCurrentClocksThrottleReasons") if reasons is None else reasons  # its name before driver 535
@@ -192,7 +217,7 @@ class _Nvml:
         """All known facts that are worth recording."""
         if self._handle is None:
             return {}
-        reasons, power, limit = self.reasons(), self._ask("GetPowerUsage"), self._ask("GetEnforcedPowerLimit")
+        reasons, limit = self.reasons(), self._ask("GetEnforcedPowerLimit")
         ecc, mig = self._ask("GetEccMode"), self._ask("GetMigMode")
         cuda = self._safely(self._nvml.nvmlSystemGetCudaDriverVersion)
         facts = {
@@ -205,7 +230,7 @@ class _Nvml:
             "max_clock_sm_mhz": self._ask("GetMaxClockInfo", _SM),
             "max_clock_memory_mhz": self._ask("GetMaxClockInfo", _MEMORY),
             "throttle": None if reasons is None else throttle_words(reasons),
-            "power_w": None if power is None else power / 1000,
+            "power_w": self.power_w(),
             "power_limit_w": None if limit is None else limit / 1000,
             "temperature_c": self._ask("GetTemperature", 0),  # NVML_TEMPERATURE_GPU
             "ecc": None if ecc is None else bool(ecc[0]),

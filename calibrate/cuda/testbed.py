@@ -278,7 +278,7 @@ class GpuTestbed:
 
     @staticmethod
     def _note(profile: Profile, conditions: Conditions) -> None:
-        profile.notes = list(dict.fromkeys([*profile.notes, *conditions.flags]))
+        profile.notes = list(dict.fromkeys([*profile.notes, *conditions.notes]))
 
     def open(self, machine: Machine) -> None:
         """Make the backend. No key is measured in rounds."""

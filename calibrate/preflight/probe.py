@@ -224,7 +224,7 @@ class _FlagCollector:
     def stop(self) -> Conditions:
         """The conditions since the start."""
         conditions = self.monitor.stop()
-        self.flags.extend(conditions.flags)
+        self.flags.extend(conditions.notes)
         return conditions
 
 

@@ -154,20 +154,32 @@ def test_what_other_processes_take_of_the_gpu_is_known_where_they_can_be_told_ap
 
 def test_disturbances_are_flagged_in_words():
     nvml = Nvml()
-    nvml.violations = {0: 5_000_000}
+    nvml.violations = {1: 5_000_000}
     monitor = GpuMonitor(nvml=nvml)
-    nvml.reasons, nvml.clock = 0x04 | 0x40 | 0x02, 1700
+    nvml.reasons, nvml.clock = 0x40 | 0x02, 1700
     monitor.sample()
     nvml.reasons, nvml.clock = 0x01, 345  # idle again: neither its clock nor the lack of reasons counts
-    nvml.violations, nvml.pids = {0: 17_500_000, 1: 0}, [os.getpid(), 77]
+    nvml.violations, nvml.pids = {1: 17_500_000, 3: 0}, [os.getpid(), 77]
     conditions = monitor.stop()
     assert conditions.flags == (
-        "throttled by the power cap, a hardware thermal slowdown",
-        "clocks held down for 12.5 ms because of power",
+        "throttled by a hardware thermal slowdown",
+        "clocks held down for 12.5 ms because of heat",
         "the SM clock drifted between 1700 and 1980 MHz",
         "1 other process on the GPU",
     )
     assert conditions.rejected
+
+
+@pytest.mark.parametrize(("reasons", "held_down_ns"), [(0x04, 0), (0, 7_000_000)])
+def test_the_power_cap_is_a_figure_of_the_work_and_disturbs_nothing(reasons, held_down_ns):
+    """A step in bf16 draws what the GPU may draw in every round."""
+    nvml = Nvml()
+    nvml.violations = {0: 1_000_000}
+    monitor = GpuMonitor(nvml=nvml)
+    nvml.reasons, nvml.clock, nvml.violations = reasons, 1700, {0: 1_000_000 + held_down_ns}
+    conditions = monitor.stop()
+    assert not conditions.rejected
+    assert conditions.notes == ("the power cap held the SM clock between 1700 and 1980 MHz, at up to 412 W",)
 
 
 def test_an_idle_start_is_no_drift():
