@@ -283,14 +283,14 @@ def validate(
     calibration: Annotated[bool, typer.Option("--calibrate/--no-calibrate", help="Measure the plans' costs in the same rounds.")] = True,
     schedule: SchedulePath = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure fewer rounds: faster, and less certain.")] = False,
-    no_timelines: Annotated[
+    timelines: Annotated[
         bool,
         typer.Option(
-            "--no-timelines",
-            help="Compare step times alone. Saves the extra runs that time every task on a GPU, and most of the time and space of --out:"
-            " no timelines, no waterfalls.",
+            "--timelines/--no-timelines",
+            help="Compare every task's times, or step times alone. The latter saves the extra runs that time every task on a GPU, and most"
+            " of the time and space of --out: no timelines, no waterfalls.",
         ),
-    ] = False,
+    ] = True,
     out: Annotated[Path | None, typer.Option(help="Write a report folder: page, pictures, timelines, Perfetto traces.")] = None,
     wait: Wait = 0.0,
     json: AsJson = False,
@@ -300,7 +300,7 @@ def validate(
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's.
     """
     _commands("measuring").validate(
-        job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait, not no_timelines
+        job, strategy or [], settings, profile, calibration, placement, out, json, quick, schedule, wait, timelines
     )
 
 

@@ -112,18 +112,18 @@ class GpuMonitor:
             for policy, ns in held_down_ns.items()
             if ns > 0 and policy != _POWER
         ]
-        low, high = min(self._clocks, default=0), max(self._clocks, default=0)
         capped = self._reasons & _POWER_CAP or held_down_ns.get(_POWER, 0) > 0
-        if not capped and low < (1 - LARGEST_DRIFT) * high:
+        if not capped and self._clocks and (low := min(self._clocks)) < (1 - LARGEST_DRIFT) * (high := max(self._clocks)):
             flags.append(f"the SM clock drifted between {low} and {high} MHz")
         if self._others:
             flags.append(f"{self._others} other process{'es' if self._others > 1 else ''} on the GPU")
         self._gpu.close()
-        return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words(low, high) if capped else "")
+        return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words() if capped else "")
 
-    def _cap_words(self, low_mhz: int, high_mhz: int) -> str:
+    def _cap_words(self) -> str:
+        clock = f" between {min(self._clocks)} and {max(self._clocks)} MHz" if self._clocks else " down"
         power = f", at up to {max(self._watts):.0f} W" if self._watts else ""
-        return f"the power cap held the SM clock between {low_mhz} and {high_mhz} MHz{power}"
+        return f"the power cap held the SM clock{clock}{power}"
 
 
 def throttle_words(reasons: int) -> list[str]:

@@ -132,7 +132,6 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     def each(models: Sequence[Target], chosen: tuple[str, ...], variant: str = "", **more: Any) -> list[Case]:
         return [Case(target, mode, chosen, variant, **more) for target, mode in product(models, MODES)]
 
-    tf32 = {"precision": "tf32"}
     methods = [
         case
         for name in names
@@ -147,15 +146,15 @@ def cases(targets: Sequence[Target] = TARGETS) -> list[tuple[int, Case]]:
     divided = [
         case
         for chosen, variant in ((DATA_PARALLEL, "parts"), (PIPELINES, "stages"))
-        for case in each(first[:1], chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS, **tf32)
+        for case in each(first[:1], chosen, f"{PARTITIONS}-{variant}", partitions=PARTITIONS, precision="tf32")
     ]
-    remaining = each(rest, schedules, "schedules", **USUAL) + each((*first, *third, *rest), names, "strategies", **tf32)
+    remaining = each(rest, schedules, "schedules", **USUAL) + each((*first, *third, *rest), names, "strategies", precision="tf32")
     remaining += each(first[:1], names, "strategies", layout="nhwc", **USUAL) + each(first, names, "strategies", precision="bf16") + long
     remaining += each((*targets, *small), (BASELINE,)) + each(targets, names, "strategies")
     groups = {
         MAIN: each(first, schedules, "schedules", **USUAL),
         SEQUENCE: each(third, schedules, "schedules", **USUAL),
-        OTHER_PRECISIONS: each((*first, *small), schedules, "schedules", **tf32) + each(small, schedules, "schedules", **USUAL),
+        OTHER_PRECISIONS: each((*first, *small), schedules, "schedules", precision="tf32") + each(small, schedules, "schedules", **USUAL),
         METHODS: each(first, names, "strategies", **USUAL) + methods + updates,
         SCAN: short,
         DIVIDED: divided,

@@ -167,8 +167,9 @@ def validate(
     wait_s: float = 0.0,
     timelines: bool = True,
 ) -> None:
-    """Compare predicted with measured step times, and with `timelines` every task's. Exit with 1 if results differ from plain PyTorch's, or
-    if nothing ran.
+    """Compare predicted with measured step times, and with `timelines` every task's.
+
+    Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
     """
     testbed = testbed_for(placement, job.precision)
     job = job.on(testbed.identity.kind)

@@ -26,9 +26,15 @@ from ui.present.reproductions_page import reproduction_sections
 from ui.present.searches_page import search_section
 from ui.present.trainings_page import training_section
 
+
+def _validation_sections(place: Path) -> list[Section]:
+    report = read_report(place)
+    return report_sections(report.validations, report.comparisons)
+
+
 #: By the schema of a file: what its sections are made of.
 DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
-    "schedcast.validation": lambda path: _validation_sections(path),
+    "schedcast.validation": _validation_sections,
     "schedcast.search": lambda path: [search_section(SearchResult.load(path))],
     "schedcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
     "schedcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
@@ -62,11 +68,6 @@ def _folder_sections(folder: Path) -> list[Section]:
         if os.path.exists(folder / kind.document):
             return DOCUMENTS[kind.schema](folder / kind.document)
     return _validation_sections(folder)
-
-
-def _validation_sections(place: Path) -> list[Section]:
-    report = read_report(place)
-    return report_sections(report.validations, report.comparisons)
 
 
 SCHEMA = "schedcast.page/1"

@@ -182,6 +182,14 @@ def test_the_power_cap_is_a_figure_of_the_work_and_disturbs_nothing(reasons, hel
     assert conditions.notes == ("the power cap held the SM clock between 1700 and 1980 MHz, at up to 412 W",)
 
 
+def test_a_power_cap_is_said_also_where_the_clock_is_unknown():
+    nvml = Nvml()
+    nvml.clock = 0
+    monitor = GpuMonitor(nvml=nvml)
+    nvml.reasons = 0x04
+    assert monitor.stop().notes == ("the power cap held the SM clock down, at up to 412 W",)
+
+
 def test_an_idle_start_is_no_drift():
     nvml = Nvml()
     nvml.reasons, nvml.clock = 0x01, 345
