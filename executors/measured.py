@@ -1,10 +1,11 @@
 """Turns measured task times into step lengths and a timeline."""
 
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 
 from simulator.engine.memory.contents import with_memory
 from simulator.engine.memory.over_time import memory_over_time
@@ -94,7 +95,7 @@ def ends_from_start(times: Sequence[Measured]) -> tuple[float, ...]:
     on_path_s = critical_reference_s(times)
     before_s, elapsed_s, ends_s = min((item.start_s - item.reference_s for item in times), default=0.0), 0.0, []
     for period, end_s in period_ends(times).items():
-        elapsed_s += end_s - before_s - on_path_s.get(period, 0.0)
+        elapsed_s += max(0.0, end_s - before_s - on_path_s.get(period, 0.0))  # below zero only by rounding
         before_s = end_s
         ends_s.append(elapsed_s)
     return tuple(ends_s)
@@ -112,24 +113,29 @@ def lengths(ends_s: Sequence[float]) -> tuple[float, ...]:
 
 
 def critical_reference_s(times: Sequence[Measured]) -> dict[int, float]:
-    """Seconds of reference kernels on the measured critical path, by period.
+    """Seconds of reference kernels on the measured critical path, by the period within whose length they were run.
 
     The path is followed backward from the task that ends last. The predecessor of a task is the task that ended last before this task's
-    reference kernel began.
+    reference kernel began. A kernel before a task of one period may have run while the period before was still in progress on other lanes:
+    it is counted by the time at which it ran, so that no period can lose more than its length.
     """
     if not any(item.reference_s for item in times):
         return {}
     by_end = sorted(times, key=lambda m: m.end_s)
-    reference_s: dict[int, float] = defaultdict(float)
+    kernels: list[tuple[float, float]] = []
     position = len(by_end) - 1
     while position >= 0:
         item = by_end[position]
-        reference_s[item.period] += item.reference_s
         begin_s = item.start_s - item.reference_s
+        kernels.append((begin_s, item.start_s))
         position -= 1
         while position >= 0 and by_end[position].end_s > begin_s:
             position -= 1
-    return dict(reference_s)
+    reference_s, before_s = {}, -inf
+    for period, end_s in period_ends(times).items():
+        reference_s[period] = sum(max(0.0, min(start_s, end_s) - max(begin_s, before_s)) for begin_s, start_s in kernels)
+        before_s = end_s
+    return reference_s
 
 
 def without_reference(times: Sequence[Measured]) -> list[Measured]:

@@ -1,6 +1,8 @@
 """From task times to step times. Reference kernels are subtracted if they delay the step."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from executors.measured import critical_reference_s, ends_from_start, lengths, period_ends, step_without_reference_s
 from executors.run import Measured
@@ -36,6 +38,24 @@ def test_the_critical_path_changes_lanes_at_a_wait():
     assert critical_reference_s(measured) == {0: 0.0, 1: 0.75}
     assert lengths(ends_from_start(measured)) == (pytest.approx(2.25),)
     assert step_without_reference_s(measured) == pytest.approx(2.25)
+
+
+def test_a_reference_kernel_that_ran_while_the_period_before_was_in_progress_counts_in_that_period():
+    """Period 1 took 0.25 s after period 0 ended. Most of the reference kernel before its task ran earlier."""
+    measured = times((0, 0, 0.0, 2.0, 0, 0.0), (1, 1, 1.75, 2.25, 1, 0.75))
+    assert critical_reference_s(measured) == {0: 0.75, 1: 0.0}
+    assert lengths(ends_from_start(measured)) == (0.25,)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, top) for top in (2, 3, 9, 4, 1)]), min_size=1, max_size=12))
+def test_no_step_is_shorter_than_nothing(rows):
+    """Whatever overlaps, at most the time of a period is subtracted from it. (Rows: lane, period, pause, length, length of the kernel.)"""
+    lane_s, measured = [0, 0, 0], []
+    for lane, period, pause, length, kernel in rows:
+        start_s = lane_s[lane] + pause + kernel
+        lane_s[lane] = start_s + 1 + length
+        measured.append(Measured(lane, period, start_s, lane_s[lane], lane, kernel))
+    assert all(length_s >= 0 for length_s in lengths(ends_from_start(measured)))
 
 
 def test_without_reference_steps_are_as_measured():

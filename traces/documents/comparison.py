@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from traces.documents.base import Bytes, Data, Document, Duration, Seconds
+from traces.documents.base import Bytes, Data, Document, Duration, Length, Seconds
 from traces.documents.timeline import AtPeak, CriticalSpan, DeviceUse, Timeline
 from traces.documents.verdict import Gain, for_choice, gain, is_busy
 
@@ -161,7 +161,7 @@ class ValidationResult(Data):
     predicted_step_s: Duration | None
     predicted_interval_s: tuple[float, float] | None
     measured_step_s: Duration | None
-    measured_runs_s: tuple[Duration, ...]
+    measured_runs_s: tuple[Length, ...]
     error: RelativeError | None
     error_drift_corrected: RelativeError | None
     predicted_speedup: float | None

@@ -119,7 +119,8 @@ def measured_speedup(
     hold with 90 %, and the best one may be picked.
     """
     value = median(s for steps in baseline_s for s in steps) / median(s for steps in other_s for s in steps)
-    logs = [math.log(median(base) / median(other)) for base, other in zip(baseline_s, other_s, strict=True) if base and other]
+    medians = [(median(base), median(other)) for base, other in zip(baseline_s, other_s, strict=True) if base and other]
+    logs = [math.log(base / other) for base, other in medians if base and other]
     if len(logs) < 2:
         return MeasuredSpeedup(value, None)
     tail = TAIL / among

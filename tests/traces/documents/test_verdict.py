@@ -60,6 +60,7 @@ def test_few_rounds_have_a_wide_interval_and_one_has_none():
     assert low == pytest.approx(math.sqrt(1.1 * 1.2) * math.exp(-6.31375 * math.log(1.2 / 1.1) / 2))
     assert verdict((low, high)) == "cannot tell"
     assert measured_speedup(rounds(1.1), rounds(1.0)) == (pytest.approx(1.1), None)
+    assert measured_speedup(rounds(1.1, 1.1), rounds(1.0, 0.0)).interval is None  # a round without a length has no ratio
 
 
 def test_a_round_in_which_one_did_not_run_has_no_ratio():
