@@ -1,6 +1,6 @@
 """How kernels that share a GPU slow each other down: fixed kernels of two sizes on two streams of one graph, and each of them alone.
 
-Multipliers are fitted on the kernels of one size and scored on those of the other.
+Multipliers are fitted on the kernels of one size and scored on those of the other, in each precision by itself.
 """
 
 import statistics
@@ -16,6 +16,7 @@ from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.efficiencies import figure
 from simulator.engine.interference import modeled_slow_downs
 from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
@@ -56,15 +57,20 @@ class PairTimes:
         return self.first_beside_s / self.first_s, self.second_beside_s / self.second_s
 
 
-def named_kernels(driver: Driver, sizes: Sizes) -> dict[str, Issue]:
+#: Element types by precision; any other has float32.
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+def named_kernels(driver: Driver, sizes: Sizes, precision: str = "fp32") -> dict[str, Issue]:
     """A matrix product that fills the GPU, one of a few blocks, and a kernel bound by memory."""
-    device = driver.device
+    dtype = _DTYPES.get(precision, torch.float32)
+    made = partial(torch.randn, device=driver.device, dtype=dtype)
 
     def gemm(edge: int) -> Issue:
-        a, b, out = (torch.randn(edge, edge, device=device) for _ in range(3))
+        a, b, out = (made(edge, edge) for _ in range(3))
         return lambda: torch.mm(a, b, out=out)
 
-    source, target = torch.randn(sizes.copy_bytes // 4, device=device), torch.empty(sizes.copy_bytes // 4, device=device)
+    source, target = (made(sizes.copy_bytes // dtype.itemsize) for _ in range(2))
     return {"gemm": gemm(sizes.gemm), "small gemm": gemm(sizes.small_gemm), "copy": lambda: torch.neg(source, out=target)}
 
 
@@ -74,11 +80,15 @@ _PAIRS = (("gemm", "gemm"), ("small gemm", "small gemm"), ("gemm", "small gemm")
 
 
 def measure_pairs(
-    driver: Driver, sizes: Sizes | None = None, partitions: tuple[Partition, Partition] | None = None, effort: Effort | None = None
+    driver: Driver,
+    sizes: Sizes | None = None,
+    partitions: tuple[Partition, Partition] | None = None,
+    effort: Effort | None = None,
+    precision: str = "fp32",
 ) -> list[PairTimes]:
     """Measure the fixed pairs, sharing the GPU, or each stream on its own partition."""
     benches = [Bench(driver, partition, effort) for partition in partitions or (None, None)]
-    left, right = (named_kernels(driver, sizes or Sizes()) for _ in benches)
+    left, right = (named_kernels(driver, sizes or Sizes(), precision) for _ in benches)
     return [_measure_pair(benches[0], benches[1], f"{a} / {b}", left[a], right[b]) for a, b in _PAIRS]
 
 
@@ -133,46 +143,54 @@ _MOST_KERNELS = 10
 
 
 def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Sizes, effort: Effort | None = None) -> Contention:
-    """Measure the fixed pairs in two sizes; fit the saturation share, then multipliers, on the first size and score both on the second."""
-    machine = gpu_machine(profile.model_copy(update={"contention": Contention()}))
+    """Measure the fixed pairs in two sizes; fit the saturation share, then multipliers, on the first size and score both on the second.
+
+    `precision`: of the products; "default" is PyTorch's. The saturation share is the memory's: the first precision determines it for all.
+    """
+    machine, earlier = gpu_machine(profile), profile.contentions
     both_sizes = (sizes, sizes.others())
-    pairs_by_size = [measure_pairs(driver, of_kernels, effort=effort) for of_kernels in both_sizes]
-    geometries = _geometries(driver, both_sizes, effort or Effort())
+    pairs_by_size = [measure_pairs(driver, of_kernels, effort=effort, precision=precision) for of_kernels in both_sizes]
+    geometries = _geometries(driver, both_sizes, precision, effort or Effort())
     measured = [
         (pair, _costs(profile, precision, of_kernels, geometry, pair), held_out)
         for held_out, of_kernels, geometry, pairs in zip((False, True), both_sizes, geometries, pairs_by_size, strict=True)
         for pair in pairs
     ]
     default = machine.memories[0].saturation_share
-    by_share = {share: [row for item in measured for row in _rows(*item, machine, share)] for share in {*_SHARES, default}}
-    share = best_saturation_share(by_share, default)
+    by_share = {
+        share: [row for item in measured for row in _rows(*item, machine, share)] for share in {*(() if earlier else _SHARES), default}
+    }
+    share = profile.contention_in("").saturation_share if earlier else best_saturation_share(by_share, default)
     return fit(by_share[share or default], "gpu").model_copy(update={"saturation_share": share})
 
 
 def _costs(profile: Profile, precision: str, sizes: Sizes, geometry: dict[str, tuple[int, int]], pair: PairTimes) -> list[tuple[str, Cost]]:
     """Group and cost of the two kernels of a pair, from their times alone."""
+    size, peak = _DTYPES.get(precision, torch.float32).itemsize, figure(profile.peak_flops, precision)
     work = {
-        "gemm": (COMPUTE, 2.0 * sizes.gemm**3, 12.0 * sizes.gemm**2),
-        "small gemm": (COMPUTE, 2.0 * sizes.small_gemm**3, 12.0 * sizes.small_gemm**2),
-        "copy": (MEMORY, sizes.copy_bytes / 4, 2.0 * sizes.copy_bytes),
+        "gemm": (COMPUTE, 2.0 * sizes.gemm**3, 3.0 * size * sizes.gemm**2),
+        "small gemm": (COMPUTE, 2.0 * sizes.small_gemm**3, 3.0 * size * sizes.small_gemm**2),
+        "copy": (MEMORY, sizes.copy_bytes / size, 2.0 * sizes.copy_bytes),
     }
     costs = []
     for name, seconds, count in zip(pair.name.split(" / "), (pair.first_s, pair.second_s), pair.counts, strict=True):
         group, flops, moved = work[name]
         kernel_s = seconds / count
-        compute = min(1.0, flops / (profile.peak_flops[precision] * kernel_s))
+        compute = min(1.0, flops / (peak * kernel_s))
         memory = min(1.0, moved / (profile.bandwidth_bytes_per_s * kernel_s))
         grid, blocks = geometry[name]
         costs.append((group, Cost(name, kernel_s, kernel_s, grid=grid, blocks_per_sm=blocks, compute_share=compute, memory_share=memory)))
     return costs
 
 
-def _geometries(driver: Driver, sizes: Sequence[Sizes], effort: Effort) -> list[dict[str, tuple[int, int]]]:
+def _geometries(driver: Driver, sizes: Sequence[Sizes], precision: str, effort: Effort) -> list[dict[str, tuple[int, int]]]:
     """For each of `sizes`, grid and resident blocks of the fixed kernels by name.
 
     They come from one profiler session, or else from times on partitions, or else are one block on every SM.
     """
-    kernels = [(i, name, issue) for i, of_kernels in enumerate(sizes) for name, issue in named_kernels(driver, of_kernels).items()]
+    kernels = [
+        (i, name, issue) for i, of_kernels in enumerate(sizes) for name, issue in named_kernels(driver, of_kernels, precision).items()
+    ]
     bench, partition_geometry = Bench(driver, effort=effort), PartitionGeometry(driver, effort)
     for _, _, issue in kernels:
         bench.run(issue)

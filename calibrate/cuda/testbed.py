@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
 from executors.run import Backend
 from executors.tensors import module_tensors
-from simulator.engine.costs.contention import concurrent_pairs
+from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine
@@ -253,17 +254,22 @@ class GpuTestbed:
         return 0
 
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
-        """Measure interference once, if lanes of a plan share the GPU. If that fails, a note says so and nothing is fitted."""
-        model = CostModel(machine, profile)
-        if (
-            profile.contention.co_runs
-            or stalled(profile.notes)
-            or not any(concurrent_pairs(plan, machine, model.resolve(plan)) for given in plans for plan in given.parts)
-        ):
-            return False
+        """Measure interference once in each precision of the products of plans whose lanes share the GPU.
+
+        If that fails, a note says so and nothing is fitted.
+        """
+        model, learned = CostModel(machine, profile), False
+        pairs = {pair for given in plans for plan in given.parts for pair in concurrent_pairs(plan, machine, model.resolve(plan))}
+        if pairs and not stalled(profile.notes):
+            for precision in sorted((precisions(chain(*pairs)) or {""}) - profile.contentions.keys()):
+                learned |= self._measure_contention(profile, precision)
+        return learned
+
+    def _measure_contention(self, profile: Profile, precision: str) -> bool:
+        """Measure it in one precision, named as in `Profile.contentions`."""
         try:
             with objects_kept():
-                profile.contention = learn_contention(self.driver, profile, self.precision, self._kernels, self._effort)
+                fitted = learn_contention(self.driver, profile, precision or self.precision, self._kernels, self._effort)
         except GpuStalledError as error:
             profile.notes = list(dict.fromkeys([*profile.notes, f"the interference of kernels was not measured: {STALLED} them"]))
             raise SchedcastError(
@@ -274,6 +280,10 @@ class GpuTestbed:
             wait(self.driver)  # raises where the GPU cannot be used any more
             profile.notes = list(dict.fromkeys([*profile.notes, f"the interference of kernels was not measured: {brief(error)}"]))
             return False
+        if precision:
+            profile.other_contention = {**profile.other_contention, precision: fitted}
+        else:
+            profile.contention = fitted
         return True
 
     @staticmethod

@@ -27,7 +27,7 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
         size_bytes=profile.memory_bytes,
         bandwidth_bytes_per_s=profile.bandwidth_bytes_per_s,
         cache_bytes=profile.cache_bytes,
-        saturation_share=profile.contention.saturation_share,
+        saturation_share=profile.contention_in("").saturation_share,
         reached=float(bool(profile.bandwidth_bytes_per_s)),
     )
     peaks = _measured(**profile.peak_flops)

@@ -138,7 +138,7 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         step_s, rounds_error = mean_and_error(steps_s)
         timeline = replace(timeline, step_s=step_s)
     shares = Shares(**model.shares(plan, costs))
-    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured)
+    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured(costs))
     parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
     memory = timeline.memory
     workspaces = workspace_bytes(plan, machine)

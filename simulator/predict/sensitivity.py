@@ -12,7 +12,7 @@ together:
 - a CPU's overhead per task, and the time to wake a worker;
 - how much memory a step of plain PyTorch takes from the system anew;
 - latencies and bandwidths of links, on which collectives run too;
-- the slow-down of tasks that run beside others, if no interference runs were measured.
+- the slow-down of tasks that run beside others, if no interference runs were measured in the precision of the plan's products.
 
 A *chain* is the work that must follow one another within a step: the critical path, what each stream executes, what each host issues. The
 step takes as long as the longest chain. If errors change which one that is, the step follows.

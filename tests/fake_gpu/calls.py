@@ -96,6 +96,12 @@ class Call:
         return self.name in _OVERWRITE or self.func._overloadname.endswith("out")
 
     @property
+    def kind(self) -> str:
+        """The op and the element type of its first operand: `aten.mm of bfloat16`."""
+        first = next(iter((*self.reads, *self.writes, *self.allocated)), None)
+        return self.name if first is None else f"{self.name} of {str(first.dtype).removeprefix('torch.')}"
+
+    @property
     def elements(self) -> int:
         """The number of elements that the op computes."""
         return sum(t.numel() for t in (*self.allocated, *self.writes)) or 1

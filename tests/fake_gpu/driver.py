@@ -345,7 +345,7 @@ class FakeGpu:
         writes = changed + [(of(t), t.numel() * t.element_size()) for t in call.allocated]
         touched = [(memory, Region.of(t), False) for (memory, _), t in zip(reads, call.reads, strict=True)]
         touched += [(memory, Region.of(t), True) for (memory, _), t in zip(writes, (*call.writes, *call.allocated), strict=True)]
-        work = Work(call.func, call.name, call.elements, reads if call.overwrites else reads + changed, writes, link)
+        work = Work(call.func, call.name, call.elements, reads if call.overwrites else reads + changed, writes, link, call.kind)
         if self.capture_now is not None:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)

@@ -33,6 +33,7 @@ class Work:
     reads: list[tuple[Memory, int]]
     writes: list[tuple[Memory, int]]
     link: str | None  # "pinned" or "pageable": a copy between host and device
+    kind: str = ""  # the op and the type of its first operand: `aten.mm of bfloat16`
 
 
 class Gpu(Protocol):
@@ -251,7 +252,8 @@ class FakeGraph:
                 start_s = max(start_s, ends[i] + gap_s + cross_s)
             end_s = start_s
             if node.work is not None:
-                end_s += gpu._seconds(node.work, node.stream) * (times.beside.get(node.work.name, 1.0) if several else 1.0)
+                slow_down = times.beside.get(node.work.kind, times.beside.get(node.work.name, 1.0)) if several else 1.0
+                end_s += gpu._seconds(node.work, node.stream) * slow_down
                 gpu.timeline.append(KernelRun(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
             elif node.event is not None:

@@ -35,7 +35,9 @@ class Times:
     pageable_bytes_per_s: float = 10e9
     host_bytes_per_s: float = 20e9  # copies by the host within its memory
 
-    beside: Mapping[str, float] = field(default_factory=dict)  # multiplies a kernel in a graph with several streams, by op
+    beside: Mapping[str, float] = field(
+        default_factory=dict
+    )  # multiplies a kernel in a graph with several streams, by op or its `Work.kind`
 
     gap_s: float = 1e-6  # from the end of a graph's node to the start of the next
     launch_gap_s: float = 0.0  # from the end of a kernel to the start of the next that was launched while it ran

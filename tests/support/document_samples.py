@@ -171,6 +171,7 @@ def _profile() -> dict[str, Any]:
         contention=Contention(
             multipliers={"conv|elementwise": 1.2}, co_runs=[Interference("conv", "elementwise", 1.2)], saturation_share=0.3
         ),
+        other_contention={"bf16": Contention(co_runs=[Interference("compute", "memory", 1.1)])},
         anchor_s=1e-3, cache_bytes=50 * 2**20, memory_bytes=80 * 2**30, bandwidth_bytes_per_s=3e12, peak_flops={"fp32": 6.7e13},
         priority_levels=6, partition_sms={"2": 64}, notes=["throttled"],
     )  # fmt: skip

@@ -252,8 +252,10 @@ class Profile(_Data):
     """All measurements of one machine. Change it in place, then `save` it.
 
     `failures` says for a key why it could not be measured (`fail`). `loop`: what PyTorch's own loop costs; None: not measured. `transfers`
-    are named `SOURCE>TARGET`, `collectives` by `law_name`. `anchor_s` is the time of the reference kernel at calibration. The memory sizes,
-    the bandwidth and `peak_flops` (by precision) are measured; they are None or absent if not. `workspace_bytes` is what stays allocated
+    are named `SOURCE>TARGET`, `collectives` by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has
+    those of products in other precisions (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the
+    reference kernel at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent
+    if not. `workspace_bytes` is what stays allocated
     for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split, by n as
     text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
     """
@@ -268,6 +270,7 @@ class Profile(_Data):
     transfers: dict[str, Transfer] = {}
     collectives: dict[str, CollectiveLaw] = {}
     contention: Contention = Field(default_factory=Contention)
+    other_contention: dict[str, Contention] = {}
     anchor_s: Measure | None = None
     cache_bytes: Count | None = None
     memory_bytes: Count | None = None
@@ -340,6 +343,16 @@ class Profile(_Data):
         """Record that `key` could not be measured now. The next calibration tries it again, since the reason may have passed."""
         self.failures[key] = why
         self._failed |= {key}
+
+    @property
+    def contentions(self) -> dict[str, Contention]:
+        """What interference runs were measured for, by the precision of products: first float32, whose name is empty."""
+        return {precision: fit for precision, fit in {"": self.contention, **self.other_contention}.items() if fit.co_runs}
+
+    def contention_in(self, precision: str) -> Contention:
+        """The contention of products in a precision; if it was not measured, that of the first precision that was."""
+        measured = self.contentions
+        return measured.get(precision) or next(iter(measured.values()), self.contention)
 
     @property
     def measured_model(self) -> str:

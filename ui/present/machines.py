@@ -8,7 +8,7 @@ from types import MappingProxyType
 from simulator.engine.costs.op_points import OpPoint, Roof
 from simulator.machine.machine import HostLane, Machine
 from traces import units
-from traces.documents.profile import Identity, Profile
+from traces.documents.profile import Identity, Interference, Profile
 from traces.documents.shipped import shipped_validations
 
 #: Rows of a table at most.
@@ -118,33 +118,43 @@ def update_cells(profile: Profile) -> list[dict[str, str]]:
 
 def co_run_cells(profile: Profile) -> list[dict[str, str]]:
     """One row per pair of groups: how many times longer a task takes beside others, measured, modeled, and as the profile uses it."""
-    contention = profile.contention
-    pairs: dict[tuple[str, str], list] = {}
-    for run in contention.co_runs:
-        pairs.setdefault((run.group, run.beside), []).append(run)
+    pairs: dict[tuple[str, str, float | None], list[Interference]] = {}
+    for precision, contention in profile.contentions.items():
+        for run in contention.co_runs:
+            task = f"{run.group}, {precision}" if precision else run.group
+            pairs.setdefault((task, run.beside, contention.multipliers.get(f"{run.group}|{run.beside}")), []).append(run)
     return [
         {
-            "task": group,
+            "task": task,
             "beside": beside,
             "interference runs": str(len(runs)),
             "takes longer, measured": f"{min(r.slow_down for r in runs):.2f}x to {max(r.slow_down for r in runs):.2f}x",
             "modeled": f"{min(r.modelled for r in runs):.2f}x to {max(r.modelled for r in runs):.2f}x",
-            "multiplier": f"{contention.multipliers[f'{group}|{beside}']:.2f}" if f"{group}|{beside}" in contention.multipliers else "none",
+            "multiplier": "none" if multiplier is None else f"{multiplier:.2f}",
         }
-        for (group, beside), runs in sorted(pairs.items())
+        for (task, beside, multiplier), runs in sorted(pairs.items())
     ]
 
 
 def co_run_words(profile: Profile) -> str:
-    """How well the multipliers predict interference runs that were left out of their fit; empty if none was."""
-    with_s, without_s = profile.contention.held_out_error, profile.contention.held_out_error_without
-    if with_s is None or without_s is None:
-        return ""
-    used = "used" if profile.contention.multipliers else "not used, because they do not lower the error"
-    return (
-        f"On interference runs left out of the fit, multipliers are off by {units.percent(with_s, signed=False)}, no multipliers by"
-        f" {units.percent(without_s, signed=False)}: they are {used}."
-    )
+    """How well the multipliers predict interference runs that were left out of their fit; empty if none was.
+
+    On a GPU they were fitted in each precision by itself.
+    """
+    sentences = []
+    for precision, contention in profile.contentions.items():
+        with_s, without_s = contention.held_out_error, contention.held_out_error_without
+        if with_s is not None and without_s is not None:
+            used = "used" if contention.multipliers else "not used, because they do not lower the error"
+            sentences.append(
+                f"On interference runs{f' in {precision}' if precision else ''} left out of the fit, multipliers are off by"
+                f" {units.percent(with_s, signed=False)}, no multipliers by {units.percent(without_s, signed=False)}: they are {used}."
+            )
+    if sentences and profile.identity.kind == "gpu":
+        sentences.append(
+            "Products in a precision that was not measured take the multipliers of another; how long they take is less certain."
+        )
+    return " ".join(sentences)
 
 
 def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> list[dict[str, str]]:

@@ -119,7 +119,7 @@ def _kernels(context: Context) -> str:
 
     def on_halves() -> list[dict[str, object]]:
         first, second = driver.partitions(2)
-        pairs = measure_pairs(driver, scale.kernels, (first, second), scale.effort)
+        pairs = measure_pairs(driver, scale.kernels, (first, second), scale.effort, "bf16")  # as the first jobs that are validated
         return [asdict(pair) | {"slow_downs": pair.slow_downs} for pair in pairs]
 
     cases: dict[str, tuple[Callable[[], object], int]] = {

@@ -3,7 +3,8 @@
 Tasks belong to contention groups, few enough that every pair of groups can be measured: compute-bound, memory-bound and, on a CPU,
 optimizer updates and tasks so short that the time of Python and the executor dominates. On a CPU a multiplier covers the whole effect of
 tasks on other cores, because the bandwidth that a task draws alone predicts that effect poorly. On a GPU the multipliers come on top of
-shared SMs and bandwidth.
+shared SMs and bandwidth, and products in bf16, fp16 and fp64 are groups of their own: those in bf16 may hold every SM until they end, so
+that runs beside float32 say little about them.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,20 +15,49 @@ from statistics import fmean, median
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from traces.documents.profile import Contention, Interference
+from traces.documents.profile import Contention, Interference, Profile
 
 COMPUTE, MEMORY, UPDATE, SMALL = "compute", "memory", "update", "small"
 #: Below this many seconds, tasks on a CPU contend for the interpreter's lock rather than for the hardware.
 SMALL_S = 1e-4
 _COMPUTE_CLASSES = frozenset({"conv", "grouped-conv", "matmul"})
+#: The groups of a GPU's products by precision. That of float32, in TF32 or not, has the empty name.
+_PRODUCTS = {"": COMPUTE, **{precision: f"{COMPUTE}.{precision}" for precision in ("bf16", "fp16", "fp64")}}
 
 
-def group_of(op_class: str, seconds: float, kind: str) -> str:
-    """The contention group of a task that takes `seconds` alone on a device of kind `kind` ("cpu" or "gpu")."""
+def group_of(op_class: str, seconds: float, kind: str, precision: str = "") -> str:
+    """The contention group of a task that takes `seconds` alone on a device of kind `kind` ("cpu" or "gpu"), in a precision."""
     if kind == "cpu" and seconds < SMALL_S:
         return SMALL
     first = op_class.partition(".")[0]
-    return COMPUTE if first in _COMPUTE_CLASSES else UPDATE if first == "update" and kind == "cpu" else MEMORY
+    if first in _COMPUTE_CLASSES:
+        return _PRODUCTS.get(precision, COMPUTE) if kind == "gpu" else COMPUTE
+    return UPDATE if first == "update" and kind == "cpu" else MEMORY
+
+
+def precisions(groups: Iterable[str]) -> set[str]:
+    """The precisions of the products among the groups, with names as in `Profile.contentions`."""
+    return {group.partition(".")[2] for group in groups if group.partition(".")[0] == COMPUTE}
+
+
+def pair_multipliers(profile: Profile) -> dict[tuple[str, str], float]:
+    """By pair (group, group beside it), the multiplier that was fitted in the precision of the first of them that is a product.
+
+    Pairs without products have the multipliers fitted in float32. A precision that was not measured has those of another.
+    """
+    products = _PRODUCTS if profile.identity.kind == "gpu" else {"": COMPUTE}
+    multipliers: dict[tuple[str, str], float] = {}
+    for precision, product_group in products.items():
+        for pair, factor in profile.contention_in(precision).multipliers.items():
+            group, beside = pair.partition("|")[::2]
+            if group == COMPUTE:
+                others = products.values() if beside == COMPUTE else [beside]
+                multipliers |= {(product_group, other): factor for other in others}
+            elif beside == COMPUTE:
+                multipliers[group, product_group] = factor
+            elif not precision:
+                multipliers[group, beside] = factor
+    return multipliers
 
 
 def concurrent_pairs(plan: Plan, machine: Machine, costs: Sequence[Cost]) -> set[tuple[str, str]]:

@@ -19,7 +19,7 @@ A profile measures it as the difference between the loop and the executor's call
 autograd issues ops from C++, and the executor from Python. On a GPU it is time of the host, on a CPU of the task itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import hypot
@@ -27,7 +27,7 @@ from math import hypot
 import numpy as np
 
 from simulator.engine.costs import efficiencies, fresh_memory
-from simulator.engine.costs.contention import SMALL, group_of
+from simulator.engine.costs.contention import SMALL, group_of, pair_multipliers, precisions
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.efficiencies import Sites, precision_of
 from simulator.engine.costs.fits import ProfileFits
@@ -114,9 +114,8 @@ class CostModel:
 
         Devices that are processes of one core each share no interpreter, so for them pairs with the group of short tasks are left out.
         """
-        multipliers = self.profile.contention.multipliers if self.profile is not None else {}
+        pairs = pair_multipliers(self.profile) if self.profile is not None else {}
         separate = self.machine.library and all(device.sms == 1 for device in self.machine.devices if device.kind == "cpu")
-        pairs = {pair.partition("|")[::2]: factor for pair, factor in multipliers.items()}
         return {pair: factor for pair, factor in pairs.items() if not (separate and SMALL in pair)}
 
     @cached_property
@@ -138,10 +137,10 @@ class CostModel:
         """The precision of a job as documents state it: "default" is what it means on this machine, with these costs."""
         return self.precision if precision == "default" else precision
 
-    @property
-    def co_runs_measured(self) -> bool:
-        """Whether the profile has interference runs, which say how much tasks slow each other down."""
-        return self.profile is not None and bool(self.profile.contention.co_runs)
+    def co_runs_measured(self, costs: Iterable[Cost]) -> bool:
+        """Whether the profile has interference runs in the precisions of these products, which say how much tasks slow each other down."""
+        measured = self.profile.contentions if self.profile is not None else {}
+        return bool(measured) and precisions(cost.group for cost in costs) <= measured.keys()
 
     def resolve(self, plan: Plan) -> list[Cost]:
         """One cost per task of `plan.tasks`, in their order."""
@@ -273,14 +272,14 @@ class CostModel:
         """
         work = task.body.work(task)
         placed = self.machine.device(device)
-        peaks = placed.peak_flops
-        peak = efficiencies.figure(peaks, precision_of(task, work.op_class, self.precision))
+        precision = precision_of(task, work.op_class, self.precision)
+        peak = efficiencies.figure(placed.peak_flops, precision)
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
         if placed.kind == "cpu" and self.pair_multipliers:
             memory = 0.0
-        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind)
+        group = group_of(work.op_class, (cost.warm_s + cost.cold_s) / 2, placed.kind, precision)
         issue_s, issue_error = cost.issue_s, 0.0
         if issue_s is None and (each := self._issues.per_launch(cost.key, work.op_class)).seconds is not None:
             issue_s = each.seconds * min(task.body.loop_length, task.body.launches)  # a loop that is one kernel is issued once

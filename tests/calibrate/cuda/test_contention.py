@@ -17,19 +17,22 @@ from calibrate.cuda.bench import wait
 from calibrate.cuda.contention import learn_contention
 from calibrate.cuda.sampler import BROKEN, calibrate_gpu
 from calibrate.preflight.probe import usable
+from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import STALLED, GpuStalledError
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import gpu_machine, load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
+from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
 from tests.support.jobs import MLP, planned
 from tests.support.refusals import refuses
-from tests.support.small_plans import plan_of, value
+from tests.support.small_plans import mm, plan_of, value
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, Profile
 from traces.errors import Code
 
@@ -151,9 +154,9 @@ FIGURES = {
 }  # fmt: skip
 
 
-def learned_on(gpu) -> Contention:
+def learned_on(gpu, precision: str = "fp32") -> Contention:
     """The contention that the testbed would measure."""
-    return learn_contention(gpu, given_profile(gpu), "fp32", KERNELS, QUICK)
+    return learn_contention(gpu, given_profile(gpu), precision, KERNELS, QUICK)
 
 
 def given_profile(gpu) -> Profile:
@@ -161,13 +164,17 @@ def given_profile(gpu) -> Profile:
     return Profile(identity=open_testbed(gpu).identity, **FIGURES)
 
 
-@pytest.mark.parametrize("profiler", [True, False])
-def test_the_given_slow_downs_are_fitted(profiler):
-    times = Times(beside={"aten.mm": 1.1, "aten.neg": 1.5}, gap_s=0.0, cross_gap_s=0.0)
+#: Products in bf16 slow down as persistent kernels do, which wait for one another's SMs.
+BESIDE = {"aten.mm": 1.1, "aten.neg": 1.5, "aten.mm of bfloat16": 2.0}
+
+
+@pytest.mark.parametrize(("profiler", "precision", "slower"), [(True, "fp32", 1.1), (False, "default", 1.1), (True, "bf16", 2.0)])
+def test_the_given_slow_downs_are_fitted(profiler, precision, slower):
+    times = Times(beside=BESIDE, gap_s=0.0, cross_gap_s=0.0)
     with FakeGpu(times, SMALL, profiler=profiler) as gpu:
-        learned = learned_on(gpu)
+        learned = learned_on(gpu, precision)
     assert learned.multipliers == pytest.approx(
-        {"compute|compute": 1.1, "compute|memory": 1.1, "memory|compute": 1.5, "memory|memory": 1.5}
+        {"compute|compute": slower, "compute|memory": slower, "memory|compute": 1.5, "memory|memory": 1.5}
     )
     assert learned.held_out_error < 0.01 < 0.1 < learned.held_out_error_without
     assert {(run.group, run.beside) for run in learned.co_runs} == learned.known == PAIRS
@@ -183,26 +190,63 @@ def test_kernels_that_do_not_slow_down_need_no_multipliers():
     assert learned.held_out_error == learned.held_out_error_without < 1e-3
 
 
-def plans(gpu, profile, *texts):
+def plans(profile, *texts, precision="fp32"):
     machine = gpu_machine(profile)
-    job = Job(MLP, 4)
+    job = Job(MLP, 4, precision=precision).on("gpu")
     parsed = [strategies.parse(text) for text in texts]
     return [s.plan(job, machine, CostModel(machine, profile), options) for s, options in parsed], machine
 
 
-def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(monkeypatch):
+@pytest.mark.parametrize(("precision", "measured", "products"), [("fp32", "", COMPUTE), ("amp", "bf16", "compute.bf16")])
+def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(precision, measured, products, monkeypatch):
     with FakeGpu(Times(beside={"aten.mm": 1.2}, gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:
         profile, testbed = given_profile(gpu), open_testbed(gpu)
-        one, machine = plans(gpu, profile, "baseline")
-        two, _ = plans(gpu, profile, "backward-fusion:update_stream=on")
+        one, machine = plans(profile, "baseline", precision=precision)
+        two, _ = plans(profile, "backward-fusion:update_stream=on", precision=precision)
         assert not testbed.measure_contention(one, machine, profile)
-        assert profile.contention == Contention()
+        assert profile.contentions == {}
         assert testbed.measure_contention([*one, *two], machine, profile)
         monkeypatch.setattr(gpu_testbed, "learn_contention", None)  # not to be called again
         assert not testbed.measure_contention(two, machine, profile)
-    assert CostModel(machine, profile).pair_multipliers[COMPUTE, MEMORY] == pytest.approx(1.2)
+    assert list(profile.contentions) == [measured]
+    assert CostModel(machine, profile).pair_multipliers[products, MEMORY] == pytest.approx(1.2)
     cost = next(cost for cost in CostModel(machine, profile).resolve(two[0]) if cost.group == MEMORY)
     assert cost.memory_share > 0, "on a GPU multipliers apply in addition to shared bandwidth"
+
+
+def two_lanes(dtype: str) -> Plan:
+    """Four products of two matrices on each of two streams."""
+    made = [replace(value(f"{name}{i}", (8, 8), kind), dtype=dtype) for name, kind in (("x", INPUT), ("y", ACTIVATION)) for i in range(8)]
+    return plan_of([mm(f"mm{i}", made[i], made[i], made[8 + i], stream=i % 2) for i in range(8)], made)
+
+
+def test_a_plan_in_bf16_is_predicted_by_co_runs_in_bf16():
+    """Those in float32 leave the plan's slow-down uncertain. Neither changes what the other predicts."""
+    plans = {dtype: two_lanes(dtype) for dtype in ("float32", "bfloat16")}
+    times = Times(kernel_s=lambda op, size: 100e-6, beside=BESIDE, gap_s=0.0, cross_gap_s=0.0)
+    with FakeGpu(times, SMALL) as gpu:
+        profile, testbed = given_profile(gpu), open_testbed(gpu)
+        machine = gpu_machine(profile)
+        calibrate_gpu(plans.values(), machine, gpu, profile, None, lambda *progress: None, effort=QUICK)
+
+        def predicted(dtype):
+            return forecast(plans[dtype], machine, CostModel(machine, profile), "graph")
+
+        def error(dtype):
+            inputs = {f"x{i}": torch.ones(8, 8, dtype=getattr(torch, dtype)) for i in range(8)}
+            run = CudaBackend(machine, gpu, "graph").load(plans[dtype], inputs, 0).run(12)
+            return predicted(dtype).timeline.step_s / run.steps_s[-1] - 1
+
+        assert testbed.measure_contention([plans["float32"]], machine, profile)
+        before = predicted("float32")
+        assert (error("float32"), error("bfloat16")) == pytest.approx((0.0, 1.1 / 2 - 1), abs=0.02)
+        assert "slow-down" in predicted("bfloat16").sensitivity.deviations
+        assert testbed.measure_contention(plans.values(), machine, profile)
+        assert not testbed.measure_contention(plans.values(), machine, profile)
+        assert (error("float32"), error("bfloat16")) == pytest.approx((0.0, 0.0), abs=0.02)
+    assert "slow-down" not in {**predicted("bfloat16").sensitivity.deviations, **before.sensitivity.deviations}
+    assert predicted("float32").timeline.step_s == before.timeline.step_s
+    assert list(profile.contentions) == ["", "bf16"]
 
 
 def test_co_runs_that_fail_leave_a_note_and_nothing_else(monkeypatch):
@@ -212,7 +256,7 @@ def test_co_runs_that_fail_leave_a_note_and_nothing_else(monkeypatch):
     monkeypatch.setattr(gpu_testbed, "learn_contention", fail)
     with FakeGpu(facts=SMALL) as gpu:
         profile = given_profile(gpu)
-        two, machine = plans(gpu, profile, "backward-fusion:update_stream=on")
+        two, machine = plans(profile, "backward-fusion:update_stream=on")
         assert not open_testbed(gpu).measure_contention(two, machine, profile)
     assert profile.notes == ["the interference of kernels was not measured: RuntimeError: no room"]
 
@@ -232,10 +276,17 @@ def test_the_saturation_share_is_the_one_that_explains_the_pairs():
     assert best_saturation_share({0.3: [], 0.5: []}, 0.3) is None
 
 
-@given(st.floats(0.05, 1.0))
-def test_a_fitted_share_is_the_machines(share):
-    identity = Identity(kind="gpu", gpu="Unheard of", sms=132)
-    profile = Profile(identity=identity, contention=Contention(saturation_share=share), **FIGURES)
+@given(st.floats(0.05, 1.0), st.booleans())
+def test_a_fitted_share_is_the_machines(share, in_bf16):
+    identity, fitted = Identity(kind="gpu", gpu="Unheard of", sms=132), Contention(saturation_share=share, co_runs=rows(1.0))
+    profile = Profile(identity=identity, **({"other_contention": {"bf16": fitted}} if in_bf16 else {"contention": fitted}), **FIGURES)
     assert gpu_machine(profile).memories[0].saturation_share == share
-    without = profile.model_copy(update={"contention": Contention()})
+    without = profile.model_copy(update={"contention": Contention(), "other_contention": {}})
     assert replace(gpu_machine(profile).memories[0], saturation_share=0.3) == gpu_machine(without).memories[0]
+
+
+def test_the_first_precision_determines_the_share():
+    with FakeGpu(facts=SMALL) as gpu:
+        profile = given_profile(gpu)
+        profile.contention = Contention(saturation_share=0.45, co_runs=rows(1.0))
+        assert learn_contention(gpu, profile, "bf16", KERNELS, QUICK).saturation_share == 0.45

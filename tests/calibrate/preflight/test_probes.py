@@ -116,7 +116,7 @@ def test_a_fault_is_found(name, gpu, said):
 
 def test_figures_are_the_simulated_gpus():
     """A small cache takes little time to flush."""
-    times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US)
+    times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US, beside={"aten.mm of bfloat16": 3.0})
     whole = {"sms_seen": [16] * 8, "shared": 0}
     with opened(FirstGpu(times, replace(FACTS, cache_bytes=4096))) as context:
         figures = {
@@ -132,7 +132,7 @@ def test_figures_are_the_simulated_gpus():
     assert figures["host-calls"]["cost"] == pytest.approx(calls, rel=0.01)
     kernels = figures["kernels"]
     assert list(kernels["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
-    assert len(kernels["co_runs_on_halves"]) == 5
+    assert [round(pair["slow_downs"][0]) for pair in kernels["co_runs_on_halves"]] == [3, 3, 3, 3, 1]
     assert figures["profiler"]["product"]["profiler_s"] == pytest.approx(5 * US)
 
 

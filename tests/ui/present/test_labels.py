@@ -301,6 +301,9 @@ def test_co_runs_by_pair():
     assert (row["takes longer, measured"], row["multiplier"]) == ("1.20x to 1.40x", "1.30")
     assert machines.co_run_words(own).endswith("10.0 %, no multipliers by 20.0 %: they are used.")
     assert machines.co_run_words(profile()) == ""
+    own.other_contention = {"bf16": own.contention.model_copy(update={"multipliers": {}})}
+    assert [(row["task"], row["multiplier"]) for row in machines.co_run_cells(own)] == [("compute", "1.30"), ("compute, bf16", "none")]
+    assert "On interference runs in bf16 left out of the fit" in machines.co_run_words(own)
 
 
 def test_a_fresh_profile_of_this_machine_has_no_warnings():

@@ -9,7 +9,17 @@ from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import undisturbed_s
 from calibrate.identity import cpu_identity
 from simulator.engine.costs import contention
-from simulator.engine.costs.contention import COMPUTE, MEMORY, SMALL, UPDATE, concurrent_pairs, fit, group_of, typical_ratio
+from simulator.engine.costs.contention import (
+    COMPUTE,
+    MEMORY,
+    SMALL,
+    UPDATE,
+    concurrent_pairs,
+    fit,
+    group_of,
+    pair_multipliers,
+    typical_ratio,
+)
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.interference import modeled_slow_downs
@@ -18,8 +28,9 @@ from simulator.model.job import Job
 from simulator.predict.forecast import forecast
 from tests.support import tiny
 from tests.support.jobs import MLP, planned
-from traces.documents.profile import Contention, Interference, KeyCost, Profile, Stats
+from traces.documents.profile import Contention, Identity, Interference, KeyCost, Profile, Stats
 
+RUN = Interference(COMPUTE, COMPUTE, 1.2)
 PAIRS = {(COMPUTE, COMPUTE): 1.05, (COMPUTE, MEMORY): 1.1, (MEMORY, COMPUTE): 1.2, (MEMORY, MEMORY): 1.4}
 
 
@@ -121,8 +132,31 @@ def test_groups():
     assert group_of("conv", 1e-3, "cpu") == group_of("matmul.attention", 1e-6, "gpu") == COMPUTE
     assert group_of("norm.layer", 1e-3, "cpu") == group_of("elementwise", 1e-3, "cpu") == MEMORY
     assert group_of("update.adam:for", 1e-3, "cpu") == UPDATE
-    assert group_of("update.adam:for", 1e-6, "gpu") == MEMORY
+    assert group_of("update.adam:for", 1e-6, "gpu") == group_of("norm.layer", 1e-6, "gpu", "bf16") == MEMORY
+    products = [(kind, precision) for kind in ("gpu", "cpu") for precision in ("tf32", "bf16")]
+    assert [group_of("conv", 1e-3, *of) for of in products] == [COMPUTE, "compute.bf16", COMPUTE, COMPUTE]
     assert group_of("conv", 5e-5, "cpu") == SMALL
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({"": 1.1, "bf16": 1.5}, (1.1, 1.5, 1.5, 1.1, 1.1)),
+        ({"": 1.1}, (1.1, 1.1, 1.1, 1.1, 1.1)),  # as every profile from before there were others
+        ({"bf16": 1.5}, (1.5, 1.5, 1.5, 1.5, 1.5)),
+        ({"": 1.1, "bf16": None}, (1.1, None, None, 1.1, 1.1)),  # multipliers that do not help in bf16
+        ({"": None, "bf16": 1.5}, (None, 1.5, 1.5, None, None)),
+        ({}, (None, None, None, None, None)),
+    ],
+)
+def test_products_have_the_multipliers_of_their_precision_else_of_another(measured, expected):
+    fits = {
+        name: Contention(multipliers=dict.fromkeys(map("|".join, PAIRS), x) if x else {}, co_runs=[RUN]) for name, x in measured.items()
+    }
+    profile = Profile(identity=Identity(kind="gpu"), contention=fits.pop("", Contention()), other_contention=fits)
+    half = "compute.bf16"
+    pairs = (COMPUTE, COMPUTE), (half, MEMORY), (MEMORY, half), (MEMORY, MEMORY), ("compute.fp16", "compute.fp16")
+    assert tuple(map(pair_multipliers(profile).get, pairs)) == expected
 
 
 def lanes(*groups, machine=None, on=None):
