@@ -255,9 +255,9 @@ class Profile(_Data):
     are named `SOURCE>TARGET`, `collectives` by `law_name`. On a GPU `contention` is that of products of float32, and `other_contention` has
     those of products in other precisions (bf16, fp16, fp64), whose kernels share the GPU in other ways. `anchor_s` is the time of the
     reference kernel at calibration. The memory sizes, the bandwidth and `peak_flops` (by precision) are measured; they are None or absent
-    if not. `workspace_bytes` is what stays allocated
-    for each stream on which a matrix product has run. `partition_sms` is the number of SMs of each partition of an n-way split, by n as
-    text. `notes` describe anything unusual, such as throttling. `steps`: what validations measured, by `step_name`.
+    if not. `workspace_bytes` is what stays allocated for each stream on which a matrix product has run. `partition_sms` is the number of
+    SMs of each partition of an n-way split, by n as text. `notes` describe anything unusual, such as throttling. `steps`: what validations
+    measured, by `step_name`.
     """
 
     identity: Identity

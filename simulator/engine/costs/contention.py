@@ -41,7 +41,7 @@ def precisions(groups: Iterable[str]) -> set[str]:
 
 
 def pair_multipliers(profile: Profile) -> dict[tuple[str, str], float]:
-    """By pair (group, group beside it), the multiplier that was fitted in the precision of the first of them that is a product.
+    """By pair (group, group beside it), the multiplier that was fitted in the precision of its product; of two products, that of the first.
 
     Pairs without products have the multipliers fitted in float32. A precision that was not measured has those of another.
     """

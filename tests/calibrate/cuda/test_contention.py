@@ -30,7 +30,7 @@ from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.gpu_testbeds import KERNELS, QUICK, SMALL, open_testbed
-from tests.support.jobs import MLP, planned
+from tests.support.jobs import MLP
 from tests.support.refusals import refuses
 from tests.support.small_plans import mm, plan_of, value
 from traces.documents.profile import Contention, Dispatch, Identity, Interference, Profile
@@ -124,7 +124,7 @@ def test_a_wait_without_an_end_raises():
 
 
 def test_co_runs_that_never_end_are_reported_once(tmp_path):
-    job, place = Job(MLP, 4), tmp_path / "gpu.json"
+    plan, place = two_lanes("float32"), tmp_path / "gpu.json"
     with FakeGpu(facts=SMALL, stalls_beside={"aten.mm"}, races_allowed=True) as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(
@@ -137,7 +137,6 @@ def test_co_runs_that_never_end_are_reported_once(tmp_path):
             priority_levels=SMALL.priority_levels,
         )
         machine = testbed.machine(profile)
-        plan = planned("turbodl", job, machine)
         with refuses(Code.REQUEST):
             testbed.calibrate([plan], machine, profile, place, lambda *progress: None)
     saved = Profile.load(place)

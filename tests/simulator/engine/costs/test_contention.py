@@ -156,7 +156,9 @@ def test_products_have_the_multipliers_of_their_precision_else_of_another(measur
     profile = Profile(identity=Identity(kind="gpu"), contention=fits.pop("", Contention()), other_contention=fits)
     half = "compute.bf16"
     pairs = (COMPUTE, COMPUTE), (half, MEMORY), (MEMORY, half), (MEMORY, MEMORY), ("compute.fp16", "compute.fp16")
-    assert tuple(map(pair_multipliers(profile).get, pairs)) == expected
+    multipliers = pair_multipliers(profile)
+    assert tuple(map(multipliers.get, pairs)) == expected
+    assert multipliers.get((COMPUTE, half)) == expected[0], "of two precisions, that of the task which slows down"
 
 
 def lanes(*groups, machine=None, on=None):
