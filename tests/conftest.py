@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from tests.support.places import session_file
@@ -37,7 +38,7 @@ LONGEST = (
 )  # fmt: skip
 
 #: The folders and files that `make test` leaves out.
-THOROUGH = ("fuzz/", "simulator/papers/", "ui/app/test_hostile_names.py")
+THOROUGH = ("fuzz/", "simulator/papers/", "ui/app/test_hostile_names.py", "ui/test_missing_packages.py")
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
 settings.load_profile("no deadline")
@@ -86,10 +87,16 @@ def _freeze_objects() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the longest files first, and mark the thorough ones."""
+    """Put the tests of the longest files first, and mark the thorough ones, among them all but every n-th case of a sampled test."""
+    cases: Counter[str] = Counter()
     for item in items:
         if str(item.path.relative_to(Path(__file__).parent)).startswith(THOROUGH):
             item.add_marker("thorough")
+        if sampled := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % sampled.args[0]:
+                item.add_marker("thorough")
+            cases[test] += 1
     place_of = {str(Path(__file__).parent / name): place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place_of.get(str(item.path), len(LONGEST)))
 

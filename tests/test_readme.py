@@ -43,6 +43,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.thorough
 def test_commands_print_what_the_readme_shows(folder, monkeypatch):
     """In their order: one command writes the profile that the next one reads. A line in brackets stands for what is left out."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -193,6 +193,7 @@ def test_norms_in_bf16_can_be_timed_alone(model):
             assert min(samples_of(gpu, plan, f"aten.native_{model}{direction}.default").warm_s) > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", ["batch_norm", "layer_norm", "attention"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -59,6 +59,7 @@ def trained(job: Job, *names: str, steps: int = STEPS, evaluate_every: int = 0) 
     return training
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: f"{job.model} {job.accumulate}")
 def test_losses_are_those_of_the_usual_loop(job):
     expected = usual_loop(job, STEPS)
@@ -187,6 +188,7 @@ def share_right(module: torch.nn.Module, data: Batches, numbers: range) -> float
         return float((module.eval()(inputs).argmax(1) == target).double().mean())
 
 
+@pytest.mark.thorough
 def test_accuracy_is_that_of_held_out_samples_in_evaluation_mode():
     job = Job("lenet5", 8, 16, optimizer="nesterov", lr_schedule="0:0.05,3:0.01")
     ours, plain = evaluated(job, "forward-fusion", AUTOGRAD, steps=6, every=4)
@@ -202,6 +204,7 @@ def test_accuracy_is_that_of_held_out_samples_in_evaluation_mode():
     assert ours.evaluations[0] == plain.evaluations[0]  # later, the plan's newest weights lack the update that its next forward makes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", ["baseline", "stale-pipeline:on=simulated,stages=3"])
 def test_measuring_accuracy_changes_no_loss(strategy):
     job = Job("lenet5", 4, 16)

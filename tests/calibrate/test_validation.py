@@ -154,6 +154,7 @@ def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
         assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "precision", "mode", "bound"),
     [("batch_norm", "bf16", "graph", 0.02), ("attention", "fp32", "eager", 0.02), ("attention", "amp", "graph", 0.04)],

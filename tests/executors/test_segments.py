@@ -48,6 +48,7 @@ def trained_plainly(plan, job, built, backend, steps):
         return losses, {name: tensor.clone() for name, tensor in plain.parameters().items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("turns", [(10,), (5, 5), (2, 1, 4, 3)])
 def test_numbers_are_those_of_stale_and_then_plain_training(turns, plan, job, machine):
     """However the run is divided into calls; it may go on for longer than planned."""

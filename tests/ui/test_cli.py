@@ -167,6 +167,7 @@ def test_run(schedcast, profile, tmp_path):
 BESIDE = ("--strategy", "forward-fusion", "--steps", 6, "--beside", "autograd", "--beside", "turbodl")
 
 
+@pytest.mark.thorough
 def test_run_beside_others(schedcast, tmp_path):
     out, metrics = tmp_path / "page", tmp_path / "m.json"
     job = ("--model", "rnn_bitstream", "--batch", 4, "--image-size", 8, "--precision", "fp64")
@@ -186,6 +187,7 @@ def test_run_beside_others(schedcast, tmp_path):
     assert " with plain PyTorch (" in shown.out
 
 
+@pytest.mark.thorough
 def test_run_until_a_target_with_two_seeds(schedcast, tmp_path):
     job = ("--model", "lenet5", "--batch", 8, "--image-size", 16, "--lr-schedule", "0:0.05,20:0.01", "--optimizer", "nesterov")
     goals = ("--steps", 22, "--seeds", 2, "--target", 0.3, "--eval-every", 12, "--predict-on", "2xgtx1060")
@@ -251,6 +253,7 @@ def test_validate_with_a_report(schedcast, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
+@pytest.mark.thorough
 def test_validate_with_a_profile_alone(schedcast, profile):
     done = schedcast.call("validate", *JOB, "--strategy", "baseline", "--profile", profile, "--no-calibrate", "--json")
     assert done.status == 0

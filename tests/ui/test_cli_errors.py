@@ -186,12 +186,14 @@ BAD_FACTORIES = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", BAD_FACTORIES, ids=lambda case: case[0])
 def test_wrong_factory(schedcast, case):
     name, *fragments = case
     refused(schedcast.call("predict", *options(model=f"{BROKEN}:{name}"), SCHEDCAST_DATA="nowhere"), *fragments)
 
 
+@pytest.mark.thorough
 def test_a_failure_that_only_real_tensors_show(schedcast):
     job = ["--model", f"{BROKEN}:class_out_of_range", "--batch", 4, "--strategy", "baseline"]
     refused(schedcast.call("run", *job), "the training step fails for batch size 4: IndexError")
@@ -291,6 +293,7 @@ def test_an_unusable_profile(schedcast, tmp_path):
     refused(schedcast.call("predict", *options(machine=None, profile=gpu)), "the profile of NVIDIA B900 lacks", "this GPU has no preset")
 
 
+@pytest.mark.thorough
 def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(schedcast, tmp_path):
     place = Profile(identity=Identity(kind="cpu", cpu="Elsewhere 9000", cores=64)).save(tmp_path / "there.json")
     before = place.read_bytes()
@@ -317,6 +320,7 @@ def test_places_that_cannot_be_written(schedcast, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.thorough
 def test_a_full_disk(schedcast, tmp_path):
     """What was measured is printed all the same. Standard output is a file here, and gets full, too."""
     full = {"file_limit": 600}
@@ -345,6 +349,7 @@ def test_standard_output_on_a_full_disk(tmp_path, arguments):
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_memory_limit(schedcast):
     small = ("--memory-limit", 0.0004)
     done = schedcast.call("predict", *options(), *small, "--json")
@@ -403,6 +408,7 @@ def test_a_place_that_is_no_file(schedcast, command, place):
     refused(schedcast.call(*READERS[command], place))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize(
     "content",

@@ -79,6 +79,7 @@ def test_this_gpu_is_the_profile_in_the_data_folder(schedcast, profile, tmp_path
     assert "is not valid JSON" in shown.err
 
 
+@pytest.mark.thorough
 def test_costs_of_other_kernels_than_the_jobs_are_refused(schedcast, profile, tmp_path):
     fp32 = profile.save(tmp_path / "fp32.json")
     tf32 = profile.model_copy(update={"identity": profile.identity.model_copy(update={"tf32": True})}).save(tmp_path / "tf32.json")

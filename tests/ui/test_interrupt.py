@@ -102,6 +102,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("by", "ended"), [(signal.SIGINT, STOPPED), (signal.SIGTERM, TERMINATED)], ids=["SIGINT", "SIGTERM"])
 def test_a_run_keeps_its_completed_steps(tmp_path, by, ended):
     arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
@@ -139,6 +140,7 @@ def test_a_job_scheduler_stops_a_command_as_ctrl_c_does(case, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
     code = MARK.format(module="ui.present.report", function="write_json", count=1, mark=str(tmp_path / "mark"), after=False, wait_s=HANGS_S)
     validate = ["validate", "--model", "lenet5", "--batch", 4, "--strategy", "baseline", "--quick", "--out", "rep"]
@@ -163,6 +165,7 @@ def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     assert interrupted(tmp_path, code, *command, *LONG, "--strategy", "baseline", begin=start) == STOPPED
 
 
+@pytest.mark.thorough
 def test_a_calibration_continues_where_it_stopped(tmp_path, schedcast):
     profile = tmp_path / "p.json"
     job = ("calibrate", "--model", "lenet5", "--batch", 8, "-o", profile)

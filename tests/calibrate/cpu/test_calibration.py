@@ -63,6 +63,7 @@ def tiny(machine) -> list:
     return all_plans(MLP, machine)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model).stem)
 def test_every_key_can_be_sampled(model, optimizer, two_cores, backend):

@@ -70,6 +70,7 @@ def make(batch):
 """
 
 
+@pytest.mark.thorough
 def test_the_users_model_finds_the_users_environment_and_none_of_our_settings(monkeypatch, cold_launch, tmp_path):
     """Here the policy is ours and the allocator maps nothing; in the process, large tensors are mappings of their own, as by default."""
     monkeypatch.setattr(plain_process, "launch", cold_launch)
@@ -197,6 +198,7 @@ print(process._process.pid, flush=True)
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("then", ["", "raise ValueError", "time.sleep(60)"], ids=["its end", "an error", "SIGKILL"])
 def test_it_ends_with_its_parent(then):
     """However that ends; stopped between two requests, it cannot see the end itself."""

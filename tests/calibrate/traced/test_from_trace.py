@@ -203,6 +203,7 @@ def forecasts(result: Traced, job: Job, strategies: list[str]) -> dict:
     return dict(forecast_many(job, strategies, {}, machine, CostModel(machine, result.profile, job.precision)))
 
 
+@pytest.mark.sampled(2)
 @needs_recordings
 @pytest.mark.parametrize(("name", "job", "steps"), [(*RESNET, 6), (*VGG, 1)])
 def test_nearly_all_kernel_time_belongs_to_the_job(name, job, steps):
@@ -242,6 +243,7 @@ def test_resnet50_without_its_data_loading_takes_as_long_as_its_host_or_its_kern
     assert result.period_s - result.outside_s == pytest.approx(plain.timeline.step_s, rel=0.05)
 
 
+@pytest.mark.sampled(3)
 @needs_recordings
 @pytest.mark.parametrize("batch", [128, 256, 384])
 def test_vgg13_at_another_batch_takes_nearly_proportional_time(batch):
@@ -261,6 +263,7 @@ def test_every_strategy_of_one_gpu_is_predicted_with_measured_costs():
     assert all(forecast.shares.guessed == 0 and forecast.shares.measured > 0.95 for forecast in result.values())
 
 
+@pytest.mark.sampled(4)
 @needs_recordings
 @pytest.mark.parametrize(
     ("name", "job", "words"),

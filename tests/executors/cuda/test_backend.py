@@ -61,6 +61,7 @@ USUAL |= {
 MARKED = [pytest.param(*case, marks=() if case in USUAL else pytest.mark.thorough, id="-".join(case)) for case in sorted(CASES)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("model", "strategy", "mode"), MARKED)
 def test_numbers_equal_plain_pytorch(model, strategy, mode, machine):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""

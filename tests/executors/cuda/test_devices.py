@@ -57,6 +57,7 @@ CASES |= {(4, MLP, options, "graph") for options in OPTIONS[3:7]}
 CASES |= {(2, TIED, options, mode) for options, mode in zip(OPTIONS[9:12], ("graph", "eager", "graph"), strict=True)}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("count", "model", "options", "mode"), sorted(CASES), ids=lambda value: Path(str(value)).stem)
 def test_numbers_equal_plain_pytorch(count, model, options, mode):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
@@ -203,6 +204,7 @@ FOUR = (
 PIPELINES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("count", "strategy", "mode"), PIPELINES)
 def test_pipelines_compute_the_reference_trainers_numbers(count, strategy, mode):
     machine = partitioned(count)
@@ -251,6 +253,7 @@ LATE = [
 FUSED = [(41, "eager", "synchronized", "forward-fusion"), (43, "graph", "separate", "backward-fusion")]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), SHARDS + LATE + FUSED)
 def test_shards_compute_the_reference_trainers_numbers(seed, count, mode, batch_norm, update, tmp_path):

@@ -76,6 +76,7 @@ def opaque_values(binding: Binding) -> set[str]:
     return {w.value for op in binding.ops for i, w in zip(op.body.outputs, op.writes, strict=True) if i in op.body.opaque}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_every_task_runs_on_one_device(name, precision, copied, monkeypatch):

@@ -48,6 +48,7 @@ def trained(gpu: StrictGpu, job: Job, mode: str):
         return plan, compare(job, built, plan, backend, Expected.of(job, built, steps, backend), steps)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(name, marks=pytest.mark.thorough) for name in LONG)])
 def test_backward_kernels_get_what_their_forward_kernels_returned(name, mode):
@@ -64,6 +65,7 @@ def test_the_kernels_refuse_a_result_in_the_plans_strides(mode, monkeypatch):
         trained(StrictGpu(), NETWORKS["attention"], mode)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["others", "vision_transformer", "transformer", "unet"])
 def test_only_backward_ops_read_opaque_results(name):
     """In the plan of every strategy that applies: nothing copies them to another device."""

@@ -70,6 +70,7 @@ loaded_plans.local_plan = local_plan
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch(count, tmp_path):
     """On CPUs and simulated GPUs; with stale weights, those of a trainer of equal staleness.
@@ -86,6 +87,7 @@ def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch
     assert [(name, error) for by_name in errors.values() for name, error in by_name.items() if not error <= 1e-10] == []
 
 
+@pytest.mark.thorough
 def test_validate_under_torchrun_prints_one_document(tmp_path):
     require_gloo()
     more = ["--strategy", "stale-pipeline", "--quick"]

@@ -39,6 +39,7 @@ def test_convolution(geometry):
     check_pattern(case)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("geometry", POOLS)
 def test_max_pool_has_a_static_pattern_of_whole_windows(geometry):
     case = cases.max_pool(*geometry)

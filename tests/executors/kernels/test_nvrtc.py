@@ -80,6 +80,7 @@ def test_without_the_pathfinder_the_loader_may_find_the_library(calls, monkeypat
     assert nvrtc.compiled("source", "k") == "kernel"
 
 
+@pytest.mark.sampled(5)
 @real_nvrtc.needs_nvrtc
 @pytest.mark.parametrize("name", SOURCES)
 def test_kernels_compile_for_hopper_without_spilling_registers(name, monkeypatch):

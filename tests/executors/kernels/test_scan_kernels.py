@@ -60,6 +60,7 @@ def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float
     return jacobians, torch.randn(samples, width, dtype=dtype)
 
 
+@pytest.mark.sampled(5)
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
@@ -138,6 +139,7 @@ def job_and_plan(model: str, strategy: str) -> tuple:
     return job, planned(strategy, job, machine), machine
 
 
+@pytest.mark.sampled(5)
 @needs_compiler
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa:scan=blelloch,workers=3"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
@@ -153,6 +155,7 @@ def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, s
     assert on_host.launches >= sum(task.body.kind in ("scan-level", "jacobian-values") for task in plan.tasks)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])

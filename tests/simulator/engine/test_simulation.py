@@ -552,6 +552,7 @@ def both(run):
     return (simulate(run.plan, run.machine, run.costs, merge=merge, **run.options) for merge in (True, False))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(0, 300, 20))
 def test_merging_changes_no_bit_of_any_timeline(first):
     """Spans, step time, memory, busy shares and the critical path with its causes, of plans that use every mechanism of the engine."""

@@ -136,6 +136,7 @@ def make(batch):
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("where", "line"),
     [("forward", "19 in forward"), ("second forward", "19 in forward"), ("loss", "23 in loss"), ("backward", "12 in backward")],
@@ -161,6 +162,7 @@ def test_ctrl_c_works_meanwhile(monkeypatch):
         retry_for_ever()
 
 
+@pytest.mark.thorough
 def test_code_that_swallows_every_exception_ends_with_its_process(tmp_path):
     (tmp_path / "m.py").write_text("def f(b):\n  while True:\n    try:\n      while True: pass\n    except BaseException: pass\n")
     code = "import simulator.model.user_code as t\nt.GRACE_S = 0.2"

@@ -62,6 +62,7 @@ def test_a_cached_graph_that_names_another_op_counts_as_missing(tmp_path, monkey
     assert cache.load(("poisoned",)) is None
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("model", ["lenet5", "gru_features", "rnn_bitstream", "vgg11_pruned", "transformer_base", "googlenet"])
 def test_the_ops_of_captured_models_are_on_the_list(model):
     graph = Job(model, 2).graph()

@@ -20,6 +20,7 @@ def forecast_of(job: Job, text: str, gigabytes: float, machine: str = "h100") ->
     return dict(forecast_many(job, [text], {}, target, model))[text], model
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("text", "accumulate"), [("baseline", 1), ("turbodl", 1), ("baseline", 8)])
 def test_the_next_larger_batch_does_not_fit(text, accumulate):
     gigabytes = 0.05 / accumulate

@@ -384,6 +384,7 @@ def check(paths) -> None:
         assert use.simulated_s == pytest.approx(use.measured_s, rel=0.02, abs=2e-6)
 
 
+@pytest.mark.sampled(4)
 @needs_traces
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
 def test_a_real_trace_replays(path):
@@ -406,6 +407,7 @@ PERIODS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @needs_traces
 @pytest.mark.parametrize("name", PERIODS)
 def test_the_measured_period_is_the_known_one(name):

@@ -179,6 +179,7 @@ def test_float32_differs_by_rounding_only(two_cores, backend):
     assert error_of(Job("lenet5", 16), "scan=blelloch", two_cores, backend) < 1e-4
 
 
+@pytest.mark.thorough
 def test_vgg11_is_a_chain(two_cores, backend):
     """Compared after one step: its untrained layers let rounding grow from step to step."""
     assert error_of(Job("vgg11", 2, image_size=32), "scan=linear", two_cores, backend, steps=1) < 1e-4

@@ -125,6 +125,7 @@ def plain_pytorch(path: Path):
     return job, built, Expected.of(job, built, parts=2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
     ["", "overlap=off", "bucket=0", "update=forward-fusion", "update=backward-fusion,bucket=0", "update=backward-fusion,overlap=off",
@@ -154,6 +155,7 @@ def test_with_microbatches_clipping_and_dropout(two_groups):
         assert largest_error(job, plan, backend) <= LIMIT, options
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ["bucket=0", "overlap=off", "priorities=on,bucket=0,algorithm=tree"])
 def test_asynchronous_updates_lack_one_update(options, two_groups):
     """Batch-norm, shared weights, attention and frozen parameters, with weights that lack one update; sums never hold up computation."""

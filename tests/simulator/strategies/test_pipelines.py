@@ -70,6 +70,7 @@ def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
 @pytest.mark.parametrize("training", [job("residual", optimizer="adam"), job("chain", form="for")], ids=["residual", "chain"])
 def test_numbers_are_those_of_the_reference_trainer(strategy, training):
@@ -234,6 +235,7 @@ def linked(count: int, receives: str) -> Machine:
 PIPELINES = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", [*PIPELINES, "stale-pipeline", "pipedream", "pipedream-2bw"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_no_pipeline_deadlocks_if_receives_are_issued_in_the_order_of_the_plan(strategy, ranks):

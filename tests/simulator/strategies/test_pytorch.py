@@ -41,6 +41,7 @@ def plain_plan(job: Job, machine: Machine) -> Plan:
     return plan_strategy("pytorch", {}, job, machine, CostModel(machine))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["lenet5", "resnet18", "transformer_base"])
 def test_the_plan_has_the_ops_that_the_loop_issues(model):
     """Gradients by input and weight that autograd computes in one op are one task."""

@@ -88,6 +88,7 @@ def test_another_strategy_can_be_chosen(start, report):
     assert "predicted 28.0 ms, measured 28.7 ms: -2.4 %" in titles(app)
 
 
+@pytest.mark.thorough
 def test_reports_of_the_data_folder_are_found_and_several_jobs_offered(start):
     rows = result("baseline"), result("deepa")
     folder = app_model.reports_folder() / "kept"
@@ -189,6 +190,7 @@ def test_only_another_batch_waits_for_the_next_click(start, monkeypatch):
     assert len(waits) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", ["", "x", "-1", "1e999", "nan", "turbodl:alpha", "a\0b", "9" * 400, "[$]"])
 def test_a_link_with_any_values_opens_the_page(start, value):
     start(at="what-if")
@@ -370,6 +372,7 @@ WIDGETS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("junk", [1.5, "text", "a\ud800", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
 def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
     for address, keys in (

@@ -120,6 +120,7 @@ def test_the_text_is_edited_and_applied(page):
     assert "expected the line task,device,stream,priority" in words(app)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", strategies.names())
 def test_every_strategy_has_a_editor_or_says_why_not(page, name):
     """The job is that of the tests of What if, whose graphs are kept."""
@@ -140,6 +141,7 @@ def test_the_command_that_runs_a_editor(tmp_path):
     assert " ".join(arguments(request, "turbodl", "b.csv", "d")) == command
 
 
+@pytest.mark.thorough
 def test_a_editor_runs_here(page, monkeypatch, schedcast, tmp_path):
     """The command is run by the warm process in the place of a new one."""
 

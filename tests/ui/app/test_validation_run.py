@@ -120,6 +120,7 @@ def test_an_unusable_job_is_one_line(start):
     assert "the app reads no schedule files" in press(app, "Validate here").error[0].value
 
 
+@pytest.mark.thorough
 def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start):
     compared = comparisons()
     write_report(reports_folder() / "kept", [sample_validation([run.result for run in compared])], compared)
@@ -132,6 +133,7 @@ def test_the_report_says_which_tasks_were_off_and_how_the_numbers_compare(start)
     assert any(head[1] == "gradients differ by" for head in heads)
 
 
+@pytest.mark.thorough
 def test_a_reload_shows_the_same_strategy_and_a_missing_report_is_said(start, monkeypatch):
     compared = comparisons()
     write_report(reports_folder() / "kept", [sample_validation([run.result for run in compared])], compared)

@@ -69,6 +69,7 @@ def test_without_a_profile_there_is_a_verdict_and_nothing_is_measured(schedcast,
     assert not list(tmp_path.rglob("*.json"))
 
 
+@pytest.mark.thorough
 def test_what_is_missing_is_measured_at_once(schedcast, measured, tmp_path):
     """It is added to this machine's profile, and the next prediction measures nothing."""
     place = measured(0.3)

@@ -54,6 +54,7 @@ def test_document(schedcast, traces):
     assert (diff.compared, diff.steps, diff.aligned_share) == ("traces", 4, pytest.approx(1.0))
 
 
+@pytest.mark.thorough
 def test_both_runs_on_one_axis_and_a_folder(schedcast, traces, tmp_path):
     perfetto, out = tmp_path / "both.json.gz", tmp_path / "out"
     for _ in range(2):  # a folder of an earlier difference is written again
@@ -129,6 +130,7 @@ def test_a_mistake_is_one_line(schedcast, traces, arguments, message):
     assert message in done.err
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8b\x08broken", b'{"traceEvents": []}', b'{"schema": "schedcast.timeline/1"}'])
 def test_a_file_that_is_no_trace(schedcast, traces, tmp_path, content):
     (tmp_path / "bad.json").write_bytes(content)

@@ -94,6 +94,7 @@ def test_a_validation_is_a_table_at_once_and_one_of_an_earlier_call_is_not(tmp_p
     assert row.split()[-5:-2] == ["40.0", "50.0", "-20.0"]
 
 
+@pytest.mark.thorough
 def test_both_commands_continue_one_folder(two_probes, tmp_path, monkeypatch):
     """Exit status 1 of gpu-report: no strategy was validated."""
     command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, False)
@@ -110,6 +111,7 @@ def test_both_commands_continue_one_folder(two_probes, tmp_path, monkeypatch):
     assert not (tmp_path / "Fake GPU.tar.gz").exists()
 
 
+@pytest.mark.thorough
 def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
     (tmp_path / "first.json").write_text(json.dumps(OLDER))
     older = GpuReport.load(tmp_path / "first.json")
@@ -125,6 +127,7 @@ def test_the_folder_of_an_older_gpu_first_is_continued(two_probes, tmp_path):
     assert [part.verdict for part in GpuReport.load(tmp_path / "report.json").parts] == ["ok", "ok"]
 
 
+@pytest.mark.thorough
 def test_the_commands_without_a_gpu(schedcast, tmp_path):
     for name in ("gpu-first", "gpu-report"):
         refused(schedcast.call(name, "--out", tmp_path / "out"), "PyTorch")

@@ -413,6 +413,7 @@ def test_the_command_shows_tables(small, capsys):
     assert shown.err.startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("same", [True, False])
 def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same):
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)

@@ -40,6 +40,7 @@ def test_any_order_that_can_run_computes_what_plain_training_does(schedcast, fil
     assert done.document["max_grad_error"] < 1e-5
 
 
+@pytest.mark.thorough
 def test_a_validation_follows_a_schedule(schedcast, file):
     file.write_text(SPLIT)
     job = ("--model", MLP, "--batch", 8, "--devices", 2, "--strategy", "1f1b")
@@ -74,6 +75,7 @@ def test_the_tasks_of_any_strategy_are_written_once_and_then_followed(schedcast,
     assert followed.document["baseline_step_s"] == written.document["step_s"]
 
 
+@pytest.mark.thorough
 def test_a_validation_and_a_run_follow_an_order_of_tasks(schedcast, file):
     schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     edited(file, before="1/threshold_backward.dX", after="2.bias/update")
@@ -89,6 +91,7 @@ def test_a_validation_and_a_run_follow_an_order_of_tasks(schedcast, file):
     assert done.document["options"] == {"schedule": str(file)}
 
 
+@pytest.mark.thorough
 def test_an_order_of_tasks_that_breaks_a_hazard(schedcast, file):
     schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     edited(file, before="2/mm.dX", after="2.weight/update")
@@ -227,6 +230,7 @@ def test_more_plans_to_verify_than_there_are(schedcast):
     refused(schedcast.call(*options), "--verify 5: there are 1 candidates")
 
 
+@pytest.mark.thorough
 def test_the_best_plans_run_and_the_ranking_is_judged(schedcast):
     options = ("--strategy", "baseline", "--strategy", "forward-fusion", "--verify", 2, "--quick", "--json")
     done = schedcast.call("search", "--model", f"{ROOT}/tests/support/mlp.py:make", "--batch", 8, *options)

@@ -124,6 +124,7 @@ def closure(names: list[str]) -> set[str]:
     return known
 
 
+@pytest.mark.thorough
 def test_both_commands_load_only_packages_that_are_asked_for():
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     loaded = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, env=env).stdout.split()

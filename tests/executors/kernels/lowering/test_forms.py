@@ -50,6 +50,7 @@ def errors(job: Job, forms: Forms, machine, backend, monkeypatch, steps: int = 5
     return max(result.max_grad_error, result.max_param_error)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("forms", [KEYED, STREAM], ids=["keyed", "stream"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("model", ["language_model", "vision_transformer"])
@@ -270,6 +271,7 @@ def attends(tmp_path) -> str:
     return f"{tmp_path / 'attends.py'}:make"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("forms", [Forms(), KEYED, STREAM], ids=["cpu", "keyed", "stream"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_attention_runs_the_kernel_that_pytorch_runs(attends, optimizer, forms, two_cores, backend, monkeypatch):

@@ -79,6 +79,7 @@ def layer_error(module: nn.Module, steps: int, h0: bool, reads: str, dtype: torc
     return max(float((a - b).detach().abs().max() / max(b.detach().abs().max(), 1e-30)) for a, b in zip(ours, plain, strict=True))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("steps", [1, 2, 3, 17])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,6 +74,7 @@ def test_every_published_model_is_there():
 SIZE = 64
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", workloads.names())
 def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
     model = workloads.get(name)
@@ -89,6 +90,7 @@ def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
     assert model.about
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in workloads.names() if workloads.get(name).least_size > 1])
 def test_the_least_size_is_the_least_that_runs(name):
     least = workloads.get(name).least_size
@@ -101,6 +103,7 @@ def test_the_least_size_is_the_least_that_runs(name):
             module(*(x[:, :, 1:, 1:] for x in inputs))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", workloads.names())
 def test_sizes_of_small_images_and_by_default(name):
     """Those that no test above has built already."""

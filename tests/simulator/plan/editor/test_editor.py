@@ -154,6 +154,7 @@ def test_an_order_is_refused_exactly_if_it_computes_something_else(plan, rng):
     assert same == (not editor.faults(order))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion", "turbodl"])
 def test_orders_that_are_accepted_train_exactly_as_the_strategys_own(strategy, two_cores, backend):
     """Many random moves, of which those that break a hazard are taken back."""

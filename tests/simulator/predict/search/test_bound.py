@@ -118,6 +118,7 @@ def test_a_stream_that_runs_ahead_does_not_hide_its_work():
     assert simulate(plan, gpu(sms=10), costs, iterations=40).step_s == pytest.approx(3.0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", strategies.names(2))
 def test_no_strategy_is_faster_than_its_bound(name):
     job, machine = Job("tests/support/mlp.py:make", 16), core_groups(2, link_bytes_per_s=1e9)

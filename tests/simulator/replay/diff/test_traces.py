@@ -154,6 +154,7 @@ def runs(replay, seconds):
     ]
 
 
+@pytest.mark.thorough
 @needs_recordings
 def test_resnet50_with_data_loading_in_the_process():
     """Recorded with its data loading beside the process. In the process, it would take 12 ms before the first launch of each step."""
@@ -196,6 +197,7 @@ def test_two_ranks_of_one_job_differ_in_how_long_they_wait_for_the_others():
     assert diff.aligned_share > 0.98
 
 
+@pytest.mark.sampled(3)
 @needs_recordings
 @pytest.mark.parametrize("other", [RESNET, "v100_dlrm_rank0of8.json.gz", "h100_vgg13_bs512_adam_one_step.json.gz"])
 def test_recordings_of_different_models_are_refused(other):

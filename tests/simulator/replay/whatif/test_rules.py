@@ -377,6 +377,7 @@ def test_a_mistake_is_one_line(text, said):
     assert said in str(error.value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", ["remove:/(a+)+$/", "kernel:/(a+)+$/ 2x faster", "kernel:(a|aa)+$*=0.5", "priority:/([a-z]*)*$/=-1"])
 def test_a_hostile_regular_expression_is_stopped(rule):
     """Backtracking over these names would take years. The search gets a second of processor time."""

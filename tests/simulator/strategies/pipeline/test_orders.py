@@ -28,6 +28,7 @@ SAME = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize("ranks", [*range(1, 9)])
 def test_no_schedule_is_refused_or_deadlocks(name, ranks):

@@ -44,6 +44,7 @@ def test_numbers_do_not_change(strategy, model):
     assert largest_error(training, plan, CpuBackend(MACHINE), 4) == 0.0
 
 
+@pytest.mark.thorough
 def test_buffers_end_as_they_do_without_it():
     """Running statistics and the count of batches, bit by bit."""
     training, backend = job("residual"), CpuBackend(MACHINE)
@@ -89,6 +90,7 @@ def test_it_takes_less_memory_and_more_time():
     assert 1.05 < repeated.timeline.step_s / plain.timeline.step_s < 1.5
 
 
+@pytest.mark.thorough
 def test_the_executor_holds_less_too():
     """As much as predicted, within a tenth."""
     training, backend = job("chain", 1 << 13), CpuBackend(MACHINE)
@@ -115,6 +117,7 @@ def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
     assert load(dump(plan)).tasks == plan.tasks
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["gpipe:", "1f1b:", "zero-bubble:", "gpipe:rematerialize=on,", "1f1b:update=backward-fusion,"])
 @pytest.mark.parametrize("model", ["residual", "chain"])
 def test_numbers_of_coarse_plans_do_not_change(strategy, model):
@@ -130,6 +133,7 @@ def without_overheads() -> Machine:
     return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e13, 1),))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", [without_overheads(), load_machine("p100x4")], ids=["cpu", "p100x4"])
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("model", ["lenet5", "resnet20"])

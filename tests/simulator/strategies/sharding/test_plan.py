@@ -221,6 +221,7 @@ def owt_plan(text: str, **fields) -> Plan:
     return plan
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("priorities", [False, True])
 @pytest.mark.parametrize(("update", "seed", "devices"), [("forward-fusion", 50, 2), ("backward-fusion", 52, 4), ("asynchronous", 53, 4)])
 def test_any_mix_of_configurations_trains_as_plain_pytorch_does(update, seed, devices, priorities, tmp_path):

@@ -36,12 +36,14 @@ def check(network, workers):
         assert Prices(machine, None).compute_s(network, layer, options) == pytest.approx(one_by_one, rel=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_work_is_that_of_the_ops_of_each_configuration(seed, tmp_path):
     job, _ = random_job(seed, tmp_path, norms=seed % 2 == 0)
     check(Network(job.graph()), 6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("model", "size"), [("alexnet", 64), ("mobilenet_v2", 32)])
 def test_work_of_built_in_models(model, size):
     """Also of convolutions in groups, whose classes depend on the groups that a worker has."""
