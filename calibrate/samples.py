@@ -27,11 +27,14 @@ class Compiled:
     instance: Instance
     written: list[int]
 
-    def __call__(self) -> None:
-        """Run the task and drop its results, as a step does after their last reader."""
+    def __call__(self) -> list[object]:
+        """Run the task and return its results. Who ignores them drops them, as a step does after their last reader."""
         self.run(self.instance)
+        slots = self.instance.slots
+        results = [slots[slot] for slot in self.written]
         for slot in self.written:
-            self.instance.slots[slot] = None
+            slots[slot] = None
+        return results
 
 
 def compile_alone(
@@ -62,6 +65,8 @@ MOST_RELATIVE = 2.0
 class Samples:
     """Samples of one key in seconds: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
 
+    `burst_s`: cold, in a burst; empty unless `cold_s` and `warm_s` are from lasting load.
+
     `numbers`: on an interleaved testbed, when in its rounds each pair was taken.
 
     `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found.
@@ -71,6 +76,7 @@ class Samples:
     cold_s: list[float] = field(default_factory=list)
     warm_s: list[float] = field(default_factory=list)
     issue_s: list[float] = field(default_factory=list)
+    burst_s: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     grid: int | None = None
     blocks_per_sm: int | None = None
@@ -139,6 +145,7 @@ def store_samples(
             geometry_from=key_samples.geometry_from,
             launches=key_samples.task.body.loop_length,
             model=profile.measured_model,
+            burst_s=Stats.from_samples(key_samples.burst_s).median_s if key_samples.burst_s else None,
         )
         profile.failures.pop(key, None)
 
@@ -155,6 +162,6 @@ def _raw(samples: Mapping[str, Samples]) -> list[dict]:
     return [
         {"key": key, "state": state, "samples_s": values}
         for key, key_samples in samples.items()
-        for state, values in (("cold", key_samples.cold_s), ("warm", key_samples.warm_s), ("issue", key_samples.issue_s))
-        if values
+        for state in ("cold", "warm", "issue", "burst")
+        if (values := getattr(key_samples, f"{state}_s"))
     ]

@@ -21,11 +21,11 @@ from tests.fake_gpu.calls import tensors_in
 from tests.support import mlp
 from traces.errors import SchedcastError
 
-QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
+QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4, sustained_s=0.0)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
 SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4), (1, 2, 4, 8, 2))
 #: Graphs so long that their times do not hang on the host, for checks that compare times.
-LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4))
+LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4, sustained_s=0.0))
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 16)
 
 
