@@ -27,12 +27,18 @@ class Compiled:
     instance: Instance
     written: list[int]
 
-    def __call__(self) -> list[object]:
-        """Run the task and return its results. Who ignores them drops them, as a step does after their last reader."""
+    def __call__(self) -> None:
+        """Run the task and drop its results, as a step does after their last reader."""
         self.run(self.instance)
-        slots = self.instance.slots
-        results = [slots[slot] for slot in self.written]
         for slot in self.written:
+            self.instance.slots[slot] = None
+
+    def results(self) -> list[torch.Tensor]:
+        """Run the task and return its results, which only the caller keeps."""
+        self.run(self.instance)
+        slots, results = self.instance.slots, []
+        for slot in self.written:
+            results.append(slots[slot])
             slots[slot] = None
         return results
 
@@ -65,7 +71,7 @@ MOST_RELATIVE = 2.0
 class Samples:
     """Samples of one key in seconds: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
 
-    `burst_s`: cold, in a burst; empty unless `cold_s` and `warm_s` are from lasting load.
+    `burst_s`: cold, in a burst; empty unless `cold_s` and `warm_s` were taken under sustained load.
 
     `numbers`: on an interleaved testbed, when in its rounds each pair was taken.
 

@@ -37,6 +37,8 @@ def stalled(reasons: Iterable[str]) -> bool:
 
 
 Issue = Callable[[], object]
+#: A function that issues a number of copies of some work, and how many copies are timed.
+Case = tuple[Callable[[int], None], int]
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class Effort:
 
     Each of the `rounds` of interleaved replays gives one estimate. A graph holds n copies of the work, so that it takes about `graph_s`,
     many times an event's resolution of half a microsecond; n lies between `fewest_copies` and `most_copies`. Cold copies use at most
-    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round. Work that is bound by compute has
-    kept the GPU busy for `sustained_s` before it is timed, since a burst runs at a clock that the power cap does not permit for long; with 0
-    bursts are timed.
+    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round. Work that is bound by compute
+    keeps the GPU busy for `sustained_s` before it is timed, since a burst runs at a clock that the power cap does not permit for long. With
+    0, bursts are timed.
     """
 
     rounds: int = 5
@@ -107,14 +109,19 @@ class Bench:
                 once()
         return self.between([graph.replay for graph in graphs], rounds, watch)
 
-    def slopes(self, cases: Sequence[tuple[Callable[[int], None], int]], rounds: int | None = None, **load: Any) -> list[list[float]]:
-        """Seconds per copy by round, for each case (function that issues a number of copies, n): (t(2n copies) − t(n copies)) / n.
+    def graphs(self, cases: Sequence[Case]) -> list[Graph]:
+        """Graphs of n and of 2n copies of each case."""
+        return [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
+
+    def slopes(
+        self, cases: Sequence[Case], rounds: int | None = None, graphs: Sequence[Graph] | None = None, **load: Any
+    ) -> list[list[float]]:
+        """Seconds per copy by round, for each case: (t(2n copies) − t(n copies)) / n.
 
         The constant cost of a graph cancels, and so does anything that the function issues besides the copies. The cases alternate.
-        `load`: as `replays` takes it.
+        `graphs`: those of the cases, if they are captured already. `load`: as `replays` takes it.
         """
-        graphs = [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
-        times = self.replays(graphs, rounds, **load)
+        times = self.replays(graphs or self.graphs(cases), rounds, **load)
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 
     def slope_s(self, issue: Callable[[int], None], n: int, rounds: int | None = None) -> float:
@@ -225,8 +232,9 @@ def results_kept(result_bytes: int, cache_bytes: int) -> int:
 def in_turn(works: Sequence[Issue], flush: Issue, kept: int = 0) -> Callable[[int], None]:
     """A function that flushes the cache and then issues a given number of copies, cycling through `works`.
 
-    The results of the last `kept` copies stay alive, since the allocator hands memory that is free out again at once. The flush makes all graphs start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and
-    their difference would not cancel.
+    The results of the last `kept` copies stay alive, since the allocator hands free memory out again at once. The flush makes all graphs
+    start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and their difference would not
+    cancel.
     """
 
     def copies(count: int) -> None:

@@ -13,7 +13,7 @@ EDGE, COPIES = 2048, 8
 class ReferenceKernel:
     """The reference kernel: products of two float32 matrices, captured in a graph.
 
-    It is bound by compute. It is timed at calibration and between the steps of a validation, both times at a clock that lasts.
+    It is bound by compute. It is timed at calibration and between the steps of a validation, both times under sustained load.
     """
 
     def __init__(self, driver: Driver, edge: int = EDGE, effort: Effort | None = None):

@@ -1,8 +1,8 @@
 """Times cost keys on a GPU or on a partition of it with the executor's own functions, and measures the missing keys of plans.
 
 Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
-(t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream. Keys that are bound by compute are
-timed in a burst and again under lasting load, since their steps run at the clock that the power cap leaves; the latter counts.
+(t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream. A key that is bound by compute
+is timed in a burst and again under sustained load, at the clock that the power cap leaves it in a step: the latter counts.
 """
 
 import statistics
@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from calibrate.cuda.bench import (
     Bench,
+    Case,
     Cold,
     Effort,
     flusher,
@@ -58,12 +60,12 @@ class CudaSampler:
         device_of: Callable[[str], torch.device] | None = None,
         partition: Partition | None = None,
         effort: Effort | None = None,
-        lasts: Callable[[Task], bool] = lambda task: False,
+        sustained: Callable[[Task], bool] = lambda task: False,
         watch: Callable[[], None] | None = None,
     ):
         """`device_of` maps a plan's device to a torch device (default: this GPU). `partition` is where tasks run (default: all SMs).
 
-        `lasts`: whether a task is to be timed under lasting load, too. `watch` is called while such a load runs.
+        `sustained`: whether a task is also timed under sustained load. `watch` is called while such a load runs.
         """
         self.driver = driver
         self.samples: dict[str, Samples] = {}
@@ -72,7 +74,7 @@ class CudaSampler:
         self._eager_forms = Forms(cuda=True, seed=driver.seed, capturable=True)
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
-        self._lasts, self._watch = lasts, watch
+        self._sustained, self._watch = sustained, watch
         self._bench = Bench(driver, partition, self._effort)
         self._partition_geometry = PartitionGeometry(driver, self._effort)
         self._flush = flusher(driver)
@@ -150,13 +152,14 @@ class CudaSampler:
             self._bench.run(other)
         written = {plan.values[operand.value].storage for operand in task.writes}
         kept = results_kept(sum(plan.storages[name].bytes for name in written), facts.cache_bytes)
-        cases = [(in_turn(sets, self._flush, kept), cold.copies)]
+        cases = [(in_turn([each.results for each in sets], self._flush, kept), cold.copies)]
         if not cold.always:
-            cases.append((in_turn([compiled], self._flush, kept), copies))
-        estimates = self._bench.slopes(cases) if probe is not None else self._eager(cases)
-        if probe is not None and self._effort.sustained_s and self._lasts(task):
+            cases.append((in_turn([compiled.results], self._flush, kept), copies))
+        graphs = self._bench.graphs(cases) if probe is not None else []
+        estimates = self._bench.slopes(cases, graphs=graphs) if graphs else self._eager(cases)
+        if graphs and self._effort.sustained_s and self._sustained(task):
             samples.burst_s = estimates[0]
-            estimates = self._bench.slopes(cases, busy_s=self._effort.sustained_s, watch=self._watch)
+            estimates = self._bench.slopes(cases, graphs=graphs, busy_s=self._effort.sustained_s, watch=self._watch)
         samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
         samples.issue_s = self._issue(issued, seconds, task.body.launches)
 
@@ -174,7 +177,7 @@ class CudaSampler:
             self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}); timed in eager mode, including waits for the host")
             return None
 
-    def _eager(self, cases: list[tuple[Callable[[int], None], int]]) -> list[list[float]]:
+    def _eager(self, cases: list[Case]) -> list[list[float]]:
         """Like `Bench.slopes`, but without graphs."""
         times = self._bench.between([partial(copies, count) for copies, n in cases for count in (n, 2 * n)])
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
@@ -260,8 +263,8 @@ def calibrate_gpu(
     """Measure every missing key of `plans` and add it to `profile`, which is saved to `save_to` after each group of keys.
 
     No key is begun later than `deadline_s` seconds from now; another session can continue with the rest. Without `keep_samples` only the
-    profile is saved, without raw samples. `watch` is called while the GPU is under lasting load. Raises SchedcastError if `machine` does not describe this GPU, or if a key left the GPU unusable;
-    what was measured before is then in the profile.
+    profile is saved, without raw samples. `watch` is called while the GPU is under sustained load. Raises SchedcastError if `machine` does
+    not describe this GPU, or if a key left the GPU unusable; what was measured before is then in the profile.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
     begun = save_to.with_name(f".{save_to.name}.key") if save_to is not None else None
@@ -279,10 +282,11 @@ def calibrate_gpu(
     by_sms = {_sms(partition): partition for partition in partitions.values()}
     sites, float32 = Sites(machine), profile.identity.precision
 
-    def lasts(task: Task) -> bool:
+    def sustained(task: Task) -> bool:
         return bound_by_compute(task, sites.site(task.device), float32)
 
-    samplers = {sms: CudaSampler(driver, partition=partition, effort=effort, lasts=lasts, watch=watch) for sms, partition in by_sms.items()}
+    more: dict[str, Any] = {"effort": effort, "sustained": sustained, "watch": watch}
+    samplers = {sms: CudaSampler(driver, partition=partition, **more) for sms, partition in by_sms.items()}
     todo.sort(key=lambda item: _sms(partitions[item[2].device]))
     notes: list[str] = []
     done = 0

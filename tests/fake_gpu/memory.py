@@ -179,5 +179,5 @@ class Memories:
             self._released(memory)
 
     def _free_blocks(self, memory: Memory) -> list[int]:
-        """The blocks in which the memory could lie. Like PyTorch's allocator, the simulation hands a block out again as soon as it is free."""
+        """The free blocks for the memory. Like PyTorch's allocator, the simulation hands a block out again as soon as it is free."""
         return self._free.setdefault(memory.capture or self, defaultdict(list))[memory.owner, memory.bytes]
