@@ -33,6 +33,15 @@ class Compiled:
         for slot in self.written:
             self.instance.slots[slot] = None
 
+    def results(self) -> list[torch.Tensor]:
+        """Run the task and return its results, which only the caller keeps."""
+        self.run(self.instance)
+        slots, results = self.instance.slots, []
+        for slot in self.written:
+            results.append(slots[slot])
+            slots[slot] = None
+        return results
+
 
 def compile_alone(
     task: Task, plan: Plan, tensors: Mapping[str, torch.Tensor], device_of: Callable[[str], torch.device], forms: Forms = PLAIN
@@ -62,6 +71,8 @@ MOST_RELATIVE = 2.0
 class Samples:
     """Samples of one key in seconds: `cold_s` and `warm_s` on the device, `issue_s` on the host (GPU only).
 
+    `burst_s`: cold, in a burst; empty unless `cold_s` and `warm_s` were taken under sustained load.
+
     `numbers`: on an interleaved testbed, when in its rounds each pair was taken.
 
     `grid` and `blocks_per_sm` are the geometry of its longest kernel, and `geometry_from` says how it was found.
@@ -71,6 +82,7 @@ class Samples:
     cold_s: list[float] = field(default_factory=list)
     warm_s: list[float] = field(default_factory=list)
     issue_s: list[float] = field(default_factory=list)
+    burst_s: list[float] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     grid: int | None = None
     blocks_per_sm: int | None = None
@@ -139,6 +151,7 @@ def store_samples(
             geometry_from=key_samples.geometry_from,
             launches=key_samples.task.body.loop_length,
             model=profile.measured_model,
+            burst_s=Stats.from_samples(key_samples.burst_s).median_s if key_samples.burst_s else None,
         )
         profile.failures.pop(key, None)
 
@@ -155,6 +168,6 @@ def _raw(samples: Mapping[str, Samples]) -> list[dict]:
     return [
         {"key": key, "state": state, "samples_s": values}
         for key, key_samples in samples.items()
-        for state, values in (("cold", key_samples.cold_s), ("warm", key_samples.warm_s), ("issue", key_samples.issue_s))
-        if values
+        for state in ("cold", "warm", "issue", "burst")
+        if (values := getattr(key_samples, f"{state}_s"))
     ]

@@ -1,15 +1,21 @@
 """Times work on one stream of a GPU: replays of captured graphs between timing events, while the GPU is kept busy.
 
-Work is timed warm, or cold: on so many copies of its operands that the cache holds none of them. Kernels whose blocks wait for each other
-may never end beside others (`executors.cuda.torch_driver`). Nothing can stop them, so `GpuStalledError` ends the measurements of a process.
+Work is timed warm, or cold: on so many copies of its operands that the cache holds none of them. Either way its results go to memory that
+the cache does not hold: a write that replaces one which is still in the cache saves its way to the memory, which no step saves.
+
+Kernels whose blocks wait for each other may never end beside others (`executors.cuda.torch_driver`). Nothing can stop them, so
+`GpuStalledError` ends the measurements of a process.
 """
 
 import gc
+import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -31,6 +37,8 @@ def stalled(reasons: Iterable[str]) -> bool:
 
 
 Issue = Callable[[], object]
+#: A function that issues a number of copies of some work, and how many copies are timed.
+Case = tuple[Callable[[int], None], int]
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,9 @@ class Effort:
 
     Each of the `rounds` of interleaved replays gives one estimate. A graph holds n copies of the work, so that it takes about `graph_s`,
     many times an event's resolution of half a microsecond; n lies between `fewest_copies` and `most_copies`. Cold copies use at most
-    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round.
+    `most_sets` sets of operands. The host's time is measured on at most `most_issues` tasks per round. Work that is bound by compute
+    keeps the GPU busy for `sustained_s` before it is timed, since a burst runs at a clock that the power cap does not permit for long. With
+    0, bursts are timed.
     """
 
     rounds: int = 5
@@ -48,6 +58,7 @@ class Effort:
     most_copies: int = 200
     most_sets: int = 64
     most_issues: int = 20
+    sustained_s: float = 40e-3
 
     def copies(self, seconds: float) -> int:
         """How many copies of work that takes `seconds` make a graph."""
@@ -77,24 +88,40 @@ class Bench:
             issue()
         return graph
 
-    def replays(self, graphs: Sequence[Graph], rounds: int | None = None) -> list[list[float]]:
+    def replays(
+        self, graphs: Sequence[Graph], rounds: int | None = None, busy_s: float = 0.0, watch: Callable[[], None] | None = None
+    ) -> list[list[float]]:
         """Seconds of each graph's replays: one list per graph.
 
         All replays are queued before any is waited for. One untimed replay of each graph comes first: it uploads the graph and keeps the
-        GPU busy.
+        GPU busy. More of them keep it busy for `busy_s`. `watch` is called while the timed ones run.
         """
-        self.driver.use(self.stream)
-        for graph in graphs:
-            graph.replay()
-        return self.between([graph.replay for graph in graphs], rounds)
 
-    def slopes(self, cases: Sequence[tuple[Callable[[int], None], int]], rounds: int | None = None) -> list[list[float]]:
-        """Seconds per copy by round, for each case (function that issues a number of copies, n): (t(2n copies) − t(n copies)) / n.
+        def once() -> None:
+            for graph in graphs:
+                graph.replay()
+
+        self.driver.use(self.stream)
+        once()
+        if busy_s:
+            ((seconds,),) = self.between([once], 1)
+            for _ in range(math.ceil(busy_s / seconds)):
+                once()
+        return self.between([graph.replay for graph in graphs], rounds, watch)
+
+    def graphs(self, cases: Sequence[Case]) -> list[Graph]:
+        """Graphs of n and of 2n copies of each case."""
+        return [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
+
+    def slopes(
+        self, cases: Sequence[Case], rounds: int | None = None, graphs: Sequence[Graph] | None = None, **load: Any
+    ) -> list[list[float]]:
+        """Seconds per copy by round, for each case: (t(2n copies) − t(n copies)) / n.
 
         The constant cost of a graph cancels, and so does anything that the function issues besides the copies. The cases alternate.
+        `graphs`: those of the cases, if they are captured already. `load`: as `replays` takes it.
         """
-        graphs = [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
-        times = self.replays(graphs, rounds)
+        times = self.replays(graphs or self.graphs(cases), rounds, **load)
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
 
     def slope_s(self, issue: Callable[[int], None], n: int, rounds: int | None = None) -> float:
@@ -114,13 +141,16 @@ class Bench:
         wait(driver)
         return seconds
 
-    def between(self, issues: Sequence[Issue], rounds: int | None = None) -> list[list[float]]:
+    def between(self, issues: Sequence[Issue], rounds: int | None = None, watch: Callable[[], None] | None = None) -> list[list[float]]:
         """Seconds between events around each piece of work: one list per piece. The pieces alternate.
 
-        The times include waiting for a host that issues too slowly.
+        The times include waiting for a host that issues too slowly. `watch` is called once the first piece has begun.
         """
         self.driver.use(self.stream)
         marks = [[self._timed(issue) for issue in issues] for _ in range(rounds or self.effort.rounds)]
+        if watch is not None:
+            self.driver.wait_for(marks[0][0][0], _stalled)
+            watch()
         wait(self.driver)
         return [[_seconds(*mark) for mark in column] for column in zip(*marks, strict=True)]
 
@@ -194,17 +224,24 @@ class Cold:
         return Cold(min(sets, 2 * copies), copies, size > 2 * cache_bytes)
 
 
-def in_turn(works: Sequence[Issue], flush: Issue) -> Callable[[int], None]:
+def results_kept(result_bytes: int, cache_bytes: int) -> int:
+    """How many results to keep so that, together with the next one, they exceed twice the cache, as cold operands do."""
+    return 2 * cache_bytes // max(1, result_bytes)
+
+
+def in_turn(works: Sequence[Issue], flush: Issue, kept: int = 0) -> Callable[[int], None]:
     """A function that flushes the cache and then issues a given number of copies, cycling through `works`.
 
-    The flush makes all graphs start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and
-    their difference would not cancel.
+    The results of the last `kept` copies stay alive, since the allocator hands free memory out again at once. The flush makes all graphs
+    start from the same state. Otherwise the first copy would be cold in one graph and warm in the next, and their difference would not
+    cancel.
     """
 
     def copies(count: int) -> None:
+        results: deque[object] = deque(maxlen=kept)
         flush()
         for i in range(count):
-            works[i % len(works)]()
+            results.append(works[i % len(works)]())
 
     return copies
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from calibrate.cuda.bench import Bench, repeated
+from calibrate.cuda.bench import Bench, Effort, repeated
 from executors.cuda.driver import Driver
 from traces.documents.profile import Profile
 
@@ -13,11 +13,11 @@ EDGE, COPIES = 2048, 8
 class ReferenceKernel:
     """The reference kernel: products of two float32 matrices, captured in a graph.
 
-    It is bound by compute. It is timed at calibration and between the steps of a validation.
+    It is bound by compute. It is timed at calibration and between the steps of a validation, both times under sustained load.
     """
 
-    def __init__(self, driver: Driver, edge: int = EDGE):
-        self._bench = Bench(driver)
+    def __init__(self, driver: Driver, edge: int = EDGE, effort: Effort | None = None):
+        self._bench = Bench(driver, effort=effort)
         a, b, out = (torch.randn(edge, edge, device=driver.device) for _ in range(3))
         self._operands = (a, b, out)  # a graph does not keep its tensors alive
 
@@ -29,7 +29,7 @@ class ReferenceKernel:
 
     def sample(self, rounds: int = 5) -> list[float]:
         """Seconds per product, by round."""
-        return [seconds / COPIES for seconds in self._bench.replays([self._graph], rounds)[0]]
+        return [seconds / COPIES for seconds in self._bench.replays([self._graph], rounds, self._bench.effort.sustained_s)[0]]
 
 
 #: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.

@@ -1,7 +1,8 @@
 """Times cost keys on a GPU or on a partition of it with the executor's own functions, and measures the missing keys of plans.
 
 Warm samples repeat the task on the same operands; cold samples use operands that the cache no longer holds. Both are
-(t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream.
+(t(graph of 2n copies) − t(graph of n copies)) / n, so they include the gap between two nodes of a stream. A key that is bound by compute
+is timed in a burst and again under sustained load, at the clock that the power cap leaves it in a step: the latter counts.
 """
 
 import statistics
@@ -9,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from calibrate.cuda.bench import (
     Bench,
+    Case,
     Cold,
     Effort,
     flusher,
@@ -21,6 +24,7 @@ from calibrate.cuda.bench import (
     objects_kept,
     per_copy,
     repeated,
+    results_kept,
     wait,
 )
 from calibrate.cuda.geometry import PROFILER, TABLE, PartitionGeometry, longest
@@ -29,6 +33,7 @@ from calibrate.samples import Compiled, Samples, compile_alone, missing_keys, re
 from calibrate.testbed import Progress
 from executors.binding import Forms, op_tasks
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Graph, Partition
+from simulator.engine.costs.efficiencies import Sites, bound_by_compute
 from simulator.engine.costs.model import measurable
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief
@@ -55,8 +60,13 @@ class CudaSampler:
         device_of: Callable[[str], torch.device] | None = None,
         partition: Partition | None = None,
         effort: Effort | None = None,
+        sustained: Callable[[Task], bool] = lambda task: False,
+        watch: Callable[[], None] | None = None,
     ):
-        """`device_of` maps a plan's device to a torch device (default: this GPU). `partition` is where tasks run (default: all SMs)."""
+        """`device_of` maps a plan's device to a torch device (default: this GPU). `partition` is where tasks run (default: all SMs).
+
+        `sustained`: whether a task is also timed under sustained load. `watch` is called while such a load runs.
+        """
         self.driver = driver
         self.samples: dict[str, Samples] = {}
         self.failures: dict[str, str] = {}
@@ -64,6 +74,7 @@ class CudaSampler:
         self._eager_forms = Forms(cuda=True, seed=driver.seed, capturable=True)
         self._device_of = device_of or (lambda name: driver.device)
         self._effort = effort or Effort()
+        self._sustained, self._watch = sustained, watch
         self._bench = Bench(driver, partition, self._effort)
         self._partition_geometry = PartitionGeometry(driver, self._effort)
         self._flush = flusher(driver)
@@ -139,10 +150,16 @@ class CudaSampler:
         sets = [compiled] + [self._compile_task(task, plan, {n: _copy(t) for n, t in tensors.items()}) for _ in range(1, cold.sets)]
         for other in sets[1:]:  # the first call may run a forward op, or flatten weights, which must not lie in a graph
             self._bench.run(other)
-        cases = [(in_turn(sets, self._flush), cold.copies)]
+        written = {plan.values[operand.value].storage for operand in task.writes}
+        kept = results_kept(sum(plan.storages[name].bytes for name in written), facts.cache_bytes)
+        cases = [(in_turn([each.results for each in sets], self._flush, kept), cold.copies)]
         if not cold.always:
-            cases.append((in_turn([compiled], self._flush), copies))
-        estimates = self._bench.slopes(cases) if probe is not None else self._eager(cases)
+            cases.append((in_turn([compiled.results], self._flush, kept), copies))
+        graphs = self._bench.graphs(cases) if probe is not None else []
+        estimates = self._bench.slopes(cases, graphs=graphs) if graphs else self._eager(cases)
+        if graphs and self._effort.sustained_s and self._sustained(task):
+            samples.burst_s = estimates[0]
+            estimates = self._bench.slopes(cases, graphs=graphs, busy_s=self._effort.sustained_s, watch=self._watch)
         samples.cold_s, samples.warm_s = estimates[0], estimates[-1]
         samples.issue_s = self._issue(issued, seconds, task.body.launches)
 
@@ -160,7 +177,7 @@ class CudaSampler:
             self.notes.append(f"{key} cannot be captured in a graph ({brief(error)}); timed in eager mode, including waits for the host")
             return None
 
-    def _eager(self, cases: list[tuple[Callable[[int], None], int]]) -> list[list[float]]:
+    def _eager(self, cases: list[Case]) -> list[list[float]]:
         """Like `Bench.slopes`, but without graphs."""
         times = self._bench.between([partial(copies, count) for copies, n in cases for count in (n, 2 * n)])
         return [per_copy(times[2 * i], times[2 * i + 1], n) for i, (_, n) in enumerate(cases)]
@@ -241,12 +258,13 @@ def calibrate_gpu(
     deadline_s: float | None = None,
     effort: Effort | None = None,
     keep_samples: bool = True,
+    watch: Callable[[], None] | None = None,
 ) -> Outcome:
     """Measure every missing key of `plans` and add it to `profile`, which is saved to `save_to` after each group of keys.
 
     No key is begun later than `deadline_s` seconds from now; another session can continue with the rest. Without `keep_samples` only the
-    profile is saved, without raw samples. Raises SchedcastError if `machine` does not describe this GPU, or if a key left the GPU unusable;
-    what was measured before is then in the profile.
+    profile is saved, without raw samples. `watch` is called while the GPU is under sustained load. Raises SchedcastError if `machine` does
+    not describe this GPU, or if a key left the GPU unusable; what was measured before is then in the profile.
     """
     end_s = float("inf") if deadline_s is None else driver.now_s() + deadline_s
     begun = save_to.with_name(f".{save_to.name}.key") if save_to is not None else None
@@ -262,7 +280,13 @@ def calibrate_gpu(
     ]
     partitions = {device: _partition(device, machine, driver) for device in dict.fromkeys(task.device for _, _, task in todo)}
     by_sms = {_sms(partition): partition for partition in partitions.values()}
-    samplers = {sms: CudaSampler(driver, partition=partition, effort=effort) for sms, partition in by_sms.items()}
+    sites, float32 = Sites(machine), profile.identity.precision
+
+    def sustained(task: Task) -> bool:
+        return bound_by_compute(task, sites.site(task.device), float32)
+
+    more: dict[str, Any] = {"effort": effort, "sustained": sustained, "watch": watch}
+    samplers = {sms: CudaSampler(driver, partition=partition, **more) for sms, partition in by_sms.items()}
     todo.sort(key=lambda item: _sms(partitions[item[2].device]))
     notes: list[str] = []
     done = 0

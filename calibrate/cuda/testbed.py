@@ -154,7 +154,7 @@ class GpuTestbed:
     @cached_property
     def _reference_kernel(self) -> ReferenceKernel:
         """Made when first used, since running a plan does not need it."""
-        return ReferenceKernel(self.driver, self._reference_edge)
+        return ReferenceKernel(self.driver, self._reference_edge, self._effort)
 
     def machine(self, profile: Profile | None) -> Machine:
         """This GPU in its partitions. If `profile` does not know the machine yet, measures it first.
@@ -233,7 +233,7 @@ class GpuTestbed:
         bench = Bench(self.driver, effort=self._effort)
         before_profiler(bench)
         outcome = calibrate_gpu(
-            plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples
+            plans, machine, self.driver, profile, save_to, monitored, self._deadline_s, self._effort, self._keep_samples, monitor.sample
         )
         self.left = outcome.left
         try:

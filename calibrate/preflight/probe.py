@@ -53,7 +53,7 @@ class Scale:
 
     `jobs` are trained in several precisions, and `image_jobs` channels-last. `image` is (batch, channels, edge) of a batch-norm and
     `convolution` that of a convolution; `sequence` is (batch, heads, length, width) of an attention. `encoder` is (layers, batch, length,
-    width, heads) of a transformer's encoder. `transfer_sizes` are in bytes.
+    width, heads) of a transformer's encoder. `transfer_sizes` are in bytes, and so is `relu_bytes`, the size of an elementwise op's output.
     """
 
     effort: Effort = field(default_factory=Effort)
@@ -68,6 +68,7 @@ class Scale:
     encoder: tuple[int, int, int, int, int] = (12, 8, 1024, 768, 12)
     reference_edge: int = EDGE
     transfer_sizes: tuple[int, ...] = SIZES
+    relu_bytes: int = 25_000_000
 
 
 class Context:

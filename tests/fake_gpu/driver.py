@@ -350,7 +350,7 @@ class FakeGpu:
             self.capture_now.add_kernel(stream, call, work)
             self.capture_now.order.op(call.name, stream.index, touched)
             return
-        seconds = self._seconds(work, stream)
+        seconds = self._seconds(work, stream, max(self.clock.now_s, stream.tail_s))
         self.timeline.append(KernelRun(call.name, stream.index, *self.clock.launch(stream, seconds)))
         self._profile(work, seconds)
         self.stalled = self.stalled or call.name in self.stalls
@@ -391,8 +391,8 @@ class FakeGpu:
         memories = [self.memories.find(t) for t in (*call.reads, *call.writes)]
         return next((memory.host for memory in memories if memory is not None and memory.host), None)
 
-    def _seconds(self, work: Work, stream: FakeStream) -> float:
-        return self.kernel_times.seconds(work.name, work.reads, work.writes, stream.sms / self.facts.sms, work.link)
+    def _seconds(self, work: Work, stream: FakeStream, at_s: float) -> float:
+        return self.kernel_times.seconds(work.name, work.reads, work.writes, stream.sms / self.facts.sms, work.link, at_s)
 
     def _profile(self, work: Work, seconds: float) -> None:
         if self._profiled is not None and work.link is None:

@@ -56,7 +56,7 @@ class Gpu(Protocol):
 
     def _run(self, func: Callable, args: tuple, kwargs: dict) -> object: ...
 
-    def _seconds(self, work: Work, stream: FakeStream) -> float: ...
+    def _seconds(self, work: Work, stream: FakeStream, at_s: float) -> float: ...
 
     def _profile(self, work: Work, seconds: float) -> None: ...
 
@@ -253,7 +253,7 @@ class FakeGraph:
             end_s = start_s
             if node.work is not None:
                 slow_down = times.beside.get(node.work.kind, times.beside.get(node.work.name, 1.0)) if several else 1.0
-                end_s += gpu._seconds(node.work, node.stream) * slow_down
+                end_s += gpu._seconds(node.work, node.stream, start_s) * slow_down
                 gpu.timeline.append(KernelRun(node.work.name, node.stream.index, start_s, end_s))
                 gpu._profile(node.work, end_s - start_s)
             elif node.event is not None:

@@ -1,10 +1,12 @@
 """Tracks the memory of tensors: which stream's pool it comes from, and when it returns to the allocator."""
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,9 +14,12 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class Memory:
-    """One storage. `owner`: the stream whose pool it comes from; None if it was allocated outside of the simulation."""
+    """One storage. `owner`: the stream whose pool it comes from; None if it was allocated outside of the simulation.
 
-    serial: int
+    `block`: the number of its place in the GPU's memory, which a later storage of the same size takes over.
+    """
+
+    block: int
     bytes: int
     owner: int | None = None
     capture: object = None  # the capture that allocated it, if any did
@@ -106,7 +111,8 @@ class Memories:
         self._by_storage: dict[int, Memory] = {}
         self._tensors: dict[int, _Known] = {}  # by id of the tensor
         self._storages: set[_Known] = set()
-        self._serial = 0
+        self._blocks = 0
+        self._free: WeakKeyDictionary[object, defaultdict] = WeakKeyDictionary()  # free blocks of each capture's pool, and of the stream's
         self.live_bytes = self.peak_bytes = 0
 
     def find(self, tensor: Tensor) -> Memory | None:
@@ -122,6 +128,8 @@ class Memories:
     def allocate(self, tensor: Tensor, owner: int, capture: object, round_bytes: int) -> Memory:
         """The new memory of a tensor that an op allocated."""
         memory = self._add(tensor, owner, capture, round_bytes)
+        if free := self._free_blocks(memory):
+            memory.block = free.pop()
         self._count(tensor, memory)
         self.live_bytes += memory.bytes
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -138,8 +146,8 @@ class Memories:
         size = storage.nbytes()
         if round_bytes:
             size = -(-size // round_bytes) * round_bytes
-        self._serial += 1
-        memory = self._by_storage[storage._cdata] = Memory(self._serial, size, owner, capture)
+        self._blocks += 1
+        memory = self._by_storage[storage._cdata] = Memory(self._blocks, size, owner, capture)
         self._storages.add(_Known(storage, self._ended, storage._cdata, memory))
         return memory
 
@@ -167,4 +175,9 @@ class Memories:
             memory.released = True
             if memory.owner is not None:
                 self.live_bytes -= memory.bytes
+                self._free_blocks(memory).append(memory.block)
             self._released(memory)
+
+    def _free_blocks(self, memory: Memory) -> list[int]:
+        """The free blocks for the memory. Like PyTorch's allocator, the simulation hands a block out again as soon as it is free."""
+        return self._free.setdefault(memory.capture or self, defaultdict(list))[memory.owner, memory.bytes]

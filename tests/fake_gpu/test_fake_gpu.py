@@ -131,6 +131,36 @@ def test_warm_reads_are_cheaper():
         assert lengths[1] == pytest.approx(4e-9)
 
 
+@pytest.mark.parametrize("in_capture", [False, True])
+def test_a_write_that_replaces_one_in_the_cache_is_cheaper(in_capture):
+    """A result that is dropped leaves its block to the next one; one that is kept does not."""
+    x, kept = torch.ones(1000), []
+    with FakeGpu(Times(bytes_per_s=1e9, least_s=0.0, rewrite_factor=0.0)) as gpu:
+
+        def issue():
+            for _ in range(2):
+                x.neg()
+            kept.extend((x.neg(), x.neg()))
+
+        if in_capture:
+            with gpu.capture(gpu.stream()) as graph:
+                issue()
+            graph.replay()
+        else:
+            issue()
+    assert [run.end_s - run.start_s for run in gpu.timeline] == pytest.approx([8e-6, 4e-6, 4e-6, 8e-6])
+
+
+def test_hot_kernels_slow_down_until_the_gpu_has_cooled():
+    x, times = torch.ones(4, 4), Times(kernel_s=lambda op, size: 1e-3, hot=["aten.mm"], cap_after_s=2.9e-3, capped_factor=2.0)
+    with FakeGpu(times) as gpu:
+        for pause_s in (0, 0, 0, 0, 0, 0, 2e-3, 20e-3):
+            gpu.synchronize()
+            gpu.clock.spend(pause_s)
+            x.mm(x)
+    assert [round((run.end_s - run.start_s) * 1e3) for run in gpu.timeline] == [1, 1, 1, 2, 2, 2, 2, 1]
+
+
 def test_noise_is_seeded(x):
     def lengths(seed: int) -> list[float]:
         with FakeGpu(Times(noise=0.1, noise_seed=seed)) as gpu:

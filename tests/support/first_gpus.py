@@ -21,11 +21,13 @@ from tests.fake_gpu.calls import tensors_in
 from tests.support import mlp
 from traces.errors import SchedcastError
 
-QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4)
+QUICK = Effort(rounds=2, graph_s=5e-5, fewest_copies=2, most_copies=4, most_sets=4, most_issues=4, sustained_s=0.0)
 JOBS = (Job(f"{mlp.__file__}:normalised", 4), Job("rnn_bitstream", 2, 4))
-SCALE = Scale(QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4), (1, 2, 4, 8, 2))
+SCALE = Scale(
+    QUICK, Sizes(16, 8, 4096), JOBS, (Job("lenet5", 2),), (4, 4, 16), (1, 2, 8, 8), (1, 4, 4), (1, 2, 4, 8, 2), relu_bytes=24 << 10
+)
 #: Graphs so long that their times do not hang on the host, for checks that compare times.
-LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4))
+LONGER = replace(SCALE, effort=Effort(rounds=2, graph_s=5e-5, fewest_copies=4, most_copies=32, most_sets=8, most_issues=4, sustained_s=0.0))
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 16)
 
 
@@ -93,6 +95,17 @@ class Overlapping(FirstGpu):
     def partitions(self, count):
         """See Driver."""
         return tuple(replace(partition, handle=range(64)) for partition in super().partitions(count))
+
+
+class OneBlock(FirstGpu):
+    """Has one block for all results of a graph, so that each replaces the one before in the cache."""
+
+    def _issue(self, func, args, kwargs):
+        results = super()._issue(func, args, kwargs)
+        for tensor in tensors_in(results):
+            if (memory := self.memories.find(tensor)) is not None and memory.capture:
+                memory.block = 0
+        return results
 
 
 class EmptySessions(FirstGpu):

@@ -21,7 +21,7 @@ SMALL = replace(FACTS, memory_bytes=32 << 20)
 TIMES = Times(launch_gap_s=0.6e-6)
 #: What each stream keeps for its matrix products.
 WORKSPACE_BYTES = 1 << 20
-QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4, most_issues=4)
+QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4, most_issues=4, sustained_s=0.0)
 #: Kernels that are small enough for this machine's CPU, in both sizes that interference runs use.
 KERNELS = Sizes(16, 8, 4096)
 

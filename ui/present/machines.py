@@ -1,5 +1,6 @@
 """A machine in words and tables: how its GPU is split, its precision, its figures with their sources, and what was measured on it."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -175,10 +176,12 @@ def op_cells(points: Sequence[OpPoint], own_roof: Roof, most: int = SHOWN) -> li
 
 
 def age_words(profile: Profile, now: datetime | None = None) -> str:
-    """When the profile was measured, in one sentence."""
+    """When the profile was measured, in one sentence, and by how much bursts were too short, if that is known."""
     days = age_days(profile, now)
     ago = "" if days is None else ", today" if days == 0 else f", {days} day{'' if days == 1 else 's'} ago"
-    return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} measured costs."
+    ratios = [cost.cold.median_s / cost.burst_s for cost in profile.costs.values() if cost.cold and cost.burst_s]
+    burst = f", {len(ratios)} under sustained load: {statistics.median(ratios):.2f} times as long as in a burst" if ratios else ""
+    return f"Profile of {profile.identity.name}, last measured {profile.updated[:10]}{ago}: {len(profile.costs):,} measured costs{burst}."
 
 
 def age_days(profile: Profile, now: datetime | None = None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrate.cuda.bench import Bench, Cold, flusher, in_turn
+from calibrate.cuda.bench import Bench, Cold, flusher, in_turn, results_kept
 from calibrate.cuda.sampler import MEMORY_SHARE, CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.preflight.probe import WRONG, Context, Probe
@@ -21,6 +21,8 @@ from simulator.model.job import Job
 from simulator.strategies import registry as strategies
 
 _VARIANTS: dict[str, dict[str, Any]] = {"fp32": {}, "bf16": {"precision": "bf16"}, "tf32, nhwc": {"precision": "tf32", "layout": "nhwc"}}
+#: As many outputs of 25 MB as no GPU's cache holds.
+_OUTPUTS = 8
 #: A calibrated time may differ from the op's by this share.
 _CLOSE = 0.1
 Shape = tuple[int, int, int]
@@ -66,12 +68,13 @@ def _batch_norm(context: Context) -> str:
     facts = driver.facts
     cold = Cold.for_operands(size, facts.cache_bytes, int(facts.memory_bytes * MEMORY_SHARE), effort.copies(alone_s), effort.most_sets)
     context.figure("sets", cold.sets)
+    kept = results_kept(size // 2, facts.cache_bytes)
     seconds: dict[str, float] = {}
     for name, lazy, run_first in (("backward_s", False, True), ("lazy_run_first_s", True, True), ("lazy_not_run_first_s", True, False)):
         sets = [_set(driver, context.scale.image, lazy) for _ in range(cold.sets)]
         for work in sets if run_first else sets[:1]:
             bench.run(work)
-        seconds[name] = bench.slope_s(in_turn(sets, flush), cold.copies)
+        seconds[name] = bench.slope_s(in_turn(sets, flush, kept), cold.copies)
         context.figure(name, seconds[name])
         del sets
     calibrated_s = _calibrated(context)
@@ -87,14 +90,38 @@ def _batch_norm(context: Context) -> str:
     return f"a batch-norm's backward is calibrated as {ratio:.2f} of its time; sets not run once first give {lost:.2f}"
 
 
-def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], None]:
+def _writes(context: Context) -> str:
+    """Calibration times an op as long as it takes on outputs in turn, more than the cache can hold. A single output stays in the cache."""
+    driver, cache_bytes = context.driver, context.driver.facts.cache_bytes
+    bench, flush = Bench(driver, effort=context.scale.effort), flusher(driver)
+    x = torch.randn(context.scale.relu_bytes // 4, device=driver.device)
+    into = [partial(torch.clamp_min, x, 0.0, out=torch.empty_like(x)) for _ in range(_OUTPUTS)]
+    cases = {
+        "one_output_s": in_turn(into[:1], flush),
+        "outputs_in_turn_s": in_turn(into, flush),
+        "calibrated_s": in_turn([lambda: x.clamp_min(0.0)], flush, results_kept(x.nbytes, cache_bytes)),
+    }
+    bench.run(lambda: [case(_OUTPUTS) for case in cases.values()])
+    copies = bench.effort.copies(min(bench.between([into[0]])[0]))
+    for name, seconds in zip(cases, bench.slopes([(case, copies) for case in cases.values()]), strict=True):
+        context.figure(name, statistics.median(seconds))
+    one_s, actual_s, calibrated_s = (context.figures[name] for name in cases)
+    context.figure("one_output_over_outputs_in_turn", one_s / actual_s)
+    if abs(calibrated_s / actual_s - 1) > _CLOSE:
+        context.fault(
+            WRONG, f"rotate results: a ReLU on {_OUTPUTS} outputs in turn is calibrated as {calibrated_s / actual_s:.2f} of its time"
+        )
+    return f"a ReLU takes {one_s * 1e6:.1f} us on one output, {actual_s * 1e6:.1f} us on {_OUTPUTS} in turn; calibration does the latter"
+
+
+def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], tuple]:
     """A batch-norm's backward on operands of its own. If `lazy`, the first call runs the forward."""
     batch, channels, edge = shape
     x, grad = (torch.randn(batch, channels, edge, edge, device=driver.device) for _ in range(2))
     weight, bias = torch.ones(channels, device=driver.device), torch.zeros(channels, device=driver.device)
     saved: list[tuple] = []
 
-    def backward() -> None:
+    def backward() -> tuple:
         if not saved:
             saved.append(
                 torch.ops.aten._batch_norm_impl_index.default(x, weight, bias, None, None, True, 0.1, 1e-5, torch.backends.cudnn.enabled)
@@ -102,7 +129,9 @@ def _set(driver: Driver, shape: Shape, lazy: bool) -> Callable[[], None]:
         _, mean, deviation, reserve, implementation = saved[0]
         statistics_of = (None, None, mean, deviation)
         mask = [True, True, True]
-        torch.ops.aten._batch_norm_impl_index_backward.default(implementation, x, grad, weight, *statistics_of, True, 1e-5, mask, reserve)
+        return torch.ops.aten._batch_norm_impl_index_backward.default(
+            implementation, x, grad, weight, *statistics_of, True, 1e-5, mask, reserve
+        )
 
     if not lazy:
         backward()
@@ -132,5 +161,6 @@ def _make(channels: int, edge: int, batch: int) -> tuple:
 
 PROBES = (
     Probe("batch-norm", "Is a batch-norm's backward calibrated cold as long as it takes?", _batch_norm, 7, 75.0),
+    Probe("writes", "Does calibration count writes to the memory, which a cache may take over from those before them?", _writes, 7),
     Probe("keys", "Can calibration measure every kind of op?", _keys, 7, 90.0),
 )

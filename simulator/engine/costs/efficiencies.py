@@ -266,6 +266,13 @@ def traffic(task: Task) -> float:
     return update_tensors().get(body.optimizer, DEFAULT_TENSORS) * float(sum(o.bytes for o in body.gradients(task)))
 
 
+def bound_by_compute(task: Task, site: Site, float32: str) -> bool:
+    """Whether the site's peak limits a task more than its bandwidth does. `float32`: as in `precision_of`."""
+    work = task.body.work(task)
+    peak = figure(site.peak_flops, precision_of(task, work.op_class, float32))
+    return work.flops / peak > traffic(task) / site.bandwidth_bytes_per_s
+
+
 def geometry(task: Task, site: Site) -> tuple[int, int]:
     """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core."""
     work = task.body.work(task)

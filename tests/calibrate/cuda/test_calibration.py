@@ -9,17 +9,20 @@ import torch
 
 from calibrate.cuda import sampler
 from calibrate.cuda import testbed as gpu_testbed
-from calibrate.cuda.bench import Bench, Cold, Effort
+from calibrate.cuda.bench import Bench, Cold, Effort, in_turn, results_kept
 from calibrate.cuda.contention import Sizes, measure_pairs
+from calibrate.cuda.device_record import GpuMonitor
 from calibrate.cuda.host import measure_host, queue_depth
-from calibrate.cuda.rates import measure_rates
+from calibrate.cuda.rates import ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import CudaSampler
+from calibrate.cuda.testbed import GpuTestbed
 from calibrate.cuda.transfers import fit_transfer, measure_peers, measure_transfers
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
+from tests.calibrate.cuda.test_device_record import Nvml
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.applicable import default_plans
 from tests.support.gpu_testbeds import SMALL, few_repetitions, open_testbed
@@ -33,7 +36,7 @@ from traces.errors import Code
 
 US = 1e-6
 MODELS = ["lenet5", *(f"{path}:make" for path in USER_MODELS)]
-QUICK = Effort(rounds=1, fewest_copies=1, most_copies=1, most_sets=2, most_issues=1)
+QUICK = Effort(rounds=1, fewest_copies=1, most_copies=1, most_sets=2, most_issues=1, sustained_s=0.0)
 #: A small cache, which takes little time to flush.
 SMALL_CACHE = replace(FACTS, cache_bytes=4096)
 #: One GPU, as large as the simulated one.
@@ -92,18 +95,87 @@ def test_a_key_takes_its_kernel_and_the_gap_to_the_next(kernel_s):
 @pytest.mark.parametrize("kilobytes", [16, 256, 1024, 3000])
 def test_warm_and_cold_samples_differ(kilobytes):
     size = kilobytes << 10
-    with FakeGpu(Times(least_s=3 * US, bytes_per_s=1e10, warm_factor=0.25, gap_s=1 * US)) as gpu:
+    with FakeGpu(Times(least_s=3 * US, bytes_per_s=1e10, warm_factor=0.25, rewrite_factor=0.0, gap_s=1 * US)) as gpu:
         samples = sampled(gpu, negation(size // 4), Effort(rounds=3, most_copies=40))
     warm = kilobytes <= 2000  # written bytes count too: beyond half of the 4 MB, a copy evicts its own operand
     assert statistics.median(samples.warm_s) == pytest.approx(4 * US + size * (1.25 if warm else 2) / 1e10, rel=0.01)
     assert statistics.median(samples.cold_s) == pytest.approx(4 * US + size * 2 / 1e10, rel=0.01)
 
 
+@pytest.mark.parametrize(("rotated", "writes"), [(True, 1.0), (False, 0.0)])
+def test_results_are_written_as_in_a_step_that_keeps_them_for_its_backward_pass(rotated, writes, monkeypatch):
+    """A key that writes again where it wrote before, in the cache, takes half of its time in a step."""
+    if not rotated:
+        monkeypatch.setattr(sampler, "results_kept", lambda *sizes: 0)
+    size, times = 16 << 10, Times(bytes_per_s=1e9, rewrite_factor=0.0)
+    with FakeGpu(times, replace(FACTS, cache_bytes=4 * size)) as gpu:
+        samples = sampled(gpu, negation(size // 4), Effort(rounds=1, most_copies=20))
+        results = [torch.ones(size // 4)]
+        for _ in range(10):
+            results.append(-results[-1])
+    assert [run.end_s - run.start_s for run in gpu.timeline[-10:]] == pytest.approx([times.least_s + 2 * size / 1e9] * 10)
+    alone_s = times.least_s + (1 + writes) * size / 1e9 + times.gap_s
+    assert samples.warm_s + samples.cold_s == pytest.approx([alone_s] * 2)
+
+
+def test_kept_results_exceed_the_cache_as_cold_operands_do():
+    size = 4 << 10
+    with FakeGpu(facts=replace(FACTS, cache_bytes=16 * size)) as gpu:
+        in_turn([lambda: torch.ones(size // 4).add_(1)], lambda: None, results_kept(size, gpu.facts.cache_bytes))(100)
+        assert (gpu.allocated_bytes(), gpu.peak_bytes()) == (0, (2 * 16 + 1) * size)
+
+
 def test_beyond_twice_the_cache_warm_is_cold():
-    with FakeGpu(Times(warm_factor=0.25, bytes_per_s=1e10)) as gpu:
+    with FakeGpu(Times(warm_factor=0.25, rewrite_factor=0.0, bytes_per_s=1e10)) as gpu:
         samples = sampled(gpu, negation(9 << 18), Effort(rounds=2))
     assert samples.warm_s is samples.cold_s
     assert samples.cold_s[0] == pytest.approx(3 * US + (18 << 20) / 1e10, rel=0.01)
+
+
+class Watched(Nvml):
+    """NVML for a simulated GPU, which says whether the GPU is at work now and meets the power cap."""
+
+    def __init__(self, gpu: FakeGpu):
+        self.gpu = gpu
+        super().__init__()
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
+        busy = max(stream.tail_s for stream in self.gpu.streams) > self.gpu.now_s()
+        return 0x01 if not busy else 0x04 if self.gpu.kernel_times.heat_s >= self.gpu.times.cap_after_s else 0
+
+
+@pytest.mark.parametrize(("sustained_s", "factor"), [(20e-3, 1.25), (0.0, 1.0)])
+def test_a_key_that_is_bound_by_compute_is_timed_at_the_clock_of_a_step(sustained_s, factor, monkeypatch):
+    """A step of products meets the power cap after 10 ms; a burst does not. A negation, which waits for memory, draws less power."""
+    times = Times(kernel_s=lambda op, size: 100 * US, hot=["aten.mm"], cap_after_s=10e-3, capped_factor=1.25, gap_s=1 * US)
+    profile = empty_profile()
+    with FakeGpu(times, SMALL_CACHE) as gpu:
+        monkeypatch.setattr(gpu_testbed, "GpuMonitor", lambda uuid: GpuMonitor(nvml=Watched(gpu)))
+        testbed = GpuTestbed(gpu, effort=Effort(rounds=2, most_sets=4, sustained_s=sustained_s))
+        testbed.calibrate([product(16), negation(256)], WHOLE, profile, None, quiet)
+        x = torch.ones(16, 16)
+        for _ in range(300):
+            x.mm(x)
+    assert statistics.median(run.end_s - run.start_s for run in gpu.timeline[-300:]) == pytest.approx(125 * US), "in a step"
+    of_product, of_negation = (next(cost for key, cost in profile.costs.items() if key.startswith(op)) for op in ("aten.mm", "aten.neg"))
+    assert of_product.warm.median_s == pytest.approx(factor * 100 * US + 1 * US, rel=1e-3)
+    assert of_product.cold.median_s == pytest.approx(factor * 100 * US + 1 * US, rel=1e-3)
+    assert of_product.burst_s == (pytest.approx(101 * US, rel=1e-3) if sustained_s else None)
+    assert (of_negation.warm.median_s, of_negation.burst_s) == (pytest.approx(101 * US, rel=1e-3), None)
+    capped = "the power cap held the SM clock between 1980 and 1980 MHz, at up to 412 W"
+    assert profile.notes == ([capped] if sustained_s else []), "read while the GPU is busy: it is idle between two keys"
+
+
+def test_the_reference_kernel_takes_as_long_between_steps_as_at_calibration():
+    """Where steps meet the power cap, a burst of it would take longer between them, and keys would seem to have changed."""
+    times = Times(kernel_s=lambda op, size: 20 * US, hot=["aten.mm"], cap_after_s=2e-3, capped_factor=1.25)
+    with FakeGpu(times, SMALL_CACHE) as gpu:
+        kernel, x = ReferenceKernel(gpu, 4, Effort(sustained_s=4e-3)), torch.ones(4, 4)
+        gpu.clock.spend(1.0)
+        at_calibration = kernel.sample()
+        for _ in range(200):
+            x.mm(x)
+        assert kernel.sample() == pytest.approx(at_calibration)
 
 
 def test_medians_hold_against_noise():

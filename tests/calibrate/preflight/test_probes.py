@@ -23,6 +23,7 @@ from tests.support.first_gpus import (
     Drifting,
     EmptySessions,
     FirstGpu,
+    OneBlock,
     OneQueue,
     Overlapping,
     Refusing,
@@ -32,6 +33,8 @@ from tests.support.first_gpus import (
 
 BY_NAME = {probe.name: probe for probe in probes(()) if probe.file is None}
 US = 1e-6
+#: A write that replaces one in the cache takes no time.
+REPLACING = Times(bytes_per_s=1e8, rewrite_factor=0.0)
 
 #: By probe: simulated GPUs with a fault, and what the answer says.
 FAULTS = {
@@ -82,6 +85,7 @@ FAULTS = {
         (lambda: FirstGpu(facts=SMALL, partitionable=False), "measure co runs on halves: SchedcastError: Fake GPU cannot be partitioned"),
     ],
     "keys": [(lambda: Refusing("aten.gelu_backward"), "calibration must measure aten.gelu_backward.default (bf16)")],
+    "writes": [(lambda: OneBlock(REPLACING, SMALL), "on 8 outputs in turn is calibrated as 0.5")],
     "numerics-nhwc": [(lambda: Twice(facts=SMALL), "graph, fp32 must agree")],
 }
 
@@ -134,6 +138,13 @@ def test_figures_are_the_simulated_gpus():
     assert list(kernels["seconds_by_sms"]["gemm"]) == ["132", "64", "32", "16"]
     assert [round(pair["slow_downs"][0]) for pair in kernels["co_runs_on_halves"]] == [3, 3, 3, 3, 1]
     assert figures["profiler"]["product"]["profiler_s"] == pytest.approx(5 * US)
+
+
+def test_one_output_stays_in_the_cache_and_those_of_calibration_do_not():
+    (read_s, gap_s), figures = ((24 << 10) / 1e8, 3 * US), answered("writes", FirstGpu(REPLACING, SMALL))["figures"]
+    expected = {"one_output_s": read_s + gap_s, "outputs_in_turn_s": 2 * read_s + gap_s, "calibrated_s": 2 * read_s + gap_s}
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+    assert figures["one_output_over_outputs_in_turn"] == pytest.approx(0.5, abs=0.01)
 
 
 @pytest.mark.parametrize("stored", ["as it comes", "in the plan's strides"])

@@ -37,7 +37,7 @@ from ui.commands import preflight as command
 from ui.present import gpu_report as gpu_report_page
 
 SMALL = replace(FACTS, memory_bytes=64 << 20, cache_bytes=1 << 18)
-QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2)
+QUICK = Effort(rounds=2, graph_s=1e-6, fewest_copies=1, most_copies=2, most_sets=2, most_issues=2, sustained_s=0.0)
 LITTLE = Scale(QUICK, Sizes(16, 8, 4096), reference_edge=32, transfer_sizes=(4096, 65536))
 MODELS = [Target(MLP, 4), Target("lenet5", 2)]
 #: The probes that the tests run; the others are the same with other models and precisions.

@@ -312,6 +312,14 @@ def test_a_fresh_profile_of_this_machine_has_no_warnings():
     assert ", last measured 2026-06-01, today: " in machines.age_words(profile(updated=NOW.isoformat()), NOW)
 
 
+def test_a_profile_says_how_much_longer_sustained_work_takes():
+    one, longer = (Stats.from_samples([seconds]) for seconds in (0.01, 0.012))
+    costs = {"mm@2": KeyCost(longer, longer, burst_s=0.01), "relu@2": KeyCost(one, one)}
+    assert machines.age_words(profile(costs=costs), NOW).endswith(
+        ": 2 measured costs, 1 under sustained load: 1.20 times as long as in a burst."
+    )
+
+
 def test_warnings_about_age_throttling_software_and_failures():
     identity = profile().identity.model_copy(update={"throttle": {"reasons": ["power"]}})
     own = profile(
