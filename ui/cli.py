@@ -15,7 +15,7 @@ import typer
 from ui.commands import job_options
 from ui.commands.job_options import takes_job
 from ui.commands.output import OnceCommand
-from ui.preload import PACKAGES, load_packages
+from ui.preload import PACKAGES, load_packages, read_torch_ahead
 
 if TYPE_CHECKING:
     import logging
@@ -351,6 +351,7 @@ def gpu_report(
 
     Exit status 1 when a plan's gradients or parameters differ from plain PyTorch's, or when nothing could be measured.
     """
+    read_torch_ahead()
     _commands("preflight").gpu_report(minutes, resume, out, device, models or [], samples, json, archive, wait)
 
 
@@ -385,6 +386,7 @@ def gpu_first(
 
     Exit status 1 when a check found something else than Schedcast assumes, or failed; 2 when there is no GPU.
     """
+    read_torch_ahead()
     _commands("preflight").gpu_first(minutes, resume, out, archive, device, only or [], report, json)
 
 

@@ -1,17 +1,23 @@
-"""A process that runs probes: `python -m calibrate.preflight.child HANDLE JSON`. A crash or a hang ends it alone.
+"""A process that runs probes: `python -m calibrate.preflight.child JSON`. A crash or a hang ends it alone.
 
-HANDLE is the file descriptor of a connection. JSON has `opener`, which names a function, as module:function or module:function:INDEX, that
-returns the context, `folder`, `targets` and `samples`. Requests are the name of a probe, the seconds that are left and those to reserve.
+Its standard input is a connection. JSON has `opener`, which names a function, as module:function or module:function:INDEX, that returns the
+context, `folder`, `targets` and `samples`. Requests are the name of a probe, the seconds that are left and those to reserve.
+
+Without JSON it is the server that forks such processes, since importing PyTorch and Schedcast takes each of them seconds.
 """
 
 import json
 import logging
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
 
 from calibrate.cuda.device_record import GpuMonitor
 from calibrate.preflight.probe import Context, answer
@@ -20,6 +26,7 @@ from calibrate.preflight.validations import Target
 from calibrate.testbeds import wait_until_quiet
 from executors.cuda.torch_driver import gpu
 from traces.errors import SchedcastError
+from traces.forking import serve
 from traces.process import end_with
 
 REAL = "calibrate.preflight.child:on_gpu"
@@ -32,12 +39,40 @@ def on_gpu(index: str = "0") -> Context:
     return Context(gpu(int(index)))
 
 
-def main(handle: str, request: str) -> None:
-    """Answer the requests of the connection until it is closed."""
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="schedcast: %(message)s")
+def main(*request: str) -> None:
+    """Run probes, or, without JSON, fork processes that do."""
+    if request:
+        run_probes(json.loads(request[0]))
     end_with(os.getppid())
-    os.set_inheritable(int(handle), False)
-    connection, given = Connection(int(handle)), json.loads(request)
+    import_module("torch._dynamo")  # as optimizers and captures do
+    probes()
+    if why := _unforkable():
+        sys.exit(f"every probe imports PyTorch by itself, since a process that has done so cannot fork: {why}")
+    serve(run_probes)
+
+
+def _unforkable() -> str:
+    """Why this process must not fork; "" if it may. Threads do not survive a fork, and CUDA and NVML do not work after one."""
+    try:
+        threads, files = len(os.listdir("/proc/self/task")), os.listdir("/proc/self/fd")
+    except OSError as error:
+        return f"its threads are unknown: {error}"
+    if threads > 1:
+        return f"it has {threads} threads"
+    opened = torch.cuda.is_initialized()
+    for file in files:
+        with suppress(OSError):  # the folder that was just listed
+            opened |= os.readlink(f"/proc/self/fd/{file}").startswith("/dev/nvidia")
+    return "it has opened the GPU" if opened else ""
+
+
+def run_probes(given: dict[str, Any]) -> NoReturn:
+    """Answer the requests of the connection until it is closed, and end."""
+    end_with(os.getppid())
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="schedcast: %(message)s")
+    connection = Connection(os.dup(sys.stdin.fileno()))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())  # programs that a probe starts must not keep the connection open
     by_name = {probe.name: probe for probe in probes([Target(*target) for target in given["targets"]])}
     module, function, *arguments = given["opener"].split(":")
     try:

@@ -236,7 +236,8 @@ class Probe:
     `run` answers `asks`: it adds figures and faults to the context, and says in words what they mean if there is no fault. It is given up
     after `limit_s`. A quick probe has a process of its own, started with the variables `environment`. A long one writes `file`; `earlier`
     returns fields of its record if an earlier call wrote it, or None if it must be measured (again). `estimate_s` is its expected time,
-    corrected by the times of other probes of its `kind`; `reserve_s` is the share of it that comes after calibration.
+    corrected by the times of other probes of its `kind`; `reserve_s` is the share of it that comes after calibration. It `needs` what the
+    quick probes of these names try.
     """
 
     name: str
@@ -249,6 +250,7 @@ class Probe:
     kind: str = "quick"
     estimate_s: float = 20.0
     reserve_s: float = 0.0
+    needs: tuple[str, ...] = ()
     earlier: Callable[[Context], dict[str, Any] | None] = lambda context: None
 
 

@@ -3,6 +3,7 @@
 A later call with the same folder runs the probes that have no answer yet.
 """
 
+import atexit
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import Pipe
 from pathlib import Path
@@ -25,13 +26,15 @@ from calibrate.identity import same_device
 from calibrate.preflight.child import QUIET
 from calibrate.preflight.probe import ANSWER, BLOCKS, GRACE_S, Context, Probe
 from calibrate.preflight.validations import TARGETS, Target
+from executors.cuda.profiled import OFF, PROFILER, TEARDOWN
 from traces.documents.comparison import Validation
-from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, Fix, GpuReport, PartRecord, fix_first, summarize
+from traces.documents.gpu_report import FACTS, FIRST, OUTPUTS, REPORT, VALIDATIONS, Fix, GpuReport, PartRecord, Status, fix_first, summarize
 from traces.documents.profile import Identity
 from traces.documents.profile_files import samples_path
 from traces.documents.shipped import FILES
 from traces.errors import Code, SchedcastError, UnusableFileError
 from traces.files import read_json
+from traces.forking import Forked, ForkServer
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
@@ -41,6 +44,8 @@ _OPENING_S, _STOPPING_S, _LATE_S = 120.0, 30.0, 15.0
 _LOOK_S = 1.0
 #: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
 _LONG, _LAST_WORDS = "long", 300
+#: Starts the server; with a request, the process that answers it.
+_COMMAND = (sys.executable, "-P", "-m", "calibrate.preflight.child")
 Tell = Callable[[GpuReport, PartRecord | None], None]
 Show = Callable[[str], None]
 #: Runs a probe. Takes it, its limit, the seconds left, the seconds to reserve, and what to call with progress. Returns fields of its
@@ -54,6 +59,40 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
 
 
+class _Starter:
+    """Starts processes of `child`: forks of a server, or, if a new server does not fork, each from scratch."""
+
+    def __init__(self):
+        self._server: ForkServer | None = None
+        self._forks = True
+
+    def start(self, request: dict[str, Any], environment: Mapping[str, str], files: tuple[int, int, int]) -> subprocess.Popen | Forked:
+        """Start one with `files` as its standard input, output and error."""
+        given, out, err = files
+        # A group of its own, since Ctrl-C would reach it twice.
+        more: dict[str, Any] = {"stdout": out, "stderr": err, "process_group": 0}
+        while self._forks:
+            new = self._server is None
+            if new:
+                self._server = ForkServer(_COMMAND, {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}, **more)
+            try:
+                return Forked(self._server, request, environment, Path.cwd(), files)
+            except OSError:  # it has died meanwhile, or must not fork
+                self.close()
+                self._forks = not new
+        return subprocess.Popen([*_COMMAND, json.dumps(request)], env=environment, stdin=given, **more)
+
+    def close(self) -> None:
+        """End the server."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+_starter = _Starter()
+atexit.register(_starter.close)
+
+
 class Processes:
     """Runs probes in processes: a quick one in its own, long ones in a common one until it crashes or hangs. Only one lives at a time.
 
@@ -63,8 +102,8 @@ class Processes:
     def __init__(self, folder: Path, opener: str, targets: Sequence[Target] = TARGETS, samples: bool = False):
         models = [(target.model, target.batch) for target in targets]
         self._outputs = folder / OUTPUTS
-        self._request = json.dumps({"opener": opener, "folder": str(folder), "targets": models, "samples": samples})
-        self._process: subprocess.Popen | None = None
+        self._request = {"opener": opener, "folder": str(folder), "targets": models, "samples": samples}
+        self._process: subprocess.Popen | Forked | None = None
 
     def __enter__(self) -> "Processes":
         return self
@@ -94,10 +133,11 @@ class Processes:
         )
         for earlier in (figures, answer):
             earlier.unlink(missing_ok=True)
+        begin_s = time.monotonic()
         if quick or self._process is None or self._process.poll() is not None:
             self._start(log, probe.environment, "w" if quick else "a")
         try:
-            reply = self._exchange(limit_s, (probe.name, left_s, reserve_s), show, answer)
+            reply = self._exchange(limit_s - (time.monotonic() - begin_s), (probe.name, left_s, reserve_s), show, answer)
         except TimeoutError:
             self.close()
             if answer.exists():
@@ -134,12 +174,9 @@ class Processes:
     def _start(self, log: Path, environment: Mapping[str, str], mode: str = "w") -> None:
         self.close()
         self._connection, theirs = Pipe()
-        handle = theirs.fileno()
-        command = [sys.executable, "-P", "-m", "calibrate.preflight.child", str(handle), self._request]
         with theirs, log.open(mode) as output:
-            more: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": [handle]}
-            # A group of its own, since Ctrl-C would reach it twice.
-            self._process = subprocess.Popen(command, env={**child_environment(), **environment}, process_group=0, **more)
+            files = theirs.fileno(), output.fileno(), output.fileno()
+            self._process = _starter.start(self._request, {**child_environment(), **environment}, files)
 
     def _exchange(self, limit_s: float, request: tuple[str, float, float], show: Show, answer: Path | None = None) -> dict[str, Any]:
         """The process's reply. Raises EOFError or OSError if the process has ended.
@@ -225,7 +262,8 @@ class Runner:
     def run(self) -> GpuReport:
         """Run the probes and return the document, which is also on disk.
 
-        Those that failed before come last, since one of them may break the GPU again. If interrupted, what was measured stays. Raises
+        Those that failed before come last, since one of them may break the GPU again, and then those that need them. If interrupted, what
+        was measured stays. Raises
         SchedcastError if there is no GPU that can be used, or if the folder is of another one.
         """
         first, *rest = self.probes
@@ -234,6 +272,9 @@ class Runner:
         self.tell(self.write(), self.records[first.name])
         unopened = 0
         for position, probe in enumerate(todo):
+            if why := self._hindered(probe):
+                self._leave(probe, why, "unsuited")
+                continue
             expected_s, left_s = probe.estimate_s * self._ratio(probe.kind), self.left_s()
             if left_s <= 0 or expected_s * SURE > left_s:
                 self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
@@ -255,6 +296,24 @@ class Runner:
         """Whether a long probe has just made the GPU unusable for its process, in a way that another one may survive."""
         return probe.file is not None and self.records[probe.name].status == "failed" and not self._usable
 
+    def _hindered(self, probe: Probe) -> str:
+        """Why a probe cannot work: one that it needs failed, and none that needs that one was measured all the same. "" if it can."""
+        for name in probe.needs:
+            record, others = self.records.get(name), [other.name for other in self.probes if name in other.needs]
+            if record is not None and record.status == "failed" and not any(self.records[other].measured for other in others):
+                return f"skipped: the check {name} failed: {record.why}"
+        return ""
+
+    def _environment(self, probe: Probe) -> Mapping[str, str]:
+        """The variables of a probe. Long ones use the profiler as the first of its checks that found no fault, or not if all found one."""
+        checks = {other.name: other.environment for other in self.probes if TEARDOWN in other.environment}
+        if probe.file is None or not checks:
+            return probe.environment
+        verdicts = {name: self.records[name].verdict for name in checks if name in self.records}
+        well = [environment for name, environment in checks.items() if verdicts.get(name) == "ok"]
+        faulty = all(verdicts.get(name) in ("differs", "failed") for name in checks)
+        return well[0] if well else {PROFILER: OFF} if faulty else {}
+
     def attempt(self, probe: Probe, limit_s: float) -> bool:
         """Run a probe. Returns whether the GPU could be opened."""
         begin_s = self.clock()
@@ -262,13 +321,18 @@ class Runner:
         if probe is not self.probes[0]:  # else an earlier call's answers are not in the records yet
             self.records[probe.name] = _record(probe, status="running", why="it runs, or the call was killed meanwhile")
             self.tell(self.write(), None)
+        environment = self._environment(probe)
         try:
-            fields = self.ask(probe, limit_s, self.left_s(), probe.reserve_s * self._ratio(probe.kind), self.show)
+            fields = self.ask(
+                replace(probe, environment=environment), limit_s, self.left_s(), probe.reserve_s * self._ratio(probe.kind), self.show
+            )
         except KeyboardInterrupt:
             if probe is not self.probes[0]:
                 self._leave(probe, "stopped")
                 self.write()
             raise
+        if PROFILER in environment:
+            fields["flags"] = [*fields.get("flags", ()), "the profiler was off, since its checks found faults"]
         record = _record(probe, seconds=round(self.clock() - begin_s, 1), **fields)
         if record.status == "failed" and probe.file is None:
             why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
@@ -361,12 +425,12 @@ class Runner:
             if probe.name in self.only or (not self.only and result is None and self._wanted(probe)):
                 todo.append(probe)
         self.records = {probe.name: self.records[probe.name] for probe in self.probes if probe.name in self.records}
-        return sorted(todo, key=lambda probe: self.records[probe.name].status == "failed")
+        return sorted(todo, key=lambda probe: 2 if self._hindered(probe) else self.records[probe.name].status == "failed")
 
-    def _leave(self, probe: Probe, why: str) -> None:
+    def _leave(self, probe: Probe, why: str, status: Status = "left") -> None:
         """Record that a probe was not run. One that has an answer keeps it, and one that failed before stays last in the next call."""
         if self.records[probe.name].status in ("left", "running"):
-            self.records[probe.name] = _record(probe, status="left", why=why)
+            self.records[probe.name] = _record(probe, status=status, why=why)
 
     def _ratio(self, kind: str) -> float:
         """Median ratio of the time that probes of a kind took to the time estimated; 1 if none was measured."""

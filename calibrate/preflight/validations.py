@@ -49,6 +49,8 @@ USUAL = {"precision": "amp", "optimizer": "adamw", "form": "fused"}
 #: than `LONG` come last.
 SEQUENCES, LONG = ((1000, 16), (64, 16), (1000, 2), (1000, 128), (10_000, 16)), 1000
 RECURRENT = "rnn_bitstream"
+#: Models with attention.
+ATTENTIVE = ("gpt2", "transformer_base")
 #: Strategies for the recurrent jobs. A validation also times plain PyTorch, which is cuDNN's own RNN.
 SCANS = (BASELINE, "bppsa:scan=blelloch", "bppsa:scan=linear")
 #: Data parallelism on partitions of the GPU: how many, and the strategies; the baseline runs on the whole GPU.
@@ -87,6 +89,12 @@ class Case:
     def tf32(self) -> bool:
         """Which of the two profiles it uses."""
         return self.precision == "tf32"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The quick probes that try what it cannot do without."""
+        graphs = ("captures", "events") if self.mode == "graph" else ()
+        return (*graphs, *(("attention",) if self.target.model in ATTENTIVE else ()), *(("partitions",) if self.partitions > 1 else ()))
 
     @property
     def name(self) -> str:
@@ -182,9 +190,10 @@ def probes(targets: Sequence[Target] = TARGETS) -> list[Probe]:
         rounds_s = ROUNDS_S[case.mode] * (len(case.strategies) + 2)
         estimate_s = rounds_s + (0.0 if case.key_group in calibrated else KEYS_S)
         calibrated.add(case.key_group)
-        limits: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * estimate_s), "estimate_s": estimate_s, "reserve_s": rounds_s}
+        more: dict[str, Any] = {"limit_s": max(LEAST_S, TIMES * estimate_s), "estimate_s": estimate_s, "reserve_s": rounds_s}
+        more |= {"kind": "validation", "needs": case.needs}
         run, earlier = partial(_validate, case), partial(_earlier_validation, case)
-        ordered.append(Probe(case.name, case.title, run, priority, file=case.file, kind="validation", earlier=earlier, **limits))
+        ordered.append(Probe(case.name, case.title, run, priority, file=case.file, earlier=earlier, **more))
     return ordered
 
 

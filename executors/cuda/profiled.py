@@ -24,7 +24,9 @@ from traces.formats.recording import COLLECTIVE, KERNEL, Recording
 _RANGE = "ProfilerStep#"
 #: A session after the first of a process may record no kernel at all. Another one then often does.
 _SESSIONS = 2
-_TEARDOWN = "TEARDOWN_CUPTI"
+TEARDOWN = "TEARDOWN_CUPTI"
+#: The variable of the environment, and its value, that let nothing use the profiler.
+PROFILER, OFF = "SCHEDCAST_PROFILER", "off"
 #: The first CUDA version in which CUPTI can be attached again while graphs exist (torch/profiler/profiler.py, start_trace).
 _REATTACHES = (12, 6)
 
@@ -32,8 +34,10 @@ _REATTACHES = (12, 6)
 def kernels(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:
     """The kernels of each piece of work, in order of start. Returns None, and logs a warning, if the profiler records no GPU work.
 
-    A session that records no kernel is repeated once.
+    A session that records no kernel is repeated once. None without a warning if the environment turns the profiler off.
     """
+    if turned_off():
+        return None
     if ProfilerActivity.CUDA not in supported_activities():
         return _refused("PyTorch is built without its CUDA profiler")
     detach_afterwards()
@@ -44,11 +48,16 @@ def kernels(works: Sequence[Callable[[], object]], device: torch.device) -> list
     return _refused(f"{_SESSIONS} sessions recorded no kernel")
 
 
+def turned_off() -> bool:
+    """Whether the environment says that nothing may use the profiler."""
+    return os.environ.get(PROFILER) == OFF
+
+
 def detach_afterwards() -> None:
     """Let the profiler detach CUPTI at the end of each session, if this version of CUDA can, and unless the user has decided."""
     version = tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
     if version >= _REATTACHES:
-        os.environ.setdefault(_TEARDOWN, "1")
+        os.environ.setdefault(TEARDOWN, "1")
 
 
 def _session(works: Sequence[Callable[[], object]], device: torch.device) -> list[list[Kernel]] | None:

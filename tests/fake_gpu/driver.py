@@ -11,6 +11,7 @@ from torch.optim import adadelta, adam, rmsprop
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from executors.cuda.driver import GpuFacts, Kernel, Partition
+from executors.cuda.profiled import turned_off
 from tests.fake_gpu.calls import Call, is_simulated, tensors_in
 from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
@@ -242,7 +243,7 @@ class FakeGpu:
 
     def kernels(self, works: Sequence[Callable[[], None]]) -> list[list[Kernel]] | None:
         """See Driver. Every op with a kernel has one; copies over a link have none."""
-        if not self.profiler:
+        if not self.profiler or turned_off():
             return None
         self._host_factor = self.times.after_profiler
         sessions = []

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 from torch._subclasses import FakeTensor
 
@@ -15,6 +16,7 @@ from calibrate.preflight import probe
 from calibrate.preflight.probe import Context, Probe, Scale, answer
 from calibrate.preflight.probes import streams
 from calibrate.preflight.runner import Ask
+from executors.cuda.profiled import TEARDOWN
 from simulator.model.job import Job
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.fake_gpu.calls import tensors_in
@@ -109,15 +111,22 @@ class OneBlock(FirstGpu):
 
 
 class EmptySessions(FirstGpu):
-    """Lists kernels in the first profiler session alone."""
+    """Lists kernels in the first profiler session alone; if `attachable`, in all for which CUPTI is left attached."""
 
-    sessions = 0
+    sessions, attachable = 0, False
 
     def kernels(self, works):
         """See Driver."""
         self.sessions += 1
         listed = super().kernels(works)
-        return listed if self.sessions == 1 else [[] for _ in listed]
+        lists = self.sessions == 1 or (self.attachable and os.environ.get(TEARDOWN) == "0")
+        return listed if lists or listed is None else [[] for _ in listed]
+
+
+class Attachable(EmptySessions):
+    """Lists kernels in later sessions only if CUPTI is left attached."""
+
+    attachable = True
 
 
 class BrokenByCaptures(FirstGpu):
@@ -256,6 +265,7 @@ def in_process(context: Context) -> Ask:
 
     def ask(asked: Probe, limit_s: float, left_s: float, reserve_s: float, show) -> dict:
         context.show = lambda done, total, text: show(f"{asked.name} {done}/{total} {text}")
-        return answer(asked, context, left_s, reserve_s)
+        with patch.dict(os.environ, asked.environment):
+            return answer(asked, context, left_s, reserve_s)
 
     return ask

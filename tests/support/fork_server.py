@@ -1,24 +1,19 @@
-"""Starts Python programs by forking a process that has imported PyTorch and Schedcast: `python -m tests.support.fork_server SOCKET_NUMBER`.
+"""Runs Python programs in forks of a process that has imported PyTorch and Schedcast: `python -m tests.support.fork_server`.
 
-Each is a process of its own, with its own environment, folder, arguments, output and signals. It saves the seconds of the imports. See
-`warm_processes`, which sends the requests.
+Each has its own environment, folder, arguments, output and signals. It saves the seconds of the imports. `warm_processes` sends requests.
 """
 
 import atexit
-import gc
 import importlib
-import json
 import os
 import runpy
-import select
-import signal
-import socket
 import sys
 import threading
 import traceback
 from types import ModuleType
 
 from tests.support.busy_machine import accept_other_work
+from traces.forking import serve
 
 #: What most programs import. No module that is run as a program is among them.
 IMPORTS = (
@@ -28,71 +23,25 @@ IMPORTS = (
     "executors.trainer", "simulator.papers", "simulator.strategies.registry", "ui.commands.measuring", "ui.commands.training",
     "ui.present.report",
 )  # fmt: skip
-#: How often to look for ended programs, in seconds.
-POLL_S = 0.02
 
 
-def main(channel: socket.socket) -> None:
-    """Fork a program for each request until the other end closes the channel, and say when a program has ended."""
-    for name in IMPORTS:
-        importlib.import_module(name)
-    accept_other_work()
-    gc.collect()
-    gc.freeze()
-    running = set()
-    while True:
-        if select.select([channel], [], [], POLL_S if running else None)[0]:
-            message, files, _, _ = socket.recv_fds(channel, 1 << 20, 3)
-            if not message:
-                return
-            pid = os.fork()
-            if not pid:
-                channel.close()
-                _become(json.loads(message), files)
-            for file in files:
-                os.close(file)
-            running.add(pid)
-            _send(channel, {"started": pid})
-        for pid in tuple(running):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                running.remove(pid)
-                _send(channel, {"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+def _become(args: list[str]) -> int:
+    """Turn this process into the program that is asked for. Returns its status."""
+    _use_threads()
+    status = _run(args)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
 
 
-def _send(channel: socket.socket, message: dict) -> None:
-    channel.send(json.dumps(message).encode())
-
-
-def _become(request: dict, files: list[int]) -> None:
-    """Turn this process into the program that is asked for. Does not return."""
-    status = 1
-    try:
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-            os.close(file)
-        os.chdir(request["cwd"])
-        os.environ.clear()
-        os.environ.update(request["env"])
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _use_threads(request["env"])
-        status = _run(request["args"])
-        threading._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def _use_threads(env: dict[str, str]) -> None:
+def _use_threads() -> None:
     """What PyTorch does when it is imported with OMP_NUM_THREADS."""
     import torch
 
-    if "OMP_NUM_THREADS" in env:
-        torch.set_num_threads(int(env["OMP_NUM_THREADS"]))
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 def _run(args: list[str]) -> int:
@@ -118,4 +67,7 @@ def _run(args: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    for name in IMPORTS:
+        importlib.import_module(name)
+    accept_other_work()
+    serve(_become)

@@ -14,6 +14,7 @@ from calibrate.cuda.contention import measure_pairs, named_kernels
 from calibrate.cuda.host import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
+from executors.cuda.profiled import TEARDOWN
 
 #: A tiny kernel that follows another later than this is held up: by a debugger, a profiler, or a host that waits for every launch.
 _LONGEST_S = 15e-6
@@ -164,7 +165,7 @@ def _kernel_s(bench: Bench, issue: Issue) -> float:
 
 def _sessions(name: str, words: str, teardown: str) -> Probe:
     asks = f"Do later profiler sessions list all kernels, and cost nothing afterwards, {words}?"
-    return Probe(name, asks, _profiler, 7, 75.0, {"TEARDOWN_CUPTI": teardown})
+    return Probe(name, asks, _profiler, 7, 75.0, {TEARDOWN: teardown})
 
 
 PROBES = (

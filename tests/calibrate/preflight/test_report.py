@@ -21,7 +21,7 @@ from calibrate.preflight.validations import SEQUENCES, TARGETS, Target, cases
 from simulator.strategies import registry as strategies
 from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import mlp
-from tests.support.first_gpus import in_process
+from tests.support.first_gpus import Attachable, EmptySessions, in_process
 from tests.support.gpu_testbeds import few_repetitions
 from tests.support.jobs import MLP
 from tests.support.page_samples import result, validation
@@ -254,6 +254,30 @@ def test_data_parallelism_is_validated_on_two_partitions_of_the_gpu(folder):
             ("baseline", None), ("data-parallel", True), ("data-parallel", False)
         ]  # fmt: skip
         assert {row.shares.measured for row in rows} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "verdicts", "geometry"),
+    [
+        (Attachable, ["differs", "ok"], "profiler"),  # without kernels it would come from the table
+        (EmptySessions, ["differs", "differs"], "partitions"),
+    ],
+)
+def test_the_profiler_is_used_as_its_checks_found_it(tmp_path, gpu, verdicts, geometry):
+    with gpu(facts=SMALL) as simulated:
+        report = measure(context_on(simulated, tmp_path), chosen("machine", "profiler", "profiler-attached", "mlp-make-b4-eager-fp32"), 60)
+    assert [part.verdict for part in report.parts[2:]] == [*verdicts, "done"]
+    assert {cost.geometry_from for cost in Profile.load(tmp_path / "profile.json.gz").costs.values() if cost.geometry_from} == {geometry}
+    assert any("the profiler was off" in flag for flag in report.flags) == (geometry == "partitions")
+
+
+def test_what_validations_need_are_checks():
+    quick = {probe.name for probe in probes() if probe.file is None}
+    needs = {probe.name: probe.needs for probe in probes()}
+    assert quick.issuperset(name for names in needs.values() for name in names)
+    assert needs["resnet50-b64-eager-amp-adamw-fused-schedules"] == ()
+    assert needs["gpt2-b8-graph-amp-adamw-fused-schedules"] == ("captures", "events", "attention")
+    assert needs["resnet50-b64-eager-tf32-2-parts"] == ("partitions",)
 
 
 def test_a_gpu_that_cannot_be_split_says_why(folder):

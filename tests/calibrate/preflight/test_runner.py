@@ -1,8 +1,6 @@
 """Probes in processes of their own: crashes and hangs, what a killed call keeps, and how the next one goes on."""
 
 import os
-import signal
-import subprocess
 import sys
 import tarfile
 import time
@@ -10,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.preflight import runner
+from calibrate.preflight import child, runner
 from calibrate.preflight.probe import Probe
 from calibrate.preflight.registry import named, probes
 from calibrate.preflight.runner import Processes, Runner, child_environment
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
 from tests.support.refusals import refuses
+from tests.support.warm_processes import WarmProcess
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first
 from traces.errors import Code
 
@@ -45,9 +44,12 @@ def verdicts(report: GpuReport) -> dict[str, str]:
 
 
 def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
-    report = look(tmp_path / "out", "troubled", [*FEW[:3], replace(BY_NAME["captures"], limit_s=GIVEN_UP_S)])
-    assert verdicts(report) == {"versions": "ok", "events": "failed", "streams": "ok", "captures": "failed"}
+    """What needs one of them is not tried."""
+    graphs = replace(BY_NAME["host-calls"], file="graphs.json", needs=("streams", "events"))
+    report = look(tmp_path / "out", "troubled", [*FEW[:3], replace(BY_NAME["captures"], limit_s=GIVEN_UP_S), graphs])
+    assert verdicts(report) == {"versions": "ok", "events": "failed", "streams": "ok", "captures": "failed", "host-calls": "unsuited"}
     events, captures = report.parts[1], report.parts[3]
+    assert report.parts[4].why == f"skipped: the check events failed: {events.why}"
     assert events.why.startswith("its process ended with SIGABRT: ")
     assert captures.why == f"it did not end within {GIVEN_UP_S:.0f} s, so a kernel or a wait may hang"
     assert "about to crash" in (tmp_path / "out" / "probes" / "events.log").read_text()
@@ -133,12 +135,12 @@ def test_a_killed_call_keeps_what_it_has(tmp_path):
         f"processes = Processes(Path('out'), '{GPUS}:troubled', ())\n"
         "write(processes.ask, todo, 9, Path('out'), Path('out.tar.gz'))"
     )
-    call = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    call = WarmProcess(["-c", code], tmp_path, environment(tmp_path))
     hung, end = tmp_path / "out" / "probes" / "captures.pid", time.monotonic() + START_S
     while not hung.exists() and time.monotonic() < end:
         time.sleep(0.1)
-    call.send_signal(signal.SIGKILL)
-    _, err = call.communicate()
+    call.kill()
+    _, err = call.communicate(START_S)
     assert hung.exists(), err
     with tarfile.open(tmp_path / "out.tar.gz") as archive:
         archive.extractall(tmp_path / "carried", filter="data")
@@ -169,6 +171,30 @@ def test_a_long_probe_that_breaks_the_gpu_goes_on_in_a_new_process(tmp_path):
     report = Runner(tmp_path, [BY_NAME["versions"], *long], 9, ask).run()
     assert ran == ["versions", "events", "events", "captures", "captures"]
     assert {part.name: part.status for part in report.parts} == {"versions": "done", "events": "done", "captures": "failed"}
+
+
+def test_parts_that_need_a_check_that_failed_are_skipped_until_it_passes(tmp_path):
+    """Unless one of them was measured all the same."""
+    versions, events = BY_NAME["versions"], BY_NAME["events"]
+    eager, *graphs = (replace(versions, name=name, file=f"{name}.json") for name in ("eager", "graph", "more"))
+    graph, more = (replace(probe, needs=("events",)) for probe in graphs)
+    ran, broken = [], {"events"}
+
+    def ask(probe: Probe, *_limits) -> dict:
+        ran.append(probe.name)
+        return {"status": "failed" if probe.name in broken else "done", "why": "it hangs"}
+
+    def run(folder: str, *todo: Probe) -> dict[str, str]:
+        ran.clear()
+        report = Runner(tmp_path / folder, [versions, *todo], 9, ask).run()
+        return {part.name: part.why for part in report.parts if part.status == "unsuited"}
+
+    assert run("a", events, graph, eager, more) == dict.fromkeys(["graph", "more"], "skipped: the check events failed: it hangs")
+    assert ran == ["versions", "events", "eager"]
+    assert run("b", graph, events, eager, more) == {}
+    broken.clear()
+    assert run("a", events, graph, eager, more) == {}
+    assert ran == ["versions", "eager", "events", "graph", "more"], "the check comes before what needs it"
 
 
 def test_what_a_killed_call_was_at_comes_last_in_the_next_one(tmp_path):
@@ -205,6 +231,46 @@ def test_ctrl_c_stops_the_process_of_a_probe(tmp_path):
             processes.ask(BY_NAME["streams"], START_S, START_S, 0.0, stop)
         assert processes._process is None
     assert "KeyboardInterrupt" in (tmp_path / "probes" / "streams.log").read_text()
+
+
+#: Ends with 5 if a server forked it, with 7 if it was started from scratch. Three arguments: python, -c and this.
+_PROGRAM = "import sys; from traces.forking import serve; sys.exit(7) if sys.argv[1:] else serve(lambda request: 5)"
+
+
+@pytest.fixture
+def starter(monkeypatch):
+    """Starts processes of `_PROGRAM`."""
+    monkeypatch.setattr(runner, "_COMMAND", (sys.executable, "-c", _PROGRAM))
+    starter = runner._Starter()
+    yield starter
+    starter.close()
+
+
+def start(starter: runner._Starter) -> int:
+    """The status of a process."""
+    with open(os.devnull, "r+") as nothing:
+        return starter.start({}, child_environment(), (nothing.fileno(),) * 3).wait(START_S)
+
+
+def test_a_server_that_died_is_replaced(starter):
+    assert start(starter) == 5
+    starter._server._process.kill()
+    assert start(starter) == 5
+
+
+def test_without_a_server_that_forks_processes_start_from_scratch(starter, monkeypatch):
+    monkeypatch.setattr(runner, "_COMMAND", (sys.executable, "-c", _PROGRAM.replace("serve(lambda request: 5)", "None")))
+    assert [start(starter), start(starter)] == [7, 7]
+    assert starter._server is None
+
+
+def test_a_process_with_threads_or_with_the_gpu_must_not_fork(monkeypatch):
+    monkeypatch.setattr(os, "listdir", lambda path: ["1", "2"])
+    assert child._unforkable() == "it has 2 threads"
+    monkeypatch.setattr(os, "listdir", lambda path: ["1"])
+    assert child._unforkable() == ""
+    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")
+    assert child._unforkable() == "it has opened the GPU"
 
 
 def test_processes_import_the_packages_of_this_one(monkeypatch):

@@ -1,6 +1,8 @@
 """The commands gpu-first and gpu-report: what they print and write, on a simulated GPU and without a GPU."""
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.support.places import ROOT
 from tests.support.refusals import refused
 from traces.documents.gpu_report import VALIDATIONS, Fix, GpuReport, PartRecord
 from ui.commands import preflight as command
+from ui.preload import read_ahead
 from ui.present import gpu_report as page
 
 GPUS = "tests.support.first_gpus"
@@ -143,6 +146,25 @@ def test_the_commands_without_a_gpu(schedcast, tmp_path):
     refused(schedcast.call("gpu-report", "--models", "lenet5"), "'lenet5' is not MODEL@BATCH")
     refused(schedcast.call("gpu-report", "--models", "lenet@5"), "unknown model 'lenet'")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_libraries_of_torch_are_read_ahead_whole(tmp_path, monkeypatch):
+    sizes = {"torch/lib/libtorch_cuda.so": 300_000, "nvidia/cudnn/lib/libcudnn.so.9": 5, "torch/lib/empty.so": 0, "torch/lib/notes.txt": 9}
+    for name, size in sizes.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(bytes(size))
+    asked = Counter()
+
+    def advise(file: int, offset: int, length: int, advice: int) -> None:
+        name = str(Path(os.readlink(f"/proc/self/fd/{file}")).relative_to(tmp_path))
+        assert (offset, advice) == (asked[name], os.POSIX_FADV_WILLNEED)
+        asked[name] += min(length, 1 << 17)  # more is not read
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    read_ahead(tmp_path)
+    assert asked == {"torch/lib/libtorch_cuda.so": 3 << 17, "nvidia/cudnn/lib/libcudnn.so.9": 1 << 17}
+    monkeypatch.delattr(os, "posix_fadvise")
+    read_ahead(tmp_path)
 
 
 def test_names_are_those_of_quick_probes():
