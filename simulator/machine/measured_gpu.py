@@ -57,7 +57,9 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     )
     if profile.loop is None:
         return measured
-    own_loop = replace(measured, hosts=tuple(replace(lane, dispatch_s=0.0) for lane in measured.hosts))  # no executor beside it
+    own_loop = replace(
+        measured, hosts=tuple(replace(lane, dispatch_s=0.0, switch_s=0.0) for lane in measured.hosts)
+    )  # no executor beside it
     return replace(measured, plain=own_loop)
 
 
