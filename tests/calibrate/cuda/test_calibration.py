@@ -274,7 +274,7 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
 def test_host_costs():
     times = Times(
         record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
-        launch_gap_s=1.4 * US, callback_s=17 * US, call_s=2.5 * US, switch_s=1.3 * US, replay_node_s=0.2 * US, replay_branch_s=5 * US,
+        launch_gap_s=1.4 * US, callback_s=17 * US, call_s=2.5 * US, switch_s=1.3 * US, graph_node_s=0.2 * US, graph_branch_s=5 * US,
     )  # fmt: skip
     profile = empty_profile()
     with FakeGpu(times, SMALL_CACHE) as gpu:
