@@ -108,9 +108,9 @@ def cross_cadence_s(bench: Bench) -> float:
     return bench.slope_s(_ping_pong(bench), _NODES // 2) / 2
 
 
-def launch_cadence_s(bench: Bench) -> float:
-    """Median seconds from one tiny kernel to the next, on one stream without a graph. The host has issued them before the first begins."""
-    driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
+def launch_cadence_s(bench: Bench, issue: Issue) -> float:
+    """Median seconds from one launch of `issue` to the next, on one stream. The host has issued them before the first begins."""
+    driver, flush = bench.driver, flusher(bench.driver)
     bench.run(issue)
     host_s = statistics.median(bench.host_s(issue, _IN_A_ROW))
     flush_s = bench.slope_s(repeated(flush), bench.effort.fewest_copies)
@@ -261,15 +261,17 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[HostLane]
     """
     driver = bench.driver
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
-    around = {"record_s": _record_s(bench), "wait_s": _wait_s(bench), "switch_s": switch_s(bench)}
+    host = HostLane("host", (), 0.0, record_s=_record_s(bench), wait_s=_wait_s(bench), switch_s=switch_s(bench))
     callback_s, call_s = _calls_s(bench)
     profile.dispatch = Dispatch(
-        dispatch_s=executor_s(HostLane("host", (), 0.0, **around)),
-        **around,
+        dispatch_s=executor_s(host),
+        record_s=host.record_s,
+        wait_s=host.wait_s,
+        switch_s=host.switch_s,
         queue_depth=queue_depth(bench),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
-        launch_gap_s=launch_cadence_s(bench) - node_s,
+        launch_gap_s=launch_cadence_s(bench, tiny_kernel(driver)) - node_s,
         callback_s=callback_s,
         call_s=call_s,
     )
