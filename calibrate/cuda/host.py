@@ -7,7 +7,7 @@ slows every launch down as long as it is attached to the process.
 
 import logging
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -18,9 +18,11 @@ from calibrate.cuda.bench import Bench, Effort, Issue, flusher, per_copy, repeat
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.tiny_model import loop_plan, tiny_job, tiny_plan
 from executors.cuda.backend import CudaBackend
-from executors.cuda.driver import Driver, Graph
+from executors.cuda.driver import Driver, Graph, Stream
+from executors.cuda.issue import fork, join
 from executors.cuda.program import EagerProgram
 from executors.tensors import job_tensors
+from simulator.engine.hosts import IssueTimes, recorded_tasks
 from simulator.machine.machine import HOST, Device, HostLane, Link, Machine, Memory
 from simulator.model.job import Job
 from simulator.plan.dependencies import Dependencies
@@ -56,15 +58,16 @@ class TinyOps:
         return TinyOps(machine, job, plan, loop_job, loop, CudaSampler(driver, effort=effort).issue_s([plan, loop], machine))
 
 
-def dispatch_s(driver: Driver, tiny: TinyOps, record_s: float, wait_s: float) -> float:
-    """Host seconds per task besides its op, at least 0. `record_s` and `wait_s` are those of recording an event and of waiting for one."""
+def dispatch_s(driver: Driver, tiny: TinyOps, host: HostLane) -> float:
+    """Host seconds per task besides its op and what `host` takes for events and changes of the lane; at least 0."""
     plan, job = tiny.plan, tiny.job
-    alone_s = sum(tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for task in plan.tasks)
-    waits = sum(map(len, (dependencies := Dependencies(plan)).waits(dependencies.steady)))
+    issue_s = {index: tiny.issue_s.get(cost_key(task, tiny.machine), 0.0) for index, task in enumerate(plan.tasks)}
+    launches, dependencies = [task.body.launches for task in plan.tasks], Dependencies(plan)
+    known = IssueTimes(host, dependencies, launches, issue_s, recorded_tasks(dependencies), None)
     program = cast(EagerProgram, CudaBackend(tiny.machine, driver).load(plan, job_tensors(job, job.build(), job.graph())))
     program.run(_WARM_UP)
     periods = [program.issue_s(_PERIODS) for _ in range(_CHUNKS)]
-    return max(0.0, statistics.median(periods) - alone_s - waits * (record_s + wait_s)) / len(plan.tasks)
+    return max(0.0, statistics.median(periods) - known.steady_s) / len(plan.tasks)
 
 
 def plain_machine(driver: Driver, partitions: int = 1) -> Machine:
@@ -105,9 +108,9 @@ def cross_cadence_s(bench: Bench) -> float:
     return bench.slope_s(_ping_pong(bench), _NODES // 2) / 2
 
 
-def launch_cadence_s(bench: Bench) -> float:
-    """Median seconds from one tiny kernel to the next, on one stream without a graph. The host has issued them before the first begins."""
-    driver, issue, flush = bench.driver, tiny_kernel(bench.driver), flusher(bench.driver)
+def launch_cadence_s(bench: Bench, issue: Issue) -> float:
+    """Median seconds from one launch of `issue` to the next, on one stream. The host has issued them before the first begins."""
+    driver, flush = bench.driver, flusher(bench.driver)
     bench.run(issue)
     host_s = statistics.median(bench.host_s(issue, _IN_A_ROW))
     flush_s = bench.slope_s(repeated(flush), bench.effort.fewest_copies)
@@ -194,35 +197,81 @@ def _launches_taken(bench: Bench, busy: Graph, issue: Issue, blocked_s: float) -
     return taken
 
 
+#: A large graph has about `_MANY` times as many nodes as the effort's most copies. A graph has one branch or `_BRANCHES`.
+_MANY, _BRANCHES = 10, 4
+#: Launches of a graph per sample: few, because a host that is far ahead of a large graph may have to wait for it.
+_GRAPHS_AHEAD = 2
+#: By (nodes, branches) of a graph, the host seconds to launch it.
+Launches = dict[tuple[int, int], float]
+
+
+def graph_launches(bench: Bench) -> Launches:
+    """Median host seconds to launch graphs of tiny kernels: few and many, on one branch and on several."""
+    streams = [bench.stream, *(bench.driver.stream() for _ in range(_BRANCHES - 1))]
+    many = _BRANCHES * max(2, _MANY * bench.effort.most_copies // _BRANCHES)
+    seconds = {}
+    for nodes, branches in ((1, 1), (_BRANCHES, _BRANCHES), (many, 1), (many, _BRANCHES)):
+        issue = _on_branches(bench, streams[:branches], nodes // branches)  # kept here, since the graph does not keep its tensors alive
+        bench.run(issue)
+        seconds[nodes, branches] = _host_s(bench, bench.capture(issue).replay, _GRAPHS_AHEAD)
+    return seconds
+
+
+def _on_branches(bench: Bench, branches: Sequence[Stream], each: int) -> Issue:
+    """A function that issues `each` tiny kernels to each of the branches, which leave the bench's stream and return to it."""
+    driver, kernels = bench.driver, [repeated(tiny_kernel(bench.driver)) for _ in branches]
+
+    def issue() -> None:
+        fork(driver, bench.stream, branches)
+        for branch, kernel in zip(branches, kernels, strict=True):
+            driver.use(branch)
+            kernel(each)
+        join(driver, branches, bench.stream)
+        driver.use(bench.stream)
+
+    return issue
+
+
+def launch_law(launches: Launches) -> dict[str, float]:
+    """The figures of `Dispatch` that say how long a launch takes, at least 0 each: from one node, and many on one branch and on all."""
+    nodes, branches = max(launches)
+    node_s = max(0.0, (launches[nodes, 1] - launches[1, 1]) / (nodes - 1))
+    branch_s = max(0.0, (launches[nodes, branches] - launches[nodes, 1]) / (branches - 1))
+    return {"graph_launch_s": max(0.0, launches[1, 1] - node_s), "graph_node_s": node_s, "graph_branch_s": branch_s}
+
+
+def measure_launches(bench: Bench, profile: Profile) -> None:
+    """Measure what launching a graph takes the host, as it grows with nodes and branches."""
+    profile.dispatch = profile.dispatch.model_copy(update=launch_law(graph_launches(bench)))
+
+
 #: Calls per sample: far below the queue's depth of about a thousand.
 _CALLS = 200
 _LAUNCHES = 50
 log = logging.getLogger("schedcast")
 
 
-def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[float, float], float]) -> None:
-    """Measure the profile's dispatch costs and priority levels.
+def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[HostLane], float]) -> None:
+    """Measure the profile's dispatch costs, but for launches of graphs, and priority levels.
 
-    `executor_s` takes the host seconds of recording an event and of waiting for one, and returns the executor's own host seconds per task.
+    `executor_s` takes a host lane with the times of events and changes of the lane, and returns the executor's own host seconds per task.
 
     The node gap is 0, since a key's times include the gap between two nodes of a stream. The cadence of tiny kernels is kept in the
     identity's extras.
     """
     driver = bench.driver
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
-    tiny = tiny_kernel(driver)  # kept here, since the graph does not keep its tensor alive
-    graph = bench.capture(tiny)
-    record_s, wait_s = _record_s(bench), _wait_s(bench)
+    host = HostLane("host", (), 0.0, record_s=_record_s(bench), wait_s=_wait_s(bench), switch_s=switch_s(bench))
     callback_s, call_s = _calls_s(bench)
     profile.dispatch = Dispatch(
-        dispatch_s=executor_s(record_s, wait_s),
-        record_s=record_s,
-        wait_s=wait_s,
+        dispatch_s=executor_s(host),
+        record_s=host.record_s,
+        wait_s=host.wait_s,
+        switch_s=host.switch_s,
         queue_depth=queue_depth(bench),
-        graph_launch_s=_host_s(bench, graph.replay, _LAUNCHES),
         node_gap_s=0.0,
         cross_gap_s=max(0.0, cross_s - node_s),
-        launch_gap_s=launch_cadence_s(bench) - node_s,
+        launch_gap_s=launch_cadence_s(bench, tiny_kernel(driver)) - node_s,
         callback_s=callback_s,
         call_s=call_s,
     )
@@ -239,6 +288,25 @@ def _wait_s(bench: Bench) -> float:
     event, other = bench.driver.event(), bench.driver.stream()
     event.record(other)
     return _host_s(bench, lambda: bench.stream.wait_event(event), _CALLS)
+
+
+def switch_s(bench: Bench) -> float:
+    """Host seconds by which tiny kernels on two streams in turn take longer than on one, per change of the stream; at least 0."""
+    driver, lanes = bench.driver, (bench.stream, bench.driver.stream())
+    kernels = [tiny_kernel(driver) for _ in lanes]
+
+    def in_turn() -> None:
+        for lane, kernel in zip(lanes, kernels, strict=True):
+            driver.use(lane)
+            kernel()
+
+    def on_one() -> None:
+        for _, kernel in zip(lanes, kernels, strict=True):
+            kernel()
+
+    in_turn_s, on_one_s = (_host_s(bench, work, _CALLS // len(lanes)) for work in (in_turn, on_one))
+    driver.use(bench.stream)
+    return max(0.0, in_turn_s - on_one_s) / len(lanes)
 
 
 def _calls_s(bench: Bench) -> tuple[float | None, float | None]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +12,7 @@ import torch
 from calibrate.cuda.bench import Bench, Effort, objects_kept, stalled, wait
 from calibrate.cuda.contention import Sizes, learn_contention
 from calibrate.cuda.device_record import Conditions, DeviceRecord, GpuMonitor, describe_gpu, gpu_identity
-from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, plain_machine
+from calibrate.cuda.host import TinyOps, after_profiler, before_profiler, dispatch_s, measure_host, measure_launches, plain_machine
 from calibrate.cuda.rates import EDGE, ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
@@ -196,14 +196,12 @@ class GpuTestbed:
             self._attempt(profile, "peak rates", lambda: measure_rates(bench, profile, self.precision))
             tiny = self._attempt(profile, "tiny kernels", lambda: TinyOps.measure(self.driver, self._effort))
             if tiny is not None:
-                self._attempt(
-                    profile, "host costs",
-                    lambda: measure_host(bench, profile, lambda record_s, wait_s: dispatch_s(self.driver, tiny, record_s, wait_s)),
-                )  # fmt: skip
+                self._attempt(profile, "host costs", lambda: measure_host(bench, profile, partial(dispatch_s, self.driver, tiny)))
                 steps = _LOOP_STEPS * (self._effort or Effort()).rounds
                 profile.loop = (
                     self._attempt(profile, "costs of PyTorch's own loop", lambda: measure_loop(bench, tiny, steps)) or profile.loop
                 )
+            self._attempt(profile, "launches of graphs", lambda: measure_launches(bench, profile))
             self._attempt(profile, "transfers", lambda: measure_transfers(bench, profile, sizes=self._sizes))
             self._attempt(profile, "copies between GPUs", lambda: measure_peers(self.driver, profile, self._sizes, self._effort))
         profile.anchor_s = Stats.from_samples(self._reference_kernel.sample()).median_s

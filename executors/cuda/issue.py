@@ -63,12 +63,6 @@ class CompiledPlan:
         self._steady = [[(slots[name], age) for name, age in items if name in slots] for items in self.releases.steady]
         self._early = {at: [(slots[name], i) for name, i in items if name in slots] for at, items in self.releases.early.items()}
 
-    def indices(self, period: int, iterations: int | None = None) -> Sequence[int]:
-        """The indices of the tasks that run in `period`. `iterations`: how many there are in all when draining, otherwise None."""
-        if iterations is None and period >= self.dependencies.largest_lag:
-            return range(len(self.tasks))
-        return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
-
     def drop(self, instances: Mapping[int, Instance], period: int, index: int) -> None:
         """Empty the slots that no task needs any more once task `index` of `period` has been issued."""
         first = self.releases.first
@@ -121,7 +115,7 @@ class Issuer:
         self._current = None  # other code may have changed the current stream since the last period
         index = -1
         try:
-            for index in compiled.indices(period, self._iterations):
+            for index in compiled.dependencies.existing(period, self._iterations):
                 stream = streams[index]
                 if stream is not self._current:
                     driver.use(stream)

@@ -7,12 +7,14 @@ What a task takes of the host in eager mode:
 - nothing if it has no launch (aliases);
 - `dispatch_s + call_s` for a host task, which is one call.
 
-Then come `record_s` once if a task of another lane waits for it, and `wait_s` for each event that it waits for itself.
+Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event that it waits for itself, and `switch_s` if the
+host's task before it is of another lane. The first task of a period always takes `switch_s`, as it does in the executor.
 
 Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
 else delays the host, so it runs ahead of the simulation's clock as long as the ends it needs are known, and the lanes resume it. Arrival
 times are exact.
-Graph: one launch per `graph_iterations` periods; a graph starts when it is launched and the graph before it has ended.
+Graph: one launch per `graph_iterations` periods, which takes `graph_launch_s`, `graph_node_s` per node and `graph_branch_s` per lane with
+nodes but the first; a graph starts when it is launched and the graph before it has ended.
 """
 
 from collections import deque
@@ -59,7 +61,13 @@ class IssueTimes:
         """Seconds by task index."""
         row = self._dependencies.waits(period, self._iterations)
         if id(row) not in self._by_row:
-            self._by_row[id(row)] = {index: issue + self._host.wait_s * len(row[index]) for index, issue in self._issue.items()}
+            seconds = {index: issue + self._host.wait_s * len(row[index]) for index, issue in self._issue.items()}
+            current = None
+            for index in filter(seconds.__contains__, self._dependencies.existing(period, self._iterations)):
+                if (lane := self._dependencies.tasks[index].lane) != current:
+                    seconds[index] += self._host.switch_s
+                    current = lane
+            self._by_row[id(row)] = seconds
         return self._by_row[id(row)]
 
 
@@ -158,6 +166,10 @@ class GraphHost:
         """`streams`: those that its graphs run on."""
         self._world, self._host = world, host
         self._tasks = [index for indices in streams.values() for index in indices]
+        nodes = list(filter(None, (sum(world.recipes[index].launches for index in indices) for indices in streams.values())))
+        self._launch_s = (
+            host.graph_launch_s + host.graph_node_s * sum(nodes) * host.graph_iterations + host.graph_branch_s * max(0, len(nodes) - 1)
+        )
         self._waiting: list[Event] = []
         self._signal = Signal(world.env)
         self._unfinished = 0  # executions of the running graph whose ends are not known
@@ -188,7 +200,7 @@ class GraphHost:
         world, per_graph = self._world, self._host.graph_iterations
         env, program = world.env, world.program
         for first in range(0, world.horizon, per_graph):
-            yield env.timeout(self._host.graph_launch_s)
+            yield env.timeout(self._launch_s)
             if self._unfinished:
                 self._graph_ended = Event(env)
                 yield self._graph_ended

@@ -63,10 +63,6 @@ class Unrolled:
         """Those of the tasks `indices` that run in this period."""
         return indices if self.complete(period) else [index for index in indices if self.exists(period, index)]
 
-    def executions(self, period: int) -> int:
-        """How many tasks run in this period."""
-        return self.size if self.complete(period) else sum(self.exists(period, index) for index in range(self.size))
-
     def waits(self, period: int) -> list[int]:
         """By task of `period`, how many executions of other lanes, and launches, it waits for."""
         row = self._row(period)

@@ -82,6 +82,8 @@ class HostLane:
     """The thread that issues tasks to `devices` in plan order.
 
     `dispatch_s`: the executor's own time to issue a task whose cost has an `issue_s` (a calibrated machine); otherwise the time per launch.
+    `switch_s`: time to go on with another lane, which every change of the lane takes, and the start of every period.
+    `graph_launch_s`: time to launch a CUDA graph; `graph_node_s` more for each node, and `graph_branch_s` for each lane beyond the first.
     `node_gap_s`, `cross_gap_s`: gaps between two nodes of a CUDA graph on one stream and on two streams, on top of the measured costs.
     `launch_gap_s`: what a kernel that is launched by itself takes longer than its measured cost, which includes the gap between two nodes
     of a graph; negative if the gap between launched kernels is shorter.
@@ -96,8 +98,11 @@ class HostLane:
     dispatch_s: float
     record_s: float = 1e-6
     wait_s: float = 1e-6
+    switch_s: float = 0.0
     queue_depth: int = 1000
     graph_launch_s: float = 10e-6
+    graph_node_s: float = 0.0
+    graph_branch_s: float = 0.0
     node_gap_s: float = 1e-6
     cross_gap_s: float = 2e-6
     launch_gap_s: float = 0.0

@@ -57,8 +57,8 @@ def with_measured(machine: Machine, profile: "Profile") -> Machine:
     )
     if profile.loop is None:
         return measured
-    own_loop = replace(measured, hosts=tuple(replace(lane, dispatch_s=0.0) for lane in measured.hosts))  # no executor beside it
-    return replace(measured, plain=own_loop)
+    no_executor = tuple(replace(lane, dispatch_s=0.0, switch_s=0.0) for lane in measured.hosts)
+    return replace(measured, plain=replace(measured, hosts=no_executor))
 
 
 def _without(errors: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:

@@ -11,7 +11,9 @@ from traces.errors import SchedcastError, UnknownNameError
 #: Factors further from 1 than this are refused.
 MOST = 1000.0
 #: The times of a host and of a CPU's device that `Scale.launch` multiplies.
-_HOST_TIMES = ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s", "call_s", "loop_s")
+_HOST_TIMES = (
+    "dispatch_s", "record_s", "wait_s", "switch_s", "graph_launch_s", "graph_node_s", "graph_branch_s", "callback_s", "call_s", "loop_s",
+)  # fmt: skip
 _DEVICE_TIMES = ("task_overhead_s", "shared_overhead_s", "wake_s")
 #: What the names of `Scale` mean, for people.
 ABOUT: Mapping[str, str] = MappingProxyType({

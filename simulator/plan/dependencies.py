@@ -6,7 +6,7 @@ steps keep. Dependencies are derived here only; simulator, validator and executo
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from simulator.machine.machine import FREE, Machine
@@ -102,6 +102,12 @@ class Dependencies:
         if iterations >= full:
             return self._rows(full)[full + period - iterations]
         return self._rows(iterations)[period]
+
+    def existing(self, period: int, iterations: int | None = None) -> Sequence[int]:
+        """The indices of the tasks that run in `period`, in issue order. `iterations` as in `edges`."""
+        if iterations is None and period >= self.largest_lag:
+            return range(len(self.tasks))
+        return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
 
     def waits(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
         """The edges that need an event: those from other lanes. Of each lane only the latest edge counts, because lanes are serial."""

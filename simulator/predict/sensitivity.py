@@ -40,7 +40,7 @@ from traces.documents.timeline import Timeline
 #: The error of the slow-down of tasks beside others where no interference runs were measured: a factor of two either way.
 UNMEASURED_SLOW_DOWN = 0.7
 #: The parts of a host's time that are figures of its lane.
-_HOST_FIGURES = ("dispatch_s", "record_s", "wait_s")
+_HOST_FIGURES = ("dispatch_s", "record_s", "wait_s", "switch_s")
 
 #: Seconds by source.
 Parts = dict[str, float]

@@ -11,7 +11,10 @@ from calibrate.cpu import contention
 from calibrate.cpu.testbed import CpuTestbed
 from calibrate.validation import validate
 from executors.cpu.cores import available_cores
+from simulator.engine.costs.model import CostModel
+from simulator.machine.presets import gpu_machine
 from simulator.model.job import Job
+from simulator.predict.forecast import forecast
 from tests.fake_gpu import FakeGpu, Times
 from tests.support import mlp, norm_models
 from tests.support.gpu_testbeds import SMALL, TIMES, WORKSPACE_BYTES, hard_gpu, measured_profile, open_testbed
@@ -141,6 +144,21 @@ def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
         outcome = validate(job, ["turbodl"], {}, profile, testbed)
     assert profile.dispatch.launch_gap_s == pytest.approx(gap_s - 1e-6, abs=1e-9)
     assert [row.error for row in outcome.validation.results] == pytest.approx([0.0, 0.0], abs=0.02)
+
+
+@pytest.mark.parametrize(("mode", "figures"), [("eager", {"switch_s": 6e-6}), ("graph", {"graph_node_s": 20e-6, "graph_branch_s": 2e-3})])
+def test_lanes_and_nodes_take_time_of_the_host(mode, figures, measured):
+    """The host is the limit, so a profile without the figures predicts too short a step. What copies a graph's losses is not predicted."""
+    profile = measured.model_copy(deep=True)
+    profile.dispatch = profile.dispatch.model_copy(update=figures)
+    with hard_gpu(replace(TIMES, **figures)) as gpu:
+        outcome = validate(Job("lenet5", 4), ["turbodl"], {}, profile, open_testbed(gpu, mode), timelines=False)
+    row = outcome.validation.results[-1]
+    assert abs(row.error) < 0.02, row.error
+    profile.dispatch = profile.dispatch.model_copy(update=dict.fromkeys(figures))
+    machine = gpu_machine(profile)
+    without = forecast(outcome.forecasts["turbodl"].plan, machine, CostModel(machine, profile), mode)
+    assert without.timeline.step_s < 0.9 * row.measured_step_s
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -141,6 +141,7 @@ class FakeGpu:
 
     def use(self, stream: FakeStream) -> None:
         """See Driver."""
+        self.clock.spend(self.times.switch_s)
         self.current = stream
 
     def event(self, timing: bool = False, external: bool = False) -> FakeEvent:

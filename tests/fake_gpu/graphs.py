@@ -238,7 +238,8 @@ class FakeGraph:
     def _time(self, stream: FakeStream) -> None:
         """Time one launch. A node starts after those it waits for, the stream's earlier work and the graph's previous replay."""
         gpu, times = self.gpu, self.gpu.times
-        gpu.clock.spend(times.replay_s)
+        branches = len({node.stream for node in self.nodes})
+        gpu.clock.spend(times.replay_s + times.graph_node_s * len(self.nodes) + times.graph_branch_s * max(0, branches - 1))
         gpu.clock.make_room(stream)
         begin_s = max(gpu.clock.now_s, stream.tail_s, self._end_s)
         ends: list[float] = []

@@ -16,7 +16,10 @@ class Times:
     view_s: float = 1e-6  # host, per op without a kernel
     record_s: float = 1e-6
     wait_s: float = 1e-6
-    replay_s: float = 10e-6
+    switch_s: float = 0.0  # host, per choice of a stream
+    replay_s: float = 10e-6  # host, per launch of a graph
+    graph_node_s: float = 0.0  # in addition per node
+    graph_branch_s: float = 0.0  # in addition per stream with nodes but the first
     call_s: float = 3e-6  # host, per issued call of the host by a stream
     after_profiler: float = 1.0  # multiplies op_s after the first profiler session
     queue_depth: int = 1000  # kernels outstanding per stream before the host blocks

@@ -17,8 +17,8 @@ from traces.documents.profile import Profile
 
 #: A small memory: rates are measured on tensors that fill a share of it, on this machine's CPU.
 SMALL = replace(FACTS, memory_bytes=32 << 20)
-#: Kernels that are launched one by one have another gap than the nodes of a graph.
-TIMES = Times(launch_gap_s=0.6e-6)
+#: Kernels that are launched one by one have another gap than the nodes of a graph. A graph takes the host longer, the larger it is.
+TIMES = Times(launch_gap_s=0.6e-6, switch_s=1.5e-6, graph_node_s=0.1e-6, graph_branch_s=4e-6)
 #: What each stream keeps for its matrix products.
 WORKSPACE_BYTES = 1 << 20
 QUICK = Effort(rounds=3, graph_s=5e-5, most_copies=8, most_sets=4, most_issues=4, sustained_s=0.0)

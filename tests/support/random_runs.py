@@ -110,7 +110,7 @@ def _gpu(rng: random.Random, devices, mode: str, coarse: bool) -> Machine:
 
     times = {
         "dispatch_s": seconds(0.125, 0.5), "record_s": seconds(0.0625), "wait_s": seconds(0.0625), "graph_launch_s": seconds(0.5),
-        "node_gap_s": seconds(0.125), "cross_gap_s": seconds(0.25), "callback_s": seconds(0.125),
+        "node_gap_s": seconds(0.125), "cross_gap_s": seconds(0.25), "callback_s": seconds(0.125), "switch_s": seconds(0.0625),
     }  # fmt: skip
     lane = HostLane("host", devices, **times, queue_depth=rng.choice((1, 2, 3, 8, 100)), graph_iterations=rng.randint(1, 4))
     hosted = mode == "graph" or rng.random() < 0.8

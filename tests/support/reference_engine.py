@@ -45,6 +45,7 @@ class _Host:
     numbers: list[int]
     free_s: float = 0.0
     outstanding: dict = field(default_factory=dict)
+    turned_to: tuple | None = None  # the period and lane of what it issued last
 
 
 class Reference:
@@ -187,6 +188,8 @@ class Reference:
                 stream.append((number, launches))
                 seconds = host.lane.dispatch_s * launches + host.lane.wait_s * self.events[number]
                 seconds += host.lane.record_s if number % self.size in self.recorded else 0.0
+                seconds += host.lane.switch_s if host.turned_to != (number // self.size, task.lane) else 0.0
+                host.turned_to = number // self.size, task.lane
                 host.numbers.pop(0)
                 host.free_s = max(host.free_s, self.now) + seconds
                 self.arrival_s[number] = host.free_s

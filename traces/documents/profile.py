@@ -159,8 +159,10 @@ class Dispatch(_Data):
     On a GPU `dispatch_s` is the executor's own time per task, measured on tasks without an op; `KeyCost.issue_s` is added to it. A key's
     warm and cold times include the gap between two nodes of one stream, so `node_gap_s` is 0 and `cross_gap_s` is what crossing streams
     adds. `launch_gap_s` is by how much longer the gap between two kernels is if they are launched one by one; it may be negative.
-    `queue_depth` is the number of launches that a stream accepts before the host blocks. `callback_s` is how long a host call that
-    returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the host's time to issue it besides `dispatch_s`.
+    `switch_s` is what going on with another stream takes. Launching a graph takes `graph_launch_s`, `graph_node_s` more for each node, and
+    `graph_branch_s` for each branch beyond the first. `queue_depth` is the number of launches that a stream accepts before the host blocks.
+    `callback_s` is how long a host call that returns at once stops a stream of a graph, with the gap to the next node. `call_s` is the
+    host's time to issue it besides `dispatch_s`.
     """
 
     task_overhead_s: Measure | None = None
@@ -169,7 +171,10 @@ class Dispatch(_Data):
     dispatch_s: Measure | None = None
     record_s: Measure | None = None
     wait_s: Measure | None = None
+    switch_s: Measure | None = None
     graph_launch_s: Measure | None = None
+    graph_node_s: Measure | None = None
+    graph_branch_s: Measure | None = None
     node_gap_s: Measure | None = None
     cross_gap_s: Measure | None = None
     launch_gap_s: Difference | None = None

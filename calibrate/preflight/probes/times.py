@@ -5,19 +5,22 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 
 import torch
 
 from calibrate.cuda.bench import Bench, Issue, objects_kept, repeated
 from calibrate.cuda.contention import measure_pairs, named_kernels
-from calibrate.cuda.host import cadence_s, cross_cadence_s, launch_cadence_s, tiny_kernel
+from calibrate.cuda.host import cadence_s, cross_cadence_s, graph_launches, launch_cadence_s, launch_law, switch_s, tiny_kernel
 from calibrate.cuda.testbed import SPLITS
 from calibrate.preflight.probe import BLOCKS, SUBSTITUTE, UNCERTAIN, WRONG, Context, Probe
 from executors.cuda.profiled import TEARDOWN
 
 #: A tiny kernel that follows another later than this is held up: by a debugger, a profiler, or a host that waits for every launch.
 _LONGEST_S = 15e-6
+#: A graph whose launch takes the host longer per node waits for the host: a GPU runs a tiny node in about this time.
+_LONGEST_NODE_S = 1e-6
 _SESSIONS, _CALLS, _NODES = 3, 200, 100
 #: Steps of plain PyTorch, of which the later half counts.
 _YARDSTICK_STEPS = 20
@@ -53,14 +56,21 @@ def _yardstick(context: Context) -> str:
 
 
 def _cadence(context: Context) -> str:
-    """The time from one tiny kernel to the next: in a graph on one stream and across two, and eagerly with the host far ahead."""
+    """The time from one tiny kernel to the next: in a graph, across its streams, and one by one, eagerly or as graphs of one kernel."""
     bench = Bench(context.driver, effort=context.scale.effort)
-    seconds = {}
-    measures = {"in a graph": cadence_s, "across two streams of a graph": cross_cadence_s, "eagerly": launch_cadence_s}
-    for words, measure in measures.items():
-        seconds[words] = measure(bench)
-        context.figure("seconds", seconds)
     tiny = tiny_kernel(bench.driver)
+    bench.run(tiny)
+    graph = bench.capture(tiny)
+    seconds = {}
+    measures = {
+        "in a graph": partial(cadence_s, bench),
+        "across two streams of a graph": partial(cross_cadence_s, bench),
+        "eagerly": partial(launch_cadence_s, bench, tiny),
+        "from graph to graph": partial(launch_cadence_s, bench, graph.replay),
+    }
+    for words, measure in measures.items():
+        seconds[words] = measure()
+        context.figure("seconds", seconds)
     issue_s = statistics.median(bench.host_s(tiny, _CALLS))
     nothing, kernel = bench.between([lambda: None, tiny], rounds=100)
     steps = sorted({round(second * 1e9) for second in kernel})
@@ -74,6 +84,27 @@ def _cadence(context: Context) -> str:
             context.fault(WRONG, f"find what holds up every kernel: {words}, a tiny one follows another after {taken_s * 1e6:.1f} us")
     shown = ", ".join(f"{taken_s * 1e6:.2f} us {words}" for words, taken_s in seconds.items())
     return f"a tiny kernel follows another after {shown}: the eager gap is a fact of its own if it differs from the graph's"
+
+
+def _launches(context: Context) -> str:
+    """What the host takes to go on with another stream, and to launch a graph by its nodes and branches."""
+    bench = Bench(context.driver, effort=context.scale.effort)
+    tiny = tiny_kernel(bench.driver)
+    bench.run(tiny)
+    issue_s, turn_s = statistics.median(bench.host_s(tiny, _CALLS)), switch_s(bench)
+    context.figure("issue_s", issue_s)
+    context.figure("switch_s", turn_s)
+    launches = graph_launches(bench)
+    context.figure("launch_s", {f"{nodes} nodes on {branches} branches": seconds for (nodes, branches), seconds in launches.items()})
+    law = launch_law(launches)
+    context.figure("law", law)
+    if turn_s > issue_s:
+        context.fault(WRONG, f"change lanes less often: it takes the host {turn_s * 1e6:.1f} us, and a launch {issue_s * 1e6:.1f} us")
+    constant, per_node, per_branch = (seconds * 1e6 for seconds in law.values())
+    if law["graph_node_s"] > _LONGEST_NODE_S:
+        context.fault(WRONG, f"find what holds up launches of graphs: the host needs {per_node:.1f} us per node, more than the GPU")
+    graphs = f"to launch a graph {constant:.1f} us, {per_node:.3f} us per node and {per_branch:.1f} us per further branch"
+    return f"the host takes {turn_s * 1e6:.2f} us to go on with another stream, and {graphs}"
 
 
 def _profiler(context: Context) -> str:
@@ -173,5 +204,6 @@ PROBES = (
     _sessions("profiler", "with CUPTI detached after each", "1"),
     _sessions("profiler-attached", "with CUPTI left attached", "0"),  # as PyTorch does by default
     Probe("cadence", "How long is it from one kernel to the next, in a graph and eagerly?", _cadence, 7),
+    Probe("launches", "What does the host take to change the lane, and to launch graphs of many nodes and branches?", _launches, 7),
     Probe("kernels", "How long do kernels take on fewer SMs, beside others on halves, and split in two?", _kernels, 12, 120.0),
 )

@@ -12,7 +12,7 @@ from calibrate.cuda import testbed as gpu_testbed
 from calibrate.cuda.bench import Bench, Cold, Effort, in_turn, results_kept
 from calibrate.cuda.contention import Sizes, measure_pairs
 from calibrate.cuda.device_record import GpuMonitor
-from calibrate.cuda.host import measure_host, queue_depth
+from calibrate.cuda.host import measure_host, measure_launches, queue_depth
 from calibrate.cuda.rates import ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import CudaSampler
 from calibrate.cuda.testbed import GpuTestbed
@@ -346,16 +346,21 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
 def test_host_costs():
     times = Times(
         record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
-        launch_gap_s=1.4 * US, callback_s=17 * US, call_s=2.5 * US,
+        launch_gap_s=1.4 * US, callback_s=17 * US, call_s=2.5 * US, switch_s=1.3 * US, graph_node_s=0.2 * US, graph_branch_s=5 * US,
     )  # fmt: skip
     profile = empty_profile()
-    with FakeGpu(times) as gpu:
-        measure_host(Bench(gpu), profile, lambda record_s, wait_s: 4.5 * US)
+    with FakeGpu(times, SMALL_CACHE) as gpu:
+        bench = Bench(gpu, effort=Effort(most_copies=20))
+        measure_host(bench, profile, lambda host: 4.5 * US)
+        measure_launches(bench, profile)
     dispatch = profile.dispatch
     assert dispatch.dispatch_s == 4.5 * US
     assert dispatch.record_s == pytest.approx(0.7 * US)
     assert dispatch.wait_s == pytest.approx(0.4 * US)
+    assert dispatch.switch_s == pytest.approx(1.3 * US)
     assert dispatch.graph_launch_s == pytest.approx(6 * US)
+    assert dispatch.graph_node_s == pytest.approx(0.2 * US)
+    assert dispatch.graph_branch_s == pytest.approx(5 * US)
     assert dispatch.node_gap_s == 0.0
     assert dispatch.cross_gap_s == pytest.approx(1.1 * US)
     assert dispatch.launch_gap_s == pytest.approx((1.4 - 0.9) * US)
@@ -367,8 +372,8 @@ def test_host_costs():
 
 def test_where_streams_cannot_call_the_host_the_rest_is_measured(caplog):
     profile = empty_profile()
-    with FakeGpu(callbacks=False) as gpu:
-        measure_host(Bench(gpu, effort=QUICK), profile, lambda record_s, wait_s: 4.5 * US)
+    with FakeGpu(facts=SMALL_CACHE, callbacks=False) as gpu:
+        measure_host(Bench(gpu, effort=QUICK), profile, lambda host: 4.5 * US)
     assert (profile.dispatch.callback_s, profile.dispatch.call_s, profile.dispatch.dispatch_s) == (None, None, 4.5 * US)
     assert "Fake GPU cannot call the host" in caplog.text
 
@@ -379,22 +384,26 @@ def test_a_figure_that_cannot_be_measured_leaves_the_others_and_is_tried_again(m
     def fails(*_arguments, **_more):
         raise RuntimeError("no room")
 
-    with FakeGpu(facts=SMALL) as gpu:
+    card = replace(SMALL, cache_bytes=4096)
+    with few_repetitions(), FakeGpu(facts=card) as gpu:
         testbed = open_testbed(gpu)
         profile = Profile(identity=testbed.identity)
         with monkeypatch.context() as patch:
             patch.setattr(gpu_testbed, "measure_rates", fails)
             patch.setattr(gpu_testbed.TinyOps, "measure", fails)
+            patch.setattr(gpu_testbed, "measure_launches", fails)
             testbed.measure_machine(profile)
         assert [note.partition(";")[0] for note in profile.notes] == [
-            "not measured: peak rates (RuntimeError: no room)", "not measured: tiny kernels (RuntimeError: no room)"
+            "not measured: peak rates (RuntimeError: no room)", "not measured: tiny kernels (RuntimeError: no room)",
+            "not measured: launches of graphs (RuntimeError: no room)",
         ]  # fmt: skip
         assert profile.transfers
         assert (profile.dispatch.dispatch_s, profile.peak_flops) == (None, {})
-        assert (profile.memory_bytes, profile.cache_bytes) == (SMALL.memory_bytes, SMALL.cache_bytes)
+        assert (profile.memory_bytes, profile.cache_bytes) == (card.memory_bytes, card.cache_bytes)
         testbed.measure_machine(profile)
         assert profile.dispatch.dispatch_s is None, "not in every validation"
         testbed.measure_machine(profile, again=True)
+    assert profile.dispatch.graph_node_s == 0.0, "measured"
     assert (profile.notes, profile.dispatch.dispatch_s is None, "fp32" in profile.peak_flops) == ([], False, True)
 
 

@@ -80,6 +80,13 @@ FAULTS = {
         (lambda: Drifting("aten._fused_adamw_", math.inf), "let plain PyTorch train under autocast to bf16: its loss became nan")
     ],
     "cadence": [(lambda: FirstGpu(facts=SMALL, times=Times(gap_s=30e-6)), "find what holds up every kernel: in a graph")],
+    "launches": [
+        (
+            lambda: FirstGpu(facts=SMALL, times=Times(switch_s=9e-6)),
+            "change lanes less often: it takes the host 9.0 us, and a launch 8.0 us",
+        ),
+        (lambda: FirstGpu(facts=SMALL, times=Times(graph_node_s=6e-6)), "launches of graphs: the host needs 6.0 us per node"),
+    ],
     "kernels": [
         (lambda: Refusing("aten.convolution_backward"), "measure convolution backward: RuntimeError: aten.convolution_backward is not"),
         (lambda: FirstGpu(facts=SMALL, partitionable=False), "measure co runs on halves: SchedcastError: Fake GPU cannot be partitioned"),
@@ -120,18 +127,25 @@ def test_a_fault_is_found(name, gpu, said):
 
 def test_figures_are_the_simulated_gpus():
     """A small cache takes little time to flush."""
-    times = Times(kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US, beside={"aten.mm of bfloat16": 3.0})
+    law = {"graph_node_s": 0.5 * US, "graph_branch_s": 3 * US}
+    times = Times(
+        kernel_s=lambda op, size: 5 * US, gap_s=1 * US, cross_gap_s=2 * US, switch_s=1.5 * US, replay_s=7 * US,
+        beside={"aten.mm of bfloat16": 3.0}, **law,
+    )  # fmt: skip
     whole = {"sms_seen": [16] * 8, "shared": 0}
     with opened(FirstGpu(times, replace(FACTS, cache_bytes=4096))) as context:
         figures = {
-            name: answer(BY_NAME[name], context)["figures"] for name in ("partitions", "cadence", "host-calls", "kernels", "profiler")
+            name: answer(BY_NAME[name], context)["figures"]
+            for name in ("partitions", "cadence", "launches", "host-calls", "kernels", "profiler")
         }
         streams = answer(BY_NAME["streams"], context)["figures"]
     assert figures["partitions"]["8 parts"] == [16] * 8
     assert [figures["partitions"][f"8 parts {how}"] for how in ("eagerly", "replayed", "in one graph")] == [whole] * 3
     assert (streams["priorities"], streams["most_urgent"]) == ([-5, 0], -5)
-    cadence = {"in a graph": 6 * US, "across two streams of a graph": 8 * US, "eagerly": 5 * US}
+    cadence = {"in a graph": 6 * US, "across two streams of a graph": 8 * US, "eagerly": 5 * US, "from graph to graph": 5 * US}
     assert figures["cadence"]["seconds"] == pytest.approx(cadence)
+    assert figures["launches"]["switch_s"] == pytest.approx(1.5 * US)
+    assert figures["launches"]["law"] == pytest.approx({"graph_launch_s": 7 * US, **law})
     calls = {"eager_s": 12 * US, "one_of_10_ms_s": 0.01, "two_of_10_ms_on_two_streams_s": 0.01}
     assert figures["host-calls"]["cost"] == pytest.approx(calls, rel=0.01)
     kernels = figures["kernels"]

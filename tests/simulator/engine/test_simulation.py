@@ -211,6 +211,18 @@ def test_streams_pay_for_records_and_waits():
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.0, 2.0), ("b", 2.25, 4.25), ("c", 4.25, 5.25)]
 
 
+def test_the_host_pays_for_every_change_of_the_lane_and_for_each_period():
+    plan, costs = build(
+        task("a", 0.5, reads="x", writes="y"),
+        task("late", 0.5, reads="x", writes="z", stream=1, lag=1),
+        task("b", 0.5, reads="x", writes="q"),
+    )
+    machine = gpu(sms=2, host=host(dispatch_s=1.0, switch_s=0.25))
+    # Without `late`, the first period has one change of the lane. The second has three, and the drain one.
+    assert starts(simulate(plan, machine, costs, iterations=2)) == {"a": [1.25, 3.5], "b": [2.25, 6.0], "late": [4.75, 7.25]}
+    assert simulate(plan, machine, costs).step_s == 3.75
+
+
 def test_a_full_queue_blocks_the_host():
     # At most two launches are outstanding: t2 is issued when t0 ends, t3 when t1 ends.
     plan, costs = build(
@@ -239,6 +251,18 @@ def test_a_graph_is_one_launch_and_a_barrier():
 def test_short_graphs_are_bound_by_their_launches():
     plan, costs = chain(1.0)
     assert simulate(plan, gpu(host=host(graph_launch_s=3.0, graph_iterations=2)), costs, mode="graph").step_s == 1.5
+
+
+def test_the_launch_of_a_graph_grows_with_its_nodes_and_branches():
+    # Two periods of 3 + 1 kernels take 0.5 + 8 x 0.125 + 0.25. The lane of the alias has no node, so it is no branch.
+    plan, costs = build(
+        task("a", 1.0, reads="x", writes="y", launches=3),
+        task("b", 1.0, reads="x", writes="z", stream=1),
+        task("alias", 0.0, reads="z", writes="q", stream=2, body=Copy("d", "e", means="alias"), phase="transfer"),
+    )
+    times = {"graph_launch_s": 0.5, "graph_node_s": 0.125, "graph_branch_s": 0.25}
+    machine = gpu(sms=2, host=host(**times, graph_iterations=2))
+    assert starts(simulate(plan, machine, costs, iterations=2, mode="graph"))["a"] == [1.75, 2.75]
 
 
 def test_graph_nodes_have_gaps():

@@ -19,7 +19,7 @@ from simulator.predict.sensitivity import UNMEASURED_SLOW_DOWN, sensitivity
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, chain, copy, cpu, gpu, host, task
 
-ERRORS = {"dispatch_s": 0.4, "record_s": 0.7, "wait_s": 0.7, "graph_launch_s": 0.6, "node_gap_s": 0.5, "callback_s": 0.7}
+ERRORS = {"dispatch_s": 0.4, "record_s": 0.7, "wait_s": 0.7, "switch_s": 0.3, "graph_launch_s": 0.6, "node_gap_s": 0.5, "callback_s": 0.7}
 
 
 def of(plan, costs, machine, mode="eager", iterations=None, **more):
@@ -62,14 +62,14 @@ def test_a_host_that_was_measured_is_exact():
 
 
 def test_the_host_is_split_into_dispatch_events_and_issue_times():
-    """b waits for a on another stream: one event is recorded and one awaited."""
+    """b waits for a on another stream: one event is recorded and one awaited. The host changes the lane for each."""
     plan, costs = build(
         task("a", 0.0, reads="x", writes="y", issue_s=3.0, issue_error=0.2, op_class="conv"),
         task("b", 0.0, reads="y", writes="z", stream=1, issue_s=4.0, op_class="pool"),
     )
-    seen = of(plan, costs, gpu(host=host(dispatch_s=1.0, record_s=0.5, wait_s=0.25, errors=ERRORS)))
+    seen = of(plan, costs, gpu(host=host(dispatch_s=1.0, record_s=0.5, wait_s=0.25, switch_s=0.125, errors=ERRORS)))
     (issued,) = [chain for chain in seen.chains if chain.get("issue conv 0.2")][-1:]
-    assert issued == {"dispatch_s": 2.0, "record_s": 0.5, "wait_s": 0.25, "issue conv 0.2": 3.0, EXACT: 4.0}
+    assert issued == {"dispatch_s": 2.0, "record_s": 0.5, "wait_s": 0.25, "switch_s": 0.25, "issue conv 0.2": 3.0, EXACT: 4.0}
     assert seen.deviations["issue conv 0.2"] == 0.2
 
 
