@@ -6,7 +6,8 @@ same time, the lane repeats itself. If the times of all lanes are equal too, and
 ended within it, the engine is in a state that it was in before. It then goes on as it did, so that p windows take this time for ever.
 
 A lane may repeat itself in less time than others, because it runs ahead of them. The slowest lane then decides, if no lane that shares SMs,
-bandwidth or links runs ahead: what such a lane does beside others changes as its lead grows.
+bandwidth or links runs ahead: what such a lane does beside others changes as its lead grows. Nor may such a lane have run the last period
+that is simulated: what the others do since then they do without it.
 """
 
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ class Repetition:
         self._sharing = [np.array(group) for group in sharing]
         self._tasks = np.array([index for lane in lanes for index in lane])
         self._firsts = np.cumsum([0, *map(len, lanes[:-1])])
+        self._last_of = [lane[-1] for lane in lanes]
         self._asks = np.array([not world.recipes[index].alone for index in self._tasks])
         self._windows: dict[int, _Window] = {}
         self._matches: dict[int, _Match] = {}
@@ -94,7 +96,7 @@ class Repetition:
         alike = [np.abs(whole_s / (2 * half) - mean_s), np.abs(later_s / half - mean_s)]
         steady = half >= LEAST_HALF and all(bool((each <= ALIKE * mean_s).all()) for each in alike)
         match = _Match(2 * half, whole_s)
-        if not steady or not all(self._keeps_up(*fed, match, last, mean_s / self._per_window) for fed in self._hosts):
+        if not steady or self._left_alone() or not all(self._keeps_up(*fed, match, last, mean_s / self._per_window) for fed in self._hosts):
             return None
         return Repeated(1, mean_s)
 
@@ -126,11 +128,18 @@ class Repetition:
         period_s = float(match.later_s.max()) / apart / self._per_window
         behind = match.later_s < match.later_s.max() - 2 * equal_s  # lanes that take less time, and so run ahead
         seen = self._world.program.reach * (len(self._firsts) if behind.any() else 1)  # periods that a circle of waiting tasks may span
-        if match.windows * self._per_window < seen or any(behind[group].any() for group in self._sharing):
+        if match.windows * self._per_window < seen or self._left_alone() or any(behind[group].any() for group in self._sharing):
             return False
         return all(self._flushed(group, match, last) for group in self._sharing) and all(
             self._keeps_up(host, fed, match, last, period_s) for host, fed in self._hosts
         )
+
+    def _left_alone(self) -> bool:
+        """Whether a lane with which others share something has run all the periods that are simulated."""
+        world = self._world
+        first, end_s = (world.horizon - 1) * world.program.size, world.end_s
+        numbers = [first + self._last_of[lane] for group in self._sharing for lane in group]
+        return any(number < len(end_s) and end_s[number] == end_s[number] for number in numbers)  # not a number: it has not run
 
     def _flushed(self, group: np.ndarray, match: _Match, last: int) -> bool:
         """Whether what was under way in a group when its last lane began to repeat itself ended while all of them did."""

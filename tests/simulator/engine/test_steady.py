@@ -45,6 +45,13 @@ def test_periods_of_equal_length_prove_nothing():
     assert timeline.settled
 
 
+def test_a_lane_that_ran_every_period_before_the_other_began_is_part_of_the_step():
+    """A worker stays with its own stream while that has tasks. The other stream repeats itself only once the first has ended."""
+    plan, costs = build(task("first", 1.75), task("second", 1.75, stream=1))
+    timeline = simulate(plan, cpu(cores=1, overhead_s=0.25), costs)
+    assert (timeline.step_s, timeline.settled) == (4.0, True)
+
+
 def test_a_long_run_is_what_is_left_without_prologue_and_drain():
     runs = []
 
