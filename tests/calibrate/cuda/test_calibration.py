@@ -22,11 +22,11 @@ from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
-from tests.calibrate.cuda.test_device_record import Nvml
 from tests.fake_gpu import FACTS, FakeGpu, Times
 from tests.support.applicable import default_plans
 from tests.support.gpu_testbeds import SMALL, few_repetitions, open_testbed
 from tests.support.jobs import MLP
+from tests.support.nvml import Nvml
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
 from tests.support.samples import read_samples
