@@ -58,7 +58,7 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/lint-imports --no-cache
-	$(RUN)/mypy
+	$(RUN)/mypy --num-workers auto
 
 # Damaged input and random models for hours: FACTOR times what `make test` tries in a minute. Reports every kind of fault once.
 FACTOR ?= 100

@@ -38,7 +38,10 @@ LONGEST = (
 )  # fmt: skip
 
 #: The folders and files that `make test` leaves out.
-THOROUGH = ("fuzz/", "simulator/papers/", "ui/app/test_hostile_names.py", "ui/test_missing_packages.py")
+THOROUGH = (
+    "fuzz/", "simulator/papers/", "ui/app/test_browser.py", "ui/app/test_hostile_names.py", "ui/present/test_timeline_in_browser.py",
+    "ui/test_missing_packages.py",
+)  # fmt: skip
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds
 settings.load_profile("no deadline")

@@ -96,6 +96,7 @@ TRAINED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("model", "optimizer"), TRAINED)
 def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
     path = next(p for p in MODELS if p.stem == model)
@@ -108,6 +109,7 @@ def test_every_form_of_every_optimizer(model, optimizer, two_cores, backend):
             assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, (form, strategy)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_clipping_and_accumulation(path, two_cores, backend):
     job = job_of(path, accumulate=2, clip_norm=0.05, optimizer="adam")

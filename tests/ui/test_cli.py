@@ -262,6 +262,7 @@ def test_validate_with_a_profile_alone(schedcast, profile):
     assert row["shares"]["measured"] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 def test_a_strategy_that_cannot_run_is_a_row_and_not_a_failure(schedcast):
     done = schedcast.call("validate", *JOB, "--clip-norm", 1, "--strategy", "backward-fusion", "--json")
     assert done.status == 0

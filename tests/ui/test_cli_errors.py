@@ -91,6 +91,7 @@ WRONG_OPTIONS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", WRONG_OPTIONS, ids=lambda case: case[1][:40])
 def test_wrong_option(schedcast, case):
     arguments, *fragments = case
@@ -103,6 +104,7 @@ SCAN_TOO_LARGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -336,6 +338,7 @@ def test_a_full_disk(schedcast, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("arguments", [["machines"], ["machines", "--json"], ["--help"], ["predict", "--model", "lenet5", "--json"]])
 def test_standard_output_on_a_full_disk(tmp_path, arguments):
     with open("/dev/full", "w") as full:
@@ -376,6 +379,7 @@ def test_a_memory_limit(schedcast):
         refused(schedcast.call("predict", *options(), "--memory-limit", wrong), "expected a number above 0")
 
 
+@pytest.mark.thorough
 def test_more_memory_than_there_is(schedcast, tmp_path):
     done = schedcast.call("predict", *options(batch=10**8), "--json")
     assert (done.status, done.document["fits"]) == (1, False)

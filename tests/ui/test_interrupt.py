@@ -118,6 +118,7 @@ def test_a_run_keeps_its_completed_steps(tmp_path, by, ended):
     assert not (tmp_path / "t.json").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_nothing_half_written(case, tmp_path):
     (tmp_path / "out").mkdir()

@@ -530,7 +530,7 @@ class SimulatedPlan:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "reaches"), [(10, "resnet50-b64-graph-tf32-schedules"), (30, "resnet50-b64-graph-tf32-2-stages"), (45, "")]
+    ("minutes", "reaches"), [(10, "resnet50-b64-eager-tf32-schedules"), (30, "resnet50-b64-graph-tf32-2-stages"), (45, "")]
 )
 def test_a_plan_reaches_as_far_as_its_time_allows_and_goes_on_where_it_stopped(tmp_path, minutes, reaches):
     plan, names = SimulatedPlan(tmp_path), [part.name for part in probes()]

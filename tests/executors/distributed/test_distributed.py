@@ -70,7 +70,7 @@ loaded_plans.local_plan = local_plan
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 4])
 def test_several_processes_compute_the_gradients_and_parameters_of_plain_pytorch(count, tmp_path):
     """On CPUs and simulated GPUs; with stale weights, those of a trainer of equal staleness.
@@ -141,6 +141,7 @@ def test_options_that_contradict_torchrun_are_refused(devices, link, words, monk
         Placement.from_options("cpu", devices, "eager", link)
 
 
+@pytest.mark.thorough
 def test_a_process_that_fails_ends_the_others(tmp_path):
     require_gloo()
     rank_0, rank_1 = end(begin(2, ["-c", FAILS + COMMAND_LINE, "run", *map(str, JOB)], tmp_path))

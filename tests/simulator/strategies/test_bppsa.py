@@ -161,6 +161,7 @@ def job(factory: str, batch: int = 3, **fields) -> Job:
     return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jacobian", ["auto", "dense", "csr"])
 @pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
 def test_gradients_of_layers_are_those_of_autograd(scan, jacobian, two_cores, backend):

@@ -66,7 +66,6 @@ def colors_drawn(timeline):
     }""")
 
 
-@pytest.mark.thorough
 def test_report_in_the_app(page, address):
     page.goto(f"{address}/validate")
     timeline = drawn_timeline(page, "predicted 51.3 ms, measured 52.4 ms: -2.0 %")
@@ -85,7 +84,6 @@ def test_report_in_the_app(page, address):
     keep(page, "report")
 
 
-@pytest.mark.thorough
 def test_a_trace_goes_to_perfetto_when_it_answers(page, address):
     """A page in the place of ui.perfetto.dev answers PING, as that does, and shows what it receives."""
     perfetto = """<script>
@@ -107,7 +105,6 @@ def test_a_trace_goes_to_perfetto_when_it_answers(page, address):
     page.locator(".schedcast-perfetto span").filter(has_text="Sending").wait_for(state="detached")
 
 
-@pytest.mark.thorough
 def test_what_if_in_the_app(page, address):
     page.goto(f"{address}/what-if")
     page.get_by_text("Look at").wait_for()
@@ -115,7 +112,6 @@ def test_what_if_in_the_app(page, address):
     keep(page, "what-if")
 
 
-@pytest.mark.thorough
 def test_report_page_draws_its_charts_when_they_are_seen(page, report):
     page.goto((report / "index.html").as_uri())
     drawn_timeline(page, "measured: a step of 52.4 ms")
@@ -136,7 +132,6 @@ def predicting(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.thorough
 def test_the_names_of_figures_are_not_cut_off_in_a_narrow_window(browser, predicting):
     page = browser.new_page(viewport={"width": 900, "height": 1000})
     page.set_default_timeout(60_000)
@@ -200,7 +195,6 @@ def real_app(tmp_path_factory):
         yield f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.thorough
 def test_a_task_is_dragged_to_a_new_stream(browser, real_app):
     page = browser.new_page(viewport={"width": 1280, "height": 1100})
     page.set_default_timeout(60_000)
@@ -262,14 +256,12 @@ def started(app, browser):
     started.close()
 
 
-@pytest.mark.thorough
 def test_a_cancelled_validation_writes_nothing(app, started):
     started.get_by_role("button", name="Cancel").click()
     started.get_by_text("Cancelled. No report was written.").wait_for()
     assert not list(app[1].glob("schedcast/reports/*/report.json"))
 
 
-@pytest.mark.thorough
 def test_a_validation_ends_with_predicted_above_measured_and_its_link_opens_it(app, started, browser):
     started.get_by_text("Done; the report is called").wait_for()
     (report,) = app[1].glob("schedcast/reports/*/report.json")

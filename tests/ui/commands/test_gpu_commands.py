@@ -99,6 +99,7 @@ def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     assert predicted["shares"]["measured"] == 1.0
 
 
+@pytest.mark.thorough
 def test_on_partitions_the_baseline_uses_the_whole_gpu(gpu, capfd):
     """Both sizes are calibrated, and the baseline is measured beside the partitions."""
     measuring.validate(job(), ["data-parallel"], [], None, True, HALVES, None, True)

@@ -225,6 +225,7 @@ def caffe(batch):
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", ["baseline", "backward-fusion"])
 @pytest.mark.parametrize("factory", ["googlenet", "small", "paper", "caffe"])
 def test_branches_and_grouped_convolutions_train_as_in_plain_pytorch(factory, strategy, tmp_path, two_cores, backend):
