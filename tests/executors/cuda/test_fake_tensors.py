@@ -3,26 +3,36 @@
 The fake kernels return the shapes and strides of CUDA's, so the kernels of attention that only a GPU has take part.
 """
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
+from calibrate.operands import OperandPool, fill
+from calibrate.samples import compile_alone
 from executors.binding import Binding, Forms, Instance
 from executors.kernels.lowering import attention
 from executors.kernels.registry import handlers
 from executors.tensors import job_tensors
+from simulator.engine.costs.model import measurable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies import opcall
+from simulator.strategies import registry as strategies
 from tests.support import norm_models, sequence_models, small_networks
 from tests.support.jobs import planned
 from tests.support.places import USER_MODELS
+from traces.errors import SchedcastError
 
 MACHINE, DEVICE = load_machine("h200"), torch.device("cuda:0")
 FORMS = Forms(True, "stream", lambda value: None, capturable=True)
 NETWORKS = {path.stem: f"{path}:make" for path in USER_MODELS if path.stem != "encoder_decoder"}  # its complex numbers have no bf16
 NETWORKS |= {name: f"{small_networks.__file__}:{name}" for name in ("bert", "gpt2", "densenet")}
+STRATEGY_NETWORKS = {
+    "convolutional": "lenet5", "attention": f"{norm_models.__file__}:attention", "lstm": f"{sequence_models.__file__}:lstm8",
+}  # fmt: skip
 NETWORKS |= {"others": f"{norm_models.__file__}:others", "lstm": f"{sequence_models.__file__}:lstm8"}
 
 
@@ -46,6 +56,8 @@ def without_a_gpu(monkeypatch):
     if torch.version.cuda is None:
         copy_all = torch._foreach_copy_
         monkeypatch.setattr(Tensor, "copy_", lambda target, source, non_blocking=False: (copy_all([target], [source]), target)[1])
+        rows = {"memory_format": torch.contiguous_format}
+        monkeypatch.setattr(Tensor, "contiguous", lambda tensor, **form: torch.empty_like(tensor, **(rows | form)))
         monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
 
 
@@ -57,14 +69,19 @@ def copied(monkeypatch) -> list[str]:
     return values
 
 
-def run_on_fakes(job: Job) -> tuple[Binding, Instance]:
-    """Run all tasks of the baseline's step once. The instance keeps every value."""
-    plan = planned("baseline", job, MACHINE)
+def on_device(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors like these on the device, fake ones within a mode that makes them."""
+    return {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE) for name, t in tensors.items()}
+
+
+def run_on_fakes(job: Job, strategy: str = "baseline") -> tuple[Binding, Instance]:
+    """Run all tasks of a strategy's iteration once, the late ones at last. The instance keeps every value."""
+    plan = planned(strategy, job, MACHINE)
     tensors = job_tensors(job, job.build(), job.graph())
     with FakeTensorMode():
-        fakes = {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=DEVICE) for name, t in tensors.items()}
+        fakes = on_device(tensors)
         binding = Binding(plan, fakes, lambda _: DEVICE, 0, FORMS)
-        works = [handlers()[task.body.kind](task, binding) for task in plan.tasks]
+        works = [handlers()[task.body.kind](task, binding) for task in sorted(plan.tasks, key=lambda task: task.lag)]
         instance = Instance(0, len(binding.slot), [])
         binding.feed(instance, fakes)
         for work in works:
@@ -100,3 +117,30 @@ def test_a_fused_kernels_results_are_not_copied(kernel, precision, length, opaqu
     run_on_fakes(Job(f"{norm_models.__file__}:{length}", 4, precision=precision))
     in_rows = kernel == "flash" or (kernel == "efficient" and length == "attention32")
     assert [value.rpartition("/")[2] for value in copied] == ([f"{attention.FORWARD.split('.')[1]}:1"] if in_rows and not opaque else [])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", ["convolutional", "attention", "lstm"])
+@pytest.mark.parametrize("strategy", [name for name in strategies.names(1) if name != "baseline"])
+def test_every_strategys_tasks_run_on_one_device(strategy, name, monkeypatch):
+    monkeypatch.setattr(attention, "choice", lambda call: "efficient")
+    job = Job(STRATEGY_NETWORKS[name], 4, optimizer="adam")
+    try:
+        _, instance = run_on_fakes(job, strategy)
+    except SchedcastError as error:
+        pytest.skip(f"{strategy} refuses the model: {error}")
+    assert {tensor.device for tensor in instance.slots if isinstance(tensor, Tensor)} == {DEVICE}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_every_key_runs_alone_as_calibration_runs_it(name, precision, monkeypatch):
+    monkeypatch.setattr(attention, "choice", lambda call: "efficient")
+    plan = planned("baseline", Job(NETWORKS[name], 4, precision=precision, optimizer="adam"), MACHINE)
+    pool = OperandPool()
+    operands = {key: (task, fill(task, plan, pool, cuda=True)) for key, task in plan.keys(MACHINE).items() if measurable(task)}
+    with FakeTensorMode():
+        for key, (task, tensors) in operands.items():
+            compiled = compile_alone(task, plan, on_device(tensors), lambda _: DEVICE, FORMS)
+            assert {result.device for result in compiled.results() if isinstance(result, Tensor)} <= {DEVICE}, key
