@@ -127,7 +127,8 @@ def critical_reference_s(times: Sequence[Measured]) -> dict[int, float]:
     while position >= 0:
         item = by_end[position]
         begin_s = item.start_s - item.reference_s
-        kernels.append((begin_s, item.start_s))
+        if item.reference_s:
+            kernels.append((begin_s, item.start_s))
         position -= 1
         while position >= 0 and by_end[position].end_s > begin_s:
             position -= 1

@@ -12,6 +12,7 @@ import torch
 
 from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from calibrate.cuda.geometry import PartitionGeometry, longest
+from calibrate.cuda.rates import dtype_of
 from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
@@ -57,13 +58,9 @@ class PairTimes:
         return self.first_beside_s / self.first_s, self.second_beside_s / self.second_s
 
 
-#: Element types by precision; any other has float32.
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
-
-
 def named_kernels(driver: Driver, sizes: Sizes, precision: str = "fp32") -> dict[str, Issue]:
     """A matrix product that fills the GPU, one of a few blocks, and a kernel bound by memory."""
-    dtype = _DTYPES.get(precision, torch.float32)
+    dtype = dtype_of(precision)
     made = partial(torch.randn, device=driver.device, dtype=dtype)
 
     def gemm(edge: int) -> Issue:
@@ -166,7 +163,7 @@ def learn_contention(driver: Driver, profile: Profile, precision: str, sizes: Si
 
 def _costs(profile: Profile, precision: str, sizes: Sizes, geometry: dict[str, tuple[int, int]], pair: PairTimes) -> list[tuple[str, Cost]]:
     """Group and cost of the two kernels of a pair, from their times alone."""
-    size, peak = _DTYPES.get(precision, torch.float32).itemsize, figure(profile.peak_flops, precision)
+    size, peak = dtype_of(precision).itemsize, figure(profile.peak_flops, precision)
     work = {
         "gemm": (COMPUTE, 2.0 * sizes.gemm**3, 3.0 * size * sizes.gemm**2),
         "small gemm": (COMPUTE, 2.0 * sizes.small_gemm**3, 3.0 * size * sizes.small_gemm**2),

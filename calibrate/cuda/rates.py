@@ -32,8 +32,10 @@ class ReferenceKernel:
         return [seconds / COPIES for seconds in self._bench.replays([self._graph], rounds, self._bench.effort.sustained_s)[0]]
 
 
-#: Element type and edge of the square matrices by precision; fp64 runs at half the rate or far less.
-_MATRICES = {"fp32": (torch.float32, 8192), "tf32": (torch.float32, 8192), "bf16": (torch.bfloat16, 8192), "fp64": (torch.float64, 4096)}
+#: Element types by precision; any other has float32.
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+#: The edge of the square matrices by precision; fp64 runs at half the rate or far less.
+_EDGES = {"fp32": 8192, "tf32": 8192, "bf16": 8192, "fp64": 4096}
 #: Bytes that are copied to measure the bandwidth: far more than any cache holds.
 _COPY_BYTES = 1 << 30
 #: The share of the GPU's memory that either measurement may use.
@@ -42,11 +44,16 @@ _MEMORY_SHARE = 1 / 32
 _RATE_ROUNDS, _RATE_COPIES = 3, 2
 
 
+def dtype_of(precision: str) -> torch.dtype:
+    """The element type of products in a precision."""
+    return _DTYPES.get(precision, torch.float32)
+
+
 def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
     """Measure the profile's peak FLOP/s and bandwidth, and store memory and cache size. Restores `precision` for dense kernels."""
     facts = bench.driver.facts
     try:
-        profile.peak_flops = {name: _peak_flops(bench, name) for name in _MATRICES}
+        profile.peak_flops = {name: _peak_flops(bench, name) for name in _EDGES}
     finally:
         bench.driver.set_precision(precision)
     profile.bandwidth_bytes_per_s = _bandwidth(bench)
@@ -55,7 +62,7 @@ def measure_rates(bench: Bench, profile: Profile, precision: str) -> None:
 
 
 def _peak_flops(bench: Bench, precision: str) -> float:
-    dtype, edge = _MATRICES[precision]
+    dtype, edge = dtype_of(precision), _EDGES[precision]
     while 3 * edge**2 * dtype.itemsize > bench.driver.facts.memory_bytes * _MEMORY_SHARE:
         edge //= 2
     bench.driver.set_precision(precision)

@@ -263,8 +263,7 @@ class Runner:
         """Run the probes and return the document, which is also on disk.
 
         Those that failed before come last, since one of them may break the GPU again, and then those that need them. If interrupted, what
-        was measured stays. Raises
-        SchedcastError if there is no GPU that can be used, or if the folder is of another one.
+        was measured stays. Raises SchedcastError if there is no GPU that can be used, or if the folder is of another one.
         """
         first, *rest = self.probes
         self._identify(first)

@@ -179,9 +179,7 @@ class CpuExecutable:
 
     def _entries(self, first: int, end: int, iterations: int) -> list[Entry]:
         """(period, task) in issue order for the periods from `first` to before `end`, of `iterations` iterations in all."""
-        return [
-            (period, index) for period in range(first, end) for index, task in enumerate(self.tasks) if 0 <= period - task.lag < iterations
-        ]
+        return [(period, index) for period in range(first, end) for index in self.dependencies.existing(period, iterations)]
 
     def _execute(self, entries: list[Entry], iterations: int | None = None) -> list[Measured]:
         """Run entries. `iterations`: how many there are in all when draining, which decides the tasks that are skipped."""

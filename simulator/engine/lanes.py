@@ -9,7 +9,7 @@ asks for a resource that other lanes share, and at the start of each period. Wit
 start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from math import inf
 
 from simpy import Event
@@ -68,7 +68,9 @@ class Lane:
             if graphs is not None:
                 graphs.ended(len(indices), self._last, self._now_s)
 
-    def _period(self, period: int, first: int, indices: list[int], graph_started: tuple[int, int] | None) -> Generator[Event, None, bool]:
+    def _period(
+        self, period: int, first: int, indices: Sequence[int], graph_started: tuple[int, int] | None
+    ) -> Generator[Event, None, bool]:
         """Run the tasks `indices` of a period. Returns whether the simulation goes on."""
         world, host, graphs, signal, alone = self._world, self._host, self._graphs, self._signal, self._alone
         env, recipes, merge, park, announce = world.env, world.recipes, world.merge, world.park, world.announce

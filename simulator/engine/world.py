@@ -6,6 +6,7 @@ executions that something waited for, the one that ended last counts, and of sim
 """
 
 from array import array
+from collections.abc import Sequence
 from math import inf
 
 from simulator.engine.clock import Clock, Signal
@@ -31,15 +32,13 @@ class Unrolled:
         self.size = len(self.tasks)
         self.iterations = iterations
         self._dependencies = dependencies
-        self._lags = [task.lag for task in self.tasks]
-        self._largest_lag = dependencies.largest_lag
         self._launched = launched
         self._waits: dict[int, list[int]] = {}
         self._by_delta: dict[int, dict[int, list[tuple[int, int]]]] = {}
         self._successors: dict[tuple[int, ...], list[list[int]]] = {}
         self._no_edges: EdgesByTask = [()] * self.size
         #: Periods that hold tasks, prologue and drain included; None if the program does not end.
-        self.periods = None if iterations is None else iterations + self._largest_lag
+        self.periods = None if iterations is None else iterations + dependencies.largest_lag
         #: The largest number of periods between an execution and one that waits for it.
         self.reach = max((edge.delta for period in self._distinct_periods() for edges in self._row(period) for edge in edges), default=0)
 
@@ -50,18 +49,9 @@ class Unrolled:
             return list(range(steady + 1))
         return [*range(min(self.iterations, steady + 1)), *range(self.iterations, self.periods)]
 
-    def exists(self, period: int, index: int) -> bool:
-        """Whether the task runs in this period: not before its first iteration, nor after its last."""
-        iteration = period - self._lags[index]
-        return iteration >= 0 and (self.iterations is None or iteration < self.iterations)
-
-    def complete(self, period: int) -> bool:
-        """Whether every task runs in this period."""
-        return period >= self._largest_lag and (self.iterations is None or period < self.iterations)
-
-    def existing(self, period: int, indices: list[int]) -> list[int]:
+    def existing(self, period: int, indices: Sequence[int]) -> Sequence[int]:
         """Those of the tasks `indices` that run in this period."""
-        return indices if self.complete(period) else [index for index in indices if self.exists(period, index)]
+        return self._dependencies.existing(period, self.iterations, indices)
 
     def waits(self, period: int) -> list[int]:
         """By task of `period`, how many executions of other lanes, and launches, it waits for."""

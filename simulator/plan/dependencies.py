@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import inf
 
 from simulator.machine.machine import FREE, Machine
 from simulator.plan.messages import blocking_pairs
@@ -103,11 +104,16 @@ class Dependencies:
             return self._rows(full)[full + period - iterations]
         return self._rows(iterations)[period]
 
-    def existing(self, period: int, iterations: int | None = None) -> Sequence[int]:
-        """The indices of the tasks that run in `period`, in issue order. `iterations` as in `edges`."""
-        if iterations is None and period >= self.largest_lag:
-            return range(len(self.tasks))
-        return [i for i, task in enumerate(self.tasks) if period - task.lag >= 0 and (iterations is None or period - task.lag < iterations)]
+    def existing(self, period: int, iterations: int | None = None, among: Sequence[int] | None = None) -> Sequence[int]:
+        """Those of the tasks `among`, by default of all in issue order, that run in `period`: in none but their iterations.
+
+        They are indices. `iterations` as in `edges`.
+        """
+        among = range(len(self.tasks)) if among is None else among
+        end = inf if iterations is None else iterations
+        if self.largest_lag <= period < end:
+            return among
+        return [index for index in among if 0 <= period - self.tasks[index].lag < end]
 
     def waits(self, period: int, iterations: int | None = None) -> list[tuple[Edge, ...]]:
         """The edges that need an event: those from other lanes. Of each lane only the latest edge counts, because lanes are serial."""
