@@ -149,6 +149,9 @@ class Machine:
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
 
     `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
+
+    `pipe_bytes_per_s`: the one bandwidth of all transfers together in a model that has no links (DeePa's `cost=paper`), where a paper
+    states it; 0: the least between two devices.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Machine:
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
     whole: "Machine | None" = None
     plain: "Machine | None" = None
+    pipe_bytes_per_s: float = 0.0
 
     @property
     def for_pytorch(self) -> "Machine":

@@ -9,13 +9,15 @@ Links are built kind by kind. `group`: size of the groups of successive GPUs tha
 - `pairs` connects every two GPUs of a group.
 - `switch` connects every GPU to its group's switch (NVSwitch).
 - `bridge` connects every GPU to its group's bridge (a PCI Express switch, or the root of a node).
-- `uplink` connects every bridge to the host; the bridge's GPUs share it.
+- `riser` connects every bridge to the switch above it, which serves the bridges of its group.
+- `uplink` connects every bridge, or every riser if there are any, to the host; all GPUs below share it.
 - `network` connects every bridge to the network between nodes, as the NIC that the bridge's GPUs share.
 Links with the same `channel` share its bandwidth.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -73,7 +75,7 @@ class HostEntry(_Entry):
 class LinkEntry(_Entry):
     """One kind of link between the GPUs of a machine. A route over several links has the sum of their latencies."""
 
-    kind: Literal["host", "pairs", "switch", "bridge", "uplink", "network"]
+    kind: Literal["host", "pairs", "switch", "bridge", "riser", "uplink", "network"]
     latency_s: Sourced
     bandwidth_bytes_per_s: Sourced
     duplex: bool
@@ -82,12 +84,13 @@ class LinkEntry(_Entry):
 
 
 class MachineEntry(_Entry):
-    """`count` GPUs of one model, a host, and links."""
+    """`count` GPUs of one model, a host, and links. `pipe_bytes_per_s`: as in Machine."""
 
     gpu: str
     count: int
     host: str
     links: list[LinkEntry]
+    pipe_bytes_per_s: Sourced = (0.0, "")
 
 
 class Data(BaseModel):
@@ -216,24 +219,25 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
             for n in names
         ),
         tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
-        tuple(link for kind in entry.links for link in _links(kind, names)),
+        tuple(link for kind in entry.links for link in _links(kind, names, {kind.kind: kind.group for kind in entry.links})),
         _sources(entry),
         library="nccl" if len(names) > 1 else "",
+        pipe_bytes_per_s=entry.pipe_bytes_per_s[0],
     )
 
 
-def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
-    """All links of one kind, in both directions."""
+def _links(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[Link]:
+    """All links of one kind, in both directions. `sizes`: of the groups of each kind of the machine."""
     (latency_s, latency_source), (bandwidth, bandwidth_source) = entry.latency_s, entry.bandwidth_bytes_per_s
     latency_error, bandwidth_error = _error(latency_source), _error(bandwidth_source)
     return [
         Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, False, latency_error, bandwidth_error)
-        for one, other in _ends(entry, names)
+        for one, other in _ends(entry, names, sizes)
         for a, b in ((one, other), (other, one))
     ]
 
 
-def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
+def _ends(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[tuple[str, str]]:
     size = entry.group or len(names)
     groups = [names[first : first + size] for first in range(0, len(names), size)]
     match entry.kind:
@@ -243,13 +247,18 @@ def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
             return [pair for group in groups for pair in combinations(group, 2)]
         case "switch" | "bridge":
             return [(name, f"{entry.kind} {number}") for number, group in enumerate(groups) for name in group]
+        case "riser":
+            firsts = range(0, len(names), sizes["bridge"])
+            return [(f"bridge {number}", f"riser {first // size}") for number, first in enumerate(firsts)]
+        case "uplink" if "riser" in sizes:
+            return [(f"riser {number}", HOST) for number in range(len(groups))]
     return [(f"bridge {number}", HOST if entry.kind == "uplink" else NETWORK) for number in range(len(groups))]
 
 
 def _sources(entry: MachineEntry) -> dict[str, str]:
     """The source of each figure of a machine, by field."""
     sources: dict[str, str] = {}
-    entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
+    entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host]), ("", entry)]
     entries += [(f"{link.kind} link ", link) for link in entry.links]
     for prefix, fields in entries:
         for field, value in fields:

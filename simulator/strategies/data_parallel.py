@@ -56,8 +56,11 @@ class Options:
     """Reduce gradients while backward runs; off: after backward."""
     bucket: float = 25.0
     """Size of a gradient bucket in MB; 0: each gradient is reduced separately."""
-    server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
-    """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
+    server: Literal["all-reduce", "distributed", "host", "first"] = "all-reduce"
+    """Who sums: all devices together; each device as the parameter server of its chunk; the host (not for partitions of one GPU); or first.
+
+    first: the first device sums all gradients and sends the sum back, as torch.nn.DataParallel's reduce and broadcast do.
+    """
     algorithm: Literal["ring", "tree"] = "ring"
     """Algorithm of the all-reduce."""
     priorities: bool = False
@@ -212,10 +215,10 @@ class Replicas:
         options = self.options
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
-        root = HOST if options.server == "host" else ""
+        root = {"host": HOST, "first": self.devices[0]}.get(options.server, "")
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
         operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
-        at_host = self.builders[0].at_host(operands[0], bucket.name) if root and not self.machine.library else ()
+        at_host = self.builders[0].at_host(operands[0], bucket.name) if root == HOST and not self.machine.library else ()
         return group.all_reduce(bucket.name, operands, at_host)
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:

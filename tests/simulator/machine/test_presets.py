@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from simulator.engine.clock import Clock
+from simulator.engine.links import Links
 from simulator.machine import this_cpu as cpu_module
 from simulator.machine.presets import data, load_machine, machine_names
 from simulator.machine.this_cpu import available_cores, this_cpu
@@ -97,7 +99,16 @@ def test_links_reach_every_gpu():
         graph = load_machine(name).graph
         assert networkx.is_strongly_connected(graph), name
     assert load_machine("p100x4").graph.has_edge("cuda:0", "cuda:3")
-    assert {link.channel for link in load_machine("k80x16").links} == {"pcie"}
+
+
+def test_sixteen_k80_share_a_tree_of_slots_and_four_links_to_two_processors():
+    links = Links(Clock(), load_machine("k80x16"))
+    shared = {pair: set(links.route(*pair).channels) for pair in (("cuda:0", "cuda:4"), ("cuda:1", "cuda:8"), ("cuda:2", "cuda:12"))}
+    assert shared["cuda:0", "cuda:4"] & shared["cuda:1", "cuda:8"] == {("bridge 0", "riser 0"), ("riser 0", "host")}
+    assert shared["cuda:0", "cuda:4"] & shared["cuda:2", "cuda:12"] == {("riser 0", "host")}
+    assert len(links.route("cuda:0", "cuda:1").channels) == 2, "the switch of the board alone"
+    assert {link.source for link in load_machine("k80x16").links if link.target == "host"} == {f"riser {n}" for n in range(4)}
+    assert len(load_machine("k80x16", devices=6).links) == 2 * (6 + 3 + 2), "the second switch has one board"
 
 
 def test_machines_of_several_gpus_have_a_library_of_collectives():

@@ -84,6 +84,13 @@ def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_ever
     assert [task.body.add for task in to_host] == [False, True]
 
 
+def test_the_first_device_as_the_server_receives_all_other_gradients_and_sends_the_sum_back():
+    plan = plan_of("data-parallel:server=first,overlap=off", core_groups(4))
+    ends = [(task.body.source, task.body.target, task.body.add) for task in plan.tasks if task.phase == COLLECTIVE]
+    first, *others = (device.name for device in core_groups(4).devices)
+    assert ends == [*((other, first, True) for other in others), *((first, other, False) for other in others)]
+
+
 def test_each_device_fetches_its_shard_of_the_batch():
     plan = plan_of("data-parallel", core_groups())
     fetched = [task for task in plan.tasks if task.phase == TRANSFER]
@@ -129,7 +136,7 @@ def plain_pytorch(path: Path):
 @pytest.mark.parametrize(
     "options",
     ["", "overlap=off", "bucket=0", "update=forward-fusion", "update=backward-fusion,bucket=0", "update=backward-fusion,overlap=off",
-     "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "priorities=on,bucket=0,fetch=off"],
+     "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "server=first,overlap=off", "priorities=on,bucket=0,fetch=off"],
 )  # fmt: skip
 def test_five_steps_equal_plain_pytorch(options, two_groups):
     """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one microbatch per device."""
