@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from simulator.machine.machine import Machine
+from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
 from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
@@ -93,11 +94,11 @@ class Steps:
     """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
 
     `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
-    machine's profile keep their time.
+    machine's profile keep their time. `links`: by what the bandwidth of all links is multiplied.
     """
 
-    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
-        self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
+    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False, links: float = 1.0):
+        self.machine_name, self._progress, self._free_launches, self._links = machine, progress, free_launches, links
         self._steps: dict[tuple[str, str], PredictedStep | Refusal] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
@@ -127,6 +128,10 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True)
 
+    def with_links(self, share: float) -> "Steps":
+        """Return predictions on the same machine whose links reach this share of their bandwidth."""
+        return Steps(self.machine_name, self._progress, self._free_launches, share)
+
     def predict(self, job: Job, strategies: Iterable[str]) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
         texts = list(dict.fromkeys([BASELINE, *strategies]))
@@ -139,6 +144,7 @@ class Steps:
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
             machine, model = preset_costs(job, self.machine_name)
+            machine = scaled(machine, Scale(link=self._links))
             if self._free_launches:
                 machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
