@@ -7,6 +7,7 @@ import streamlit as st
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
 from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction
+from traces.documents.shipped import reproduction_file
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.model import reports_folder
@@ -51,16 +52,22 @@ def page() -> None:
     elif run is not None and run.status:
         st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))
         lines_ui(run)
-    if not kept:
+    shipped = None if kept else shipped_folder(name)
+    if shipped is not None:
+        st.write("These are the predictions that come with this version. Your own take a few minutes, because the models are captured.")
+    elif not kept:
         st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
-    if st.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary"):
+    again, measure, _ = st.columns((2, 2, 3))
+    pressed = again.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary")
+    measured = measure.button("Also measure it on this machine", help="Runs what this machine can run of it, and compares.")
+    if pressed or measured:
         try:
-            runs.start(["reproduce", name, "--out", str(folder)], PAGE, folder)
+            runs.start(["reproduce", name, *(["--measure"] if measured else []), "--out", str(folder)], PAGE, folder)
             st.rerun()
         except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
-    if kept:
-        document_ui(folder)
+    if kept or shipped is not None:
+        document_ui(shipped or folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
     share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
@@ -69,6 +76,20 @@ def page() -> None:
 def paper_folder(name: str) -> Path:
     """The folder in the user's data folder that keeps a paper's reproduction."""
     return reports_folder().parent / "papers" / name
+
+
+def shipped_folder(name: str) -> Path | None:
+    """The reproduction that comes with the package, with pictures drawn here once; None if there is none that can be read."""
+    document, folder = reproduction_file(name), paper_folder(name) / "shipped"
+    try:
+        drawn = folder / "index.html"
+        if document.exists() and (not drawn.exists() or drawn.stat().st_mtime_ns < document.stat().st_mtime_ns):
+            with st.spinner("Drawing the pictures"):
+                reproduction_report.write(folder, Reproduction.load(document))
+    except SchedcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return None
+    return folder if document.exists() else None
 
 
 def document_ui(folder: Path) -> None:
