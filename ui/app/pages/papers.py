@@ -58,7 +58,9 @@ def page() -> None:
     elif not kept:
         st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
     again, measure, _ = st.columns((2, 2, 3))
-    pressed = again.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary")
+    pressed = again.button(
+        "Predict it again" if kept else "Predict what the paper published", type="secondary" if kept or shipped else "primary"
+    )
     measured = measure.button("Also measure it on this machine", help="Runs what this machine can run of it, and compares.")
     if pressed or measured:
         try:
@@ -111,20 +113,22 @@ def load_reproduction(place: str, stamp: int) -> Reproduction:
 
 
 def paper_ui(paper: Paper, folder: Path) -> None:
-    """Show one paper: its setting, which claims hold, tables, pictures, measurements and notes."""
+    """Show one paper: its setting, pictures, which claims hold, tables, measurements and notes."""
     st.markdown(f"**{markdown_escaped(paper.title)}**")
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
-    claims_ui(paper)
-    for number, table in enumerate(paper.tables):
-        with st.expander(markdown_escaped(table.title), expanded=number == 0):
-            st.dataframe(reproduction_words.cells(table), hide_index=True)
-            st.caption(markdown_escaped(table.about))
+    if paper.checks:
+        verdicts_ui(paper)
     drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
     for shown in drawn:
         picture = folder / f"{paper.name}-{shown.name}.png"
         if picture.exists():
             st.image(picture.read_bytes(), caption=markdown_escaped(shown.title))
+    claims_ui(paper)
+    for number, table in enumerate(paper.tables):
+        with st.expander(markdown_escaped(table.title), expanded=number == 0):
+            st.dataframe(reproduction_words.cells(table), hide_index=True)
+            st.caption(markdown_escaped(table.about))
     for measured in paper.measured:
         validation = Validation.model_validate(measured)
         st.markdown(f"Measured: {markdown_escaped(sentences.job_words(validation))}")
@@ -133,14 +137,16 @@ def paper_ui(paper: Paper, folder: Path) -> None:
         st.caption(markdown_escaped(note))
 
 
-def claims_ui(paper: Paper) -> None:
-    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
-    if not paper.checks:
-        return
+def verdicts_ui(paper: Paper) -> None:
+    """Say how many claims hold."""
     holding = sum(check.holds is True for check in paper.checks)
     judged = sum(check.holds is not None for check in paper.checks)
-    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged)")
+    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged); they are below the pictures.")
+
+
+def claims_ui(paper: Paper) -> None:
+    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
     for check in paper.checks:
         claim, figures = reproduction_words.check_words(check)
         color = {True: "green", False: "orange", None: "gray"}[check.holds]
-        st.markdown(f"- :{color}[{markdown_escaped(claim)}]  \n  {markdown_escaped(figures)}")
+        st.markdown(f"- :{color}[{markdown_escaped(claim)}]  \n  :small[{markdown_escaped(figures)}]")
