@@ -1,12 +1,13 @@
 """The app's page of papers: what they published beside what is predicted, and which of their claims hold."""
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 import streamlit as st
 
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction
+from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction, Table
 from traces.documents.shipped import reproduction_file
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
@@ -23,6 +24,8 @@ from ui.present.labels import markdown_escaped
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
 #: The module of `ui.app.pages` that shows the runs: this one.
 PAGE = "papers"
+#: The column of links.
+OPEN = "What if"
 
 
 def page() -> None:
@@ -127,7 +130,7 @@ def paper_ui(paper: Paper, folder: Path) -> None:
     claims_ui(paper)
     for number, table in enumerate(paper.tables):
         with st.expander(markdown_escaped(table.title), expanded=number == 0):
-            st.dataframe(reproduction_words.cells(table), hide_index=True)
+            table_of(table)
             st.caption(markdown_escaped(table.about))
     for measured in paper.measured:
         validation = Validation.model_validate(measured)
@@ -135,6 +138,14 @@ def paper_ui(paper: Paper, folder: Path) -> None:
         table_ui(tables.validation_cells(validation))
     for note in paper.notes:
         st.caption(markdown_escaped(note))
+
+
+def table_of(table: Table) -> None:
+    """Show a table; a row that can be asked for opens in What if."""
+    cells: list[dict[str, str]] = reproduction_words.cells(table)
+    if any(row.asks for row in table.rows):
+        cells = [{**cell, OPEN: f"what-if?{urlencode(row.asks, doseq=True)}"} for cell, row in zip(cells, table.rows, strict=True)]
+    st.dataframe(cells, hide_index=True, column_config={OPEN: st.column_config.LinkColumn(OPEN, display_text=OPEN)})
 
 
 def verdicts_ui(paper: Paper) -> None:
