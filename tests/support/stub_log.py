@@ -10,7 +10,7 @@ order is looked at within the capture. Each launch of its graph then counts as o
 `torch.cuda._sanitizer` looks for races too, but forgets a tensor when it is freed, and knows no captures.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -64,9 +64,8 @@ class Checker:
         self._events: dict[str, tuple[Capture | None, Ticks]] = {}
         self._ops: dict[str, tuple[str, str]] = {}
         self._segments: list[tuple[int, int]] = []  # memory of the device, and pinned memory
-        self._starts: list[int] = []  # of blocks, also released ones
-        self._blocks: dict[int, int] = {}  # the number of the latest block that starts there
-        self._allocated: set[int] = set()  # the numbers of the blocks that are not released
+        self._blocks: dict[int, int] = {}  # by start, the numbers of the blocks that are not released
+        self._starts: list[int] = []  # of these blocks, in order
         self._block_count = 0
         self._launched: set[str] = set()
         self._case, self._now = "", BETWEEN
@@ -152,7 +151,8 @@ class Checker:
     def _read_graph(self, stream: str, graph: str) -> None:
         capture = self._captures[graph]
         touched = [(page, use.region, use.write) for page, uses in capture.order.accesses.items() for use in uses]
-        freed = {op for block, op in capture.blocks.items() if block not in self._allocated}
+        allocated = set(self._blocks.values())
+        freed = {op for block, op in capture.blocks.items() if block not in allocated}
         freed |= {use.op for uses in capture.order.accesses.values() for use in uses if not self._is_memory(use.region.first)}
         for op in sorted(freed):
             self._fault(f"graph {capture.name} is launched after memory was freed that {op} uses")
@@ -231,16 +231,16 @@ class Checker:
 
     def _read_alloc(self, address: str, stream: str) -> None:
         start = int(address)
-        if start not in self._blocks:
-            insort(self._starts, start)
+        self._read_release(address)
+        insort(self._starts, start)
         self._block_count += 1
         self._blocks[start] = self._block_count
-        self._allocated.add(self._block_count)
         # Whoever gets memory may write it at once. How much it gets is not known.
         self._use(stream, f"an allocation of {self._now}", [(_bytes(start, _BLOCK_BYTES), True)])
 
     def _read_release(self, address: str) -> None:
-        self._allocated.discard(self._blocks.get(int(address), 0))
+        if self._blocks.pop(int(address), None):
+            del self._starts[bisect_left(self._starts, int(address))]
 
     def _block_of(self, address: int) -> int:
         at = bisect_right(self._starts, address) - 1

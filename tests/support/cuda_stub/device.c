@@ -69,7 +69,7 @@ static size_t place_of(const void *stub) {
     return place;
 }
 
-const char *stub_kernel_name(const void *stub) {
+static const char *name_of(const void *stub) {
     const char *name = kernels[place_of(stub)].name;
     return name ? name : "?";
 }
@@ -101,7 +101,7 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 
 static cudaError_t launch(const char *function, const void *stub, dim3 grid, dim3 block, cudaStream_t stream) {
     unsigned long long threads = (unsigned long long)block.x * block.y * block.z;
-    stub_log("launch %d %s", stub_stream(stream)->number, stub_kernel_name(stub));
+    stub_log("launch %d %s", stub_stream(stream)->number, name_of(stub));
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || !threads || threads > 1024)
         return stub_refuse(function, cudaErrorInvalidConfiguration);
     return stub_issue(function, stream, (Node){.work = KERNEL});

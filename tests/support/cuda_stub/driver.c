@@ -41,6 +41,8 @@ CUresult cuGetProcAddress(const char *symbol, void **out, int version, cuuint64_
     return cuGetProcAddress_v2(symbol, out, version, flags, NULL);
 }
 
+/* NVRTC looks for undocumented tables once there is a driver. */
+CUresult cuGetExportTable(const void **out, const CUuuid *id) { return CUDA_ERROR_NOT_FOUND; }
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }

@@ -1,24 +1,22 @@
-/* Streams, events, captures and graphs. */
+/* The log, streams and events. */
 
 #include "stub.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-pthread_mutex_t stub_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *log_file;
 static __thread cudaError_t last_error;
-static __thread enum cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 static Stream legacy;
-static Stream *streams[STREAMS] = {&legacy};
-static Capture **captures; /* all, also ended ones: events point to them */
-static size_t capture_count;
+Stream *stub_streams[STREAMS] = {&legacy};
 /* The device works in the order of issue. What is issued is finished once it has been waited for, or has been asked for a second time. */
 static unsigned long issued, finished, asked;
 
 void stub_log(const char *format, ...) {
-    pthread_mutex_lock(&stub_lock);
+    pthread_mutex_lock(&lock);
     if (!log_file) {
         const char *path = getenv("SCHEDCAST_STUB_LOG");
         log_file = fopen(path ? path : "/dev/null", "w");
@@ -28,12 +26,11 @@ void stub_log(const char *format, ...) {
     vfprintf(log_file, format, arguments);
     fputc('\n', log_file);
     va_end(arguments);
-    pthread_mutex_unlock(&stub_lock);
+    pthread_mutex_unlock(&lock);
 }
 
 /* For Python: a line that the caller has composed. */
 void stub_note(const char *line) { stub_log("%s", line); }
-void stub_flush(void) { if (log_file) fflush(log_file); }
 
 cudaError_t stub_refuse(const char *function, cudaError_t error) {
     if (error) {
@@ -50,35 +47,27 @@ Stream *stub_stream(cudaStream_t handle) {
     return handle == NULL || handle == cudaStreamLegacy || handle == cudaStreamPerThread ? &legacy : (Stream *)handle;
 }
 
-/* cudaThreadExchangeStreamCaptureMode documents which captures forbid potentially unsafe calls to which threads. */
-static bool forbids(const Capture *capture) {
-    bool own = pthread_equal(capture->thread, pthread_self());
-    if (capture->ended || capture->invalid || thread_mode == cudaStreamCaptureModeRelaxed || capture->mode == cudaStreamCaptureModeRelaxed)
-        return false;
-    return own || (thread_mode == cudaStreamCaptureModeGlobal && capture->mode == cudaStreamCaptureModeGlobal);
+/* The host's clock, a microsecond later with each piece of work. */
+static double next_us(void) {
+    static double last;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double us = now.tv_sec * 1e6 + now.tv_nsec * 1e-3;
+    return last = us > last + 1 ? us : last + 1;
 }
 
-cudaError_t stub_unsafe(const char *function) {
-    cudaError_t error = cudaSuccess;
-    for (size_t i = 0; i < capture_count; i++)
-        if (forbids(captures[i])) {
-            captures[i]->invalid = true;
-            error = cudaErrorStreamCaptureUnsupported;
-        }
-    return stub_refuse(function, error);
-}
-
-static void perform(const Node *node) {
+void stub_perform(const Node *node) {
+    double us = next_us();
     issued++;
     if (node->work == COPY) memmove(node->target, node->source, node->size);
     if (node->work == FILL) memset(node->target, node->value, node->size);
     if (node->work == CALL) node->function(node->target);
-    if (node->work == RECORD) node->event->serial = issued;
+    if (node->work == RECORD) node->event->serial = issued, node->event->time_us = us;
 }
 
 cudaError_t stub_issue(const char *function, cudaStream_t handle, Node node) {
     Stream *stream = stub_stream(handle);
-    pthread_mutex_lock(&stub_lock);
+    pthread_mutex_lock(&lock);
     Capture *capture = stream->capture;
     cudaError_t error = cudaSuccess;
     if (capture && capture->invalid) error = cudaErrorStreamCaptureInvalidated;
@@ -89,10 +78,10 @@ cudaError_t stub_issue(const char *function, cudaStream_t handle, Node node) {
         graph->nodes[graph->count++] = node;
         stream->reached.of[stream->number]++;
     } else {
-        perform(&node);
+        stub_perform(&node);
         stream->serial = issued;
     }
-    pthread_mutex_unlock(&stub_lock);
+    pthread_mutex_unlock(&lock);
     return stub_refuse(function, error);
 }
 
@@ -100,9 +89,9 @@ cudaError_t stub_issue(const char *function, cudaStream_t handle, Node node) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
     int number = 1;
-    while (number < STREAMS && streams[number]) number++;
+    while (number < STREAMS && stub_streams[number]) number++;
     if (number == STREAMS) REFUSE(cudaErrorMemoryAllocation);
-    Stream *stream = streams[number] = calloc(1, sizeof(Stream));
+    Stream *stream = stub_streams[number] = calloc(1, sizeof(Stream));
     stream->number = number, stream->flags = flags, stream->priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
     stub_log("stream %d %d %u", number, stream->priority, flags);
     *out = (cudaStream_t)stream;
@@ -117,7 +106,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least
 
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     Stream *stream = stub_stream(handle);
-    streams[stream->number] = NULL;
+    stub_streams[stream->number] = NULL;
     free(stream);
     return cudaSuccess;
 }
@@ -159,10 +148,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
-    bool capturing = false;
-    for (size_t i = 0; i < capture_count; i++)
-        if (!captures[i]->ended) captures[i]->invalid = capturing = true;
-    if (capturing) REFUSE(cudaErrorStreamCaptureUnsupported);
+    if (stub_end_captures()) REFUSE(cudaErrorStreamCaptureUnsupported);
     finish(issued);
     stub_log("sync_device");
     return cudaSuccess;
@@ -254,98 +240,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t first, cudaEvent_t last)
     if (begin->capture || end->capture) REFUSE(cudaErrorCapturedEvent);
     if (!begin->serial || !end->serial || (begin->flags | end->flags) & cudaEventDisableTiming) REFUSE(cudaErrorInvalidResourceHandle);
     if (begin->serial > finished || end->serial > finished) REFUSE(cudaErrorNotReady);
-    *ms = ((double)end->serial - (double)begin->serial) * 1e-3; /* a microsecond each */
-    return cudaSuccess;
-}
-
-/* Captures. */
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    enum cudaStreamCaptureMode before = thread_mode;
-    thread_mode = *mode, *mode = before;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode) {
-    Stream *stream = stub_stream(handle);
-    if (stream == &legacy) REFUSE(cudaErrorStreamCaptureUnsupported);
-    if (stream->capture) REFUSE(cudaErrorIllegalState);
-    Capture *capture = calloc(1, sizeof(Capture));
-    *capture = (Capture){.id = capture_count + 1, .mode = mode, .thread = pthread_self(), .origin = stream, .graph = calloc(1, sizeof(Graph))};
-    captures = realloc(captures, sizeof(Capture *) * (capture_count + 1));
-    captures[capture_count++] = stream->capture = capture;
-    memset(&stream->reached, 0, sizeof(Reached));
-    stub_log("begin %d %llu %d", stream->number, capture->id, (int)mode);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
-    Stream *stream = stub_stream(handle);
-    Capture *capture = stream->capture;
-    *out = NULL;
-    if (!capture) REFUSE(cudaErrorIllegalState);
-    if (capture->origin != stream) {
-        capture->invalid = true;
-        REFUSE(cudaErrorStreamCaptureUnmatched);
-    }
-    if (capture->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(capture->thread, pthread_self()))
-        REFUSE(cudaErrorStreamCaptureWrongThread);
-    cudaError_t error = capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-    for (int i = 0; i < STREAMS; i++)
-        if (streams[i] && streams[i]->capture == capture) {
-            if (!error && streams[i]->reached.of[i] > stream->reached.of[i]) error = cudaErrorStreamCaptureUnjoined;
-            streams[i]->capture = NULL;
-        }
-    capture->ended = true;
-    stub_log("end %d %llu %p", stream->number, capture->id, error ? NULL : (void *)capture->graph);
-    if (error) REFUSE(error);
-    *out = (cudaGraph_t)capture->graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status) {
-    return cudaStreamGetCaptureInfo(handle, status, NULL, NULL, NULL, NULL, NULL);
-}
-
-cudaError_t cudaStreamGetCaptureInfo(
-    cudaStream_t handle, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes,
-    const cudaGraphEdgeData **edges, size_t *count) {
-    Capture *capture = stub_stream(handle)->capture;
-    *status = !capture ? cudaStreamCaptureStatusNone : capture->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
-    if (id) *id = capture ? capture->id : 0;
-    if (graph) *graph = capture ? (cudaGraph_t)capture->graph : NULL;
-    if (nodes) *nodes = NULL;
-    if (edges) *edges = NULL;
-    if (count) *count = 0;
-    return cudaSuccess;
-}
-
-/* Graphs. An executable graph is the graph itself, which lives as long as the process. */
-
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
-    *out = (cudaGraphExec_t)graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
-    return cudaGraphInstantiateWithFlags(out, graph, flags);
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t on) {
-    Graph *graph = (Graph *)handle;
-    Stream *stream = stub_stream(on);
-    if (stream->capture) REFUSE(cudaErrorStreamCaptureUnsupported);
-    stub_log("graph %d %p", stream->number, (void *)graph);
-    for (size_t i = 0; i < graph->count; i++) perform(&graph->nodes[i]);
-    stream->serial = issued;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) { *count = ((Graph *)graph)->count; return cudaSuccess; }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { stub_log("drop %p", (void *)exec); return cudaSuccess; }
-cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char *path, unsigned flags) { return cudaSuccess; }
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *from, cudaGraphEdgeData *edges, size_t *count) {
-    *count = 0;
+    *ms = (end->time_us - begin->time_us) * 1e-3;
     return cudaSuccess;
 }

@@ -30,6 +30,7 @@ typedef struct Stream {
 typedef struct Event {
     unsigned flags;
     unsigned long serial; /* of its last record; 0: never recorded */
+    double time_us;
     Capture *capture; /* that recorded it last, also after its end */
     Reached *reached;
 } Event;
@@ -69,9 +70,10 @@ cudaError_t stub_refuse(const char *function, cudaError_t error);
 /* For calls that wait, ask or allocate: an error, and an end to the captures, if one is under way that forbids them to this thread. */
 cudaError_t stub_unsafe(const char *function);
 #define UNSAFE() do { cudaError_t unsafe_ = stub_unsafe(__func__); if (unsafe_) return unsafe_; } while (0)
+/* Puts an end to all captures that are under way. Returns whether there are any. */
+bool stub_end_captures(void);
+extern Stream *stub_streams[STREAMS]; /* by number; the first is the legacy stream */
 Stream *stub_stream(cudaStream_t handle);
+void stub_perform(const Node *node);
 /* Does the work, or adds it to the stream's capture. */
 cudaError_t stub_issue(const char *function, cudaStream_t stream, Node node);
-/* The address or the name of a kernel, for the log. */
-const char *stub_kernel_name(const void *function);
-extern pthread_mutex_t stub_lock;
