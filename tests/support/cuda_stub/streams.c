@@ -19,7 +19,7 @@ void stub_log(const char *format, ...) {
     pthread_mutex_lock(&lock);
     if (!log_file) {
         const char *path = getenv("SCHEDCAST_STUB_LOG");
-        log_file = fopen(path ? path : "/dev/null", "w");
+        log_file = fopen(path ? path : "/dev/null", "a");
     }
     va_list arguments;
     va_start(arguments, format);
