@@ -169,7 +169,7 @@ class GraphProgram(EagerProgram):
             for period in range(first, first + self.unit):
                 instances[period] = Instance(self._first_iteration + period, len(self.binding.slot), [])
                 self._feeds.put(instances[period], self._graph_inputs[period - first] if self._graph_inputs else self._inputs)
-                issuer.period(period, instances, marks)
+                issuer.period(period, instances, marks, advice="a CUDA graph may not contain it, so use --mode eager")
             join(driver, streams, self._main_stream)
             driver.use(self._main_stream)
             self._copy_to_border(instances, first + self.unit)

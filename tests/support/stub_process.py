@@ -17,11 +17,12 @@ from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from executors.cuda import graphs
+from executors.cuda import graphs, partitions
 from executors.cuda.backend import CudaBackend
 from executors.cuda.issue import CompiledPlan, Issuer
 from executors.cuda.torch_driver import gpu
 from executors.tensors import job_tensors
+from simulator.machine.machine import split
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from tests.support.jobs import MLP, planned
@@ -110,14 +111,18 @@ def _named(name: str, run: Callable) -> Callable:
     return named
 
 
-def run_plan(model: str, strategy: str, mode: str, traced: bool = False, **fields) -> None:
-    """Some eager periods, two graphs in graph mode, the drain, and whatever else a validation does with a plan."""
+def run_plan(model: str, strategy: str, mode: str, traced: bool = False, parts: int = 1, **fields) -> None:
+    """Some eager periods, two graphs in graph mode, as many periods with data that is fed, the drain, and what a validation does more."""
     job, machine = Job(model, 4, **{"optimizer": "adam", **fields}), load_machine("h100")
+    machine = machine if parts == 1 else split(machine, parts)
     plan = planned(strategy, job, machine)
     tensors = job_tensors(job, job.build(), job.graph())
     backend = CudaBackend(machine, gpu(), mode, job.precision)
     program = backend.load(plan, tensors, job.seed)
-    program.run(3 + 2 * backend.unit + 1)
+    steps = 3 + 2 * backend.unit + 1
+    program.run(steps)
+    fed = {name: tensor for name, tensor in tensors.items() if name.startswith(("input:", "target:"))}
+    program.run(steps, [fed] * steps)
     program.sync()
     if traced:
         program.trace()
@@ -134,6 +139,8 @@ SOUND = {
     "turbodl": lambda: run_plan(f"{NETWORKS}:densenet", "turbodl:priorities=on", "graph"),
     "turbodl, eager": lambda: run_plan("lenet5", "turbodl:priorities=on", "eager"),
     "attention": lambda: run_plan(f"{NETWORKS}:gpt2", "turbodl", "graph", precision="bf16"),
+    "pipeline": lambda: run_plan(MLP, "1f1b", "graph", parts=2, accumulate=2),
+    "pipeline, eager": lambda: run_plan(MLP, "gpipe", "eager", parts=2, accumulate=2),
     "callback": lambda: run_plan(MLP, "turbodl:update=callback", "graph"),
 }
 
@@ -191,7 +198,11 @@ BROKEN = {
 
 def main(cases: str) -> None:
     torch.backends.cudnn.enabled = False  # the library has no cuDNN: PyTorch's own kernels take its place
-    with watch():
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    # What kernels on partitions compute would be looked at, and kernels compute nothing.
+    no_sms = patch.object(partitions, "_marked", lambda _: frozenset())
+    no_refusal = patch.object(partitions, "one_graph_refusal", lambda *_: "")
+    with watch(), no_sms, no_refusal:
         for name, run in {"sound": SOUND, "broken": BROKEN}[cases].items():
             note(f"case {name}")
             try:

@@ -74,3 +74,36 @@ CUresult cuLaunchKernel(
     stub_log("launch %d %s", stub_stream(stream)->number, (const char *)kernel);
     return (CUresult)stub_issue(__func__, stream, (Node){.work = KERNEL});
 }
+
+/* Green contexts. A context is the number of its SMs. */
+
+static CUdevResource sms(unsigned count) {
+    CUdevResource resource = {.type = CU_DEV_RESOURCE_TYPE_SM};
+    resource.sm.smCount = count, resource.sm.minSmPartitionSize = resource.sm.smCoscheduledAlignment = 8;
+    return resource;
+}
+
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *out, CUdevResourceType type) { *out = sms(132); return CUDA_SUCCESS; }
+CUresult cuDevSmResourceSplitByCount(
+    CUdevResource *out, unsigned *groups, const CUdevResource *whole, CUdevResource *rest, unsigned flags, unsigned least) {
+    unsigned fit = whole->sm.smCount / least;
+    *groups = *groups < fit ? *groups : fit;
+    for (unsigned i = 0; out && i < *groups; i++) out[i] = sms(least);
+    if (rest) *rest = sms(whole->sm.smCount - *groups * least);
+    return CUDA_SUCCESS;
+}
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources, unsigned count) {
+    *out = (CUdevResourceDesc)(size_t)resources->sm.smCount;
+    return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc description, CUdevice device, unsigned flags) {
+    *out = (CUgreenCtx)description;
+    return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *out, CUdevResourceType type) {
+    *out = sms((unsigned)(size_t)green);
+    return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx green, unsigned flags, int priority) {
+    return cuStreamCreateWithPriority(out, flags, priority);
+}
