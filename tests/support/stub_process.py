@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from executors.cuda import graphs, partitions
 from executors.cuda.backend import CudaBackend
 from executors.cuda.issue import CompiledPlan, Issuer
+from executors.cuda.program import Feeds
 from executors.cuda.torch_driver import gpu
 from executors.tensors import job_tensors
 from simulator.machine.machine import split
@@ -141,6 +142,7 @@ SOUND = {
     "attention": lambda: run_plan(f"{NETWORKS}:gpt2", "turbodl", "graph", precision="bf16"),
     "pipeline": lambda: run_plan(MLP, "1f1b", "graph", parts=2, accumulate=2),
     "pipeline, eager": lambda: run_plan(MLP, "gpipe", "eager", parts=2, accumulate=2),
+    "fetches": lambda: run_plan(MLP, "data-parallel", "graph", parts=2),
     "callback": lambda: run_plan(MLP, "turbodl:update=callback", "graph"),
 }
 
@@ -162,6 +164,10 @@ def _not_recorded(issuer: Issuer, index: int, position: int, stream) -> None:
     issuer._events[index][position] = gpu().event()
 
 
+def _refilled_at_once(feeds: Feeds, targets, sources, wait, refill=Feeds.refill) -> None:
+    refill(feeds, targets, sources, lambda: None)
+
+
 def _launched_after_its_input_is_freed() -> None:
     driver = gpu()
     stream, tensor = driver.stream(), torch.ones(1 << 20, device="cuda")
@@ -174,10 +180,10 @@ def _launched_after_its_input_is_freed() -> None:
     del doubled
 
 
-def _broken(fault: AbstractContextManager, mode: str) -> Callable[[], None]:
+def _broken(fault: AbstractContextManager, mode: str, strategy: str = "turbodl", parts: int = 1) -> Callable[[], None]:
     def run() -> None:
         with fault:
-            run_plan(MLP, "turbodl", mode)
+            run_plan(MLP, strategy, mode, parts=parts)
 
     return run
 
@@ -190,6 +196,7 @@ BROKEN = {
     "allocates": _broken(_in_a_task(lambda: _library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(8))), "graph"),
     "synchronizes": _broken(_in_a_task(torch.cuda.synchronize), "graph"),
     "reads a result": _broken(_in_a_task(lambda: torch.ones(2, device="cuda").sum().item()), "graph"),
+    "refilled at once": _broken(patch.object(Feeds, "refill", _refilled_at_once), "graph", "data-parallel", 2),
     "freed when issued": _broken(patch.object(CompiledPlan, "drop", _freed_when_issued), "eager"),
     "input freed": _launched_after_its_input_is_freed,
     "repaired": _broken(nullcontext(), "graph"),
