@@ -5,6 +5,7 @@ line for each case: its name and, if it fails, the error.
 """
 
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -131,8 +132,23 @@ def run_plan(model: str, strategy: str, mode: str, traced: bool = False, parts: 
         backend.peak_bytes(plan, tensors)
 
 
+def use_streams_again() -> None:
+    """More streams than PyTorch has, of its least priority and of one that it lacks, opened and dropped again."""
+    gc.collect()
+    rounds = []
+    for _ in range(3):
+        streams = [gpu().stream(priority) for priority in (0, -5) for _ in range(40)]
+        gpu().synchronize()
+        rounds.append({stream.cuda_stream for stream in streams})
+        del streams
+    assert [len(handles) for handles in rounds] == [80, 80, 80]
+    assert rounds[0] == rounds[1] == rounds[2]
+    gpu().synchronize()
+
+
 NETWORKS = "tests/support/small_networks.py"
 SOUND = {
+    "streams": use_streams_again,
     "baseline": lambda: run_plan(MLP, "baseline", "eager", traced=True),
     "forward-fusion": lambda: run_plan(MLP, "forward-fusion", "graph", traced=True),
     "backward-fusion": lambda: run_plan("lenet5", "backward-fusion:update_stream=on", "graph"),

@@ -55,7 +55,9 @@ def library(oldest, tmp_path_factory):
     if compiler is None:
         pytest.skip("there is no gcc to compile the CUDA library that feigns a GPU")
     built = tmp_path_factory.mktemp("library") / "libcuda.so.1"
-    headers = [str(oldest / "nvidia/cu13/include"), str(oldest / "triton/backends/nvidia/include")]
+    headers = [oldest / "nvidia/cu13/include", oldest / "triton/backends/nvidia/include"]
+    if not all(folder.exists() for folder in headers):
+        pytest.skip(f"PyTorch {OLDEST} and what it depends on bring no headers of CUDA 13")
     sources = sorted(str(path) for path in (ROOT / "tests/support/cuda_stub").glob("*.c"))
     options = ["-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", "-Wall", "-Werror", f"-Wl,-soname,{built.name}"]
     subprocess.run([compiler, *options, *(f"-I{folder}" for folder in headers), *sources, "-o", str(built)], check=True)
@@ -84,8 +86,8 @@ def test_every_task_strategy_and_key_runs_on_fake_tensors(oldest):
 @pytest.mark.thorough
 def test_plans_run_on_a_feigned_gpu_without_a_fault(feigned):
     errors, checker = feigned("sound")
-    assert len(errors) == 11
-    assert not any(errors.values())
+    assert len(errors) == 12
+    assert not any(errors.values()), errors
     assert not checker.faults
     assert all(checker.counts[word] > 100 for word in ("record", "wait", "graph", "alloc", "release", "launch", "workspace"))
 
