@@ -232,7 +232,7 @@ def main(cases: str) -> None:
                 run()
                 print(name)
             except Exception as error:
-                print(f"{name}: {' '.join(str(error).split())}")
+                print(f"{name}: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 if __name__ == "__main__":
