@@ -200,7 +200,11 @@ def execute(
     return execution.finish()
 
 
-def failure(task: Task, error: Exception, advice: str = "run the model in plain PyTorch to see why") -> Exception:
+#: What to do about a task that failed.
+RUN_PLAIN = "run the model in plain PyTorch to see why"
+
+
+def failure(task: Task, error: Exception, advice: str = RUN_PLAIN) -> Exception:
     """The error to raise after a task raised `error`: a TaskFailedError with the advice, or `error` itself if it is not the task's fault.
 
     That is so if memory ran out or another process was lost.

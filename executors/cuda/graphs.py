@@ -91,7 +91,7 @@ class GraphProgram(EagerProgram):
 
     @property
     def prologue(self) -> int:
-        """Eager periods before the first graph: until dependencies repeat, and every kernel has run before it is captured."""
+        """Eager periods before the first graph: until dependencies repeat, and every task has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
     def _alike(self, graphs: int) -> list[int]:
