@@ -32,6 +32,8 @@ from traces.errors import Code, SchedcastError, UnknownNameError
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
+#: What issues a GPU's tasks: eager PyTorch on the host of the machine, or Caffe's C++.
+HOSTS = PYTORCH, CAFFE = "pytorch", "caffe"
 _CHIP = re.compile(r"[a-z]+[0-9]+")
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
@@ -113,15 +115,23 @@ def machine_names() -> list[str]:
 
 
 def load_machine(
-    name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK, partitions: int = 1
+    name: str,
+    profile: Profile | None = None,
+    devices: int | None = None,
+    link: str = ALIAS_LINK,
+    partitions: int = 1,
+    host: str = PYTORCH,
 ) -> Machine:
     """The machine called `name`; a profile (of this CPU, or of the preset's GPU) adds its measured figures.
 
     `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
-    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). Raises UnknownNameError for an
-    unknown name and SchedcastError for more devices than the machine has.
+    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). `host`: what issues a GPU's
+    tasks, PYTORCH or CAFFE. Raises UnknownNameError for an unknown
+    name or host, and SchedcastError for more devices than the machine has, or a profile, whose launches were PyTorch's, for another host.
     """
+    if host not in HOSTS:
+        raise UnknownNameError("host", host, HOSTS)
     if name == THIS_CPU:
         if partitions > 1:
             raise SchedcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
@@ -133,9 +143,13 @@ def load_machine(
         raise SchedcastError(_too_many(name, entry, devices), Code.DEVICES)
     if partitions > 1 and devices is None and entry.count > 1:
         raise SchedcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
+    if host != PYTORCH:
+        entry = entry.model_copy(update={"host": host})
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
         raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
+    if profile is not None and host != PYTORCH:
+        raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; leave it out")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)
@@ -177,7 +191,7 @@ def _unbranded(product: str) -> str:
 
 def host_figures() -> tuple[dict[str, Any], dict[str, str]]:
     """Fields of HostLane as in the newest preset, and the source of each."""
-    entry = data().hosts[max(data().hosts)]
+    entry = data().hosts[max(filter(str.isdecimal, data().hosts))]
     return _host_figures(entry), {field: data().sources[source] for field, (_, source) in entry}
 
 

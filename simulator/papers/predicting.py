@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from simulator.machine.machine import Machine
+from simulator.machine.presets import PYTORCH
 from simulator.model.job import Job
 from simulator.plan.task import Resource
 from simulator.predict.forecast import Forecast, forecast_many
@@ -93,11 +94,11 @@ class Steps:
     """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
 
     `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
-    machine's profile keep their time.
+    machine's profile keep their time. `host`: what issues tasks, as `presets.load_machine` takes it.
     """
 
-    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
-        self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
+    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False, host: str = PYTORCH):
+        self.machine_name, self._progress, self._free_launches, self._host = machine, progress, free_launches, host
         self._steps: dict[tuple[str, str], PredictedStep | Refusal] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
@@ -121,11 +122,15 @@ class Steps:
 
     def on(self, machine: str) -> "Steps":
         """Return predictions on another machine, with the same progress function."""
-        return Steps(machine, self._progress)
+        return Steps(machine, self._progress, host=self._host)
+
+    def issued_by(self, host: str) -> "Steps":
+        """Return predictions on the same machine with another host."""
+        return Steps(self.machine_name, self._progress, host=host)
 
     def without_launches(self) -> "Steps":
         """Return predictions on the same machine with a host that issues tasks in no time."""
-        return Steps(self.machine_name, self._progress, free_launches=True)
+        return Steps(self.machine_name, self._progress, free_launches=True, host=self._host)
 
     def predict(self, job: Job, strategies: Iterable[str]) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
@@ -138,7 +143,7 @@ class Steps:
 
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
-            machine, model = preset_costs(job, self.machine_name)
+            machine, model = preset_costs(job, self.machine_name, host=self._host)
             if self._free_launches:
                 machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy

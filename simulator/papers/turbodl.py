@@ -1,11 +1,12 @@
 """TurboDL (Jin et al., 2020): streams within a layer, asynchronous layers, and priorities by critical path, on a P100.
 
 The paper's denominator is Caffe with cuDNN, which is not one stream: it runs the parts of a layer's backward on separate streams, with
-a barrier between layers.
+a barrier between layers. Both sides are issued by Caffe's C++.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 
+from simulator.machine.presets import CAFFE
 from simulator.model.job import Job
 from simulator.papers import registry
 from simulator.papers.predicting import BASELINE, Steps, StepsByStrategy, figure, ratio, speedup, status_of
@@ -16,8 +17,9 @@ from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
 
 PAPER = registry.get("turbodl")
-#: The paper's configurations as strategies; each adds one method to the one before.
-CUDNN, ASYNC, TURBODL = strategies.get("turbodl").steps
+_BARRIER, _ASYNC, _ALL = strategies.get("turbodl").steps
+#: The paper's configurations as strategies; each adds one method to the one before. Callbacks of streams start the updates (section 3.1).
+CUDNN, ASYNC, TURBODL = f"{_BARRIER},layers=caffe", f"{_ASYNC},update=callback", f"{_ALL},update=callback"
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 TEXTS = tuple(CALLED)
 
@@ -55,6 +57,7 @@ def job(model: str, batch: int) -> Job:
 
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
+    steps = steps.issued_by(CAFFE)
     other = steps.on(SCOPE.other_machine)
     networks = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.networks}
     model, batches = SCOPE.by_batch
@@ -102,6 +105,8 @@ def _concurrency(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, 
     """Return section 4.3, and how much of a step two kernels or more run at once."""
     step, printed = steps[text], PAPER.values("streams").get(model, {})
     streams, overlapped_s = figure(step, "streams"), figure(step, "overlapped_s")
+    if text == CUDNN and streams:
+        streams -= 1  # Caffe does not create the default stream
     return (streams, overlapped_s, ratio(overlapped_s, figure(step))), (printed.get(CALLED[text]),)
 
 
