@@ -43,6 +43,7 @@ class GraphProgram(EagerProgram):
         unit: int,
         start: Start = AT_FIRST,
     ):
+        plan.check_graph()
         super().__init__(site, plan, tensors, seed, keep, start)
         lag = self._compiled.dependencies.largest_lag
         if lag > unit:

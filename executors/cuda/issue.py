@@ -129,6 +129,10 @@ class Issuer:
                     marks.after(period, index, stream)
                 if index in self._recorded:
                     self._record(index, position, stream)
+                if tasks[index].body.blocks_host:
+                    event = driver.event()
+                    event.record(stream)
+                    driver.wait_for(event)
                 compiled.drop(instances, period, index)
         except Exception as error:
             raise failure(tasks[index], error) from error

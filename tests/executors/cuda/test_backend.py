@@ -22,7 +22,7 @@ from executors.trainer import Trainer
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FakeGpu
@@ -255,6 +255,17 @@ def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread(machine):
     assert a.end_s <= call.start_s
     assert call.end_s <= b.start_s
     assert other.end_s < call.end_s
+
+
+def test_the_host_waits_for_a_task_before_it_issues_more(machine):
+    x, y, z = (value(name, (512, 512), INPUT if name == "x" else ACTIVATION) for name in "xyz")
+    plan = plan_of([mm("a", x, x, y), Task("wait", Synchronize(), "cuda:0"), replace(mm("b", x, x, z), stream=1)], [x, y, z])
+    with FakeGpu() as gpu:
+        CudaBackend(machine, gpu).load(plan, {"x": torch.ones(512, 512)}).run(1)
+    a, b = (item for item in gpu.timeline if item.op == "aten.mm")
+    assert b.start_s > a.end_s, "although b runs on a stream of its own and needs nothing of a"
+    with FakeGpu() as gpu, refuses(Code.PLAN, "which a CUDA graph cannot"):
+        CudaBackend(machine, gpu, "graph").load(plan, {"x": torch.ones(512, 512)})
 
 
 def test_a_graph_calls_the_host_in_every_replay(machine):
