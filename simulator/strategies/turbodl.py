@@ -18,12 +18,12 @@ from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.layers import DX, Layer, LayerGraph
-from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.fusion import insert
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Task, Value, ViewStep
+from simulator.plan.task import DTYPE_BYTES, FORWARD, SCRATCH, Operand, Task, Value, ViewStep
 from simulator.plan.tensors import contiguous
 from simulator.strategies.builder import PlanBuilder
 from traces.errors import SchedcastError
@@ -180,7 +180,7 @@ class Options:
 
     layers: Literal["shared", "caffe"] = "shared"
     """With async=off. shared: all layers use the same streams; caffe: as Caffe with cuDNN does, each convolution has streams of its own,
-    and all other tasks run on the default stream."""
+    all other tasks run on the default stream, and the host reads the loss before it issues backward."""
 
     update: Literal["event", "callback"] = "event"
     """What starts an update: an event on its stream, or a host function called by the stream."""
@@ -222,6 +222,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if by_urgency and options.fallback == "sync":
         placed = _with_path_order(placed, build, layers, lanes)
     complete = _with_updates(placed, build, lanes, options, by_events)
+    if options.layers == "caffe":
+        complete = _with_read_loss(complete, build)
     if options.streams and not by_events:
         complete = _with_barriers(complete)
     return build.plan(NAME, complete, options)
@@ -322,6 +324,16 @@ def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options:
     if by_events:
         return tasks + [task for layer in build.first_use(tasks) for task in update(layer)]
     return tasks + [lanes.urgent(task) for task in build.updates()]
+
+
+def _with_read_loss(tasks: list[Task], build: PlanBuilder) -> list[Task]:
+    """Let the host wait for each microbatch's loss before it issues what follows, as cublasSdot does in Caffe's Layer::Forward."""
+    last = {task.microbatch: position for position, task in enumerate(tasks) if task.phase == FORWARD}
+    reads = [
+        (position + 1, Task(f"read_loss@{m}" if m else "read_loss", Synchronize(), build.device, phase=FORWARD, layer="loss", microbatch=m))
+        for m, position in last.items()
+    ]
+    return insert(tasks, reads)
 
 
 def _with_barriers(tasks: Sequence[Task]) -> list[Task]:

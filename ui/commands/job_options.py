@@ -109,7 +109,8 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
     """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
 
     `settings` holds the OPTION=VALUE texts of --set. The --scale and --host of a command that has them are in the placement.
-    `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes several values, and the command receives `jobs: list[Job]` in place of `job`.
+    `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes several values, and the command receives
+    `jobs: list[Job]` in place of `job`.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
     offered = [option for option in DECLARED if option.help and (memory_limit or option.name != "memory_limit")]

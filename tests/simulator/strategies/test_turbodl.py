@@ -205,7 +205,12 @@ def test_caffe_has_a_barrier_around_every_convolution_in_both_phases():
     assert {"2/convolution/group0", "2/convolution/group1"} <= waits[after_groups.name]
 
 
-def test_caffe_is_not_asynchronous():
+def test_caffe_reads_the_loss_before_backward_and_updates_at_the_end():
+    tasks = plan_of(CAFFE, "grouped", accumulate=2).tasks
+    phases = [(task.phase, task.microbatch) for task in tasks if task.phase != UPDATE]
+    held = [position for position, task in enumerate(tasks) if task.body.blocks_host]
+    assert [(phases[at], phases[at + 1]) for at in held] == [(("forward", m), ("backward", m)) for m in (0, 1)]
+    assert [task.phase for task in tasks][-1] == UPDATE
     with refuses(Code.REQUEST, "layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off"):
         plan_of("turbodl:layers=caffe")
 
