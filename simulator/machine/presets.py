@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, split
+from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, SmLimits, split
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
@@ -44,7 +44,7 @@ class _Entry(BaseModel):
 
 
 class GpuEntry(_Entry):
-    """One model of GPU."""
+    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing."""
 
     product: str
     sms: SourcedCount
@@ -56,6 +56,7 @@ class GpuEntry(_Entry):
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
     saturation_share: Sourced
+    sm: dict[str, SourcedCount] = {}
 
 
 class HostEntry(_Entry):
@@ -215,7 +216,16 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     return Machine(
         name,
         tuple(
-            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], reached=gpu.peak_reached[0])
+            Device(
+                n,
+                "gpu",
+                gpu.sms[0],
+                peaks,
+                f"memory of {n}",
+                priority_levels=gpu.priority_levels[0],
+                reached=gpu.peak_reached[0],
+                sm=SmLimits(**{field: count for field, (count, _) in gpu.sm.items()}) if gpu.sm else None,
+            )
             for n in names
         ),
         tuple(
