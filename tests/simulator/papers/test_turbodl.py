@@ -53,7 +53,7 @@ def test_a_claim_that_does_not_hold_says_what_an_experiment_found():
     checks = {check.name: check for check in turbodl.reproduce(Given(lambda *case: 1.2)).checks}
     assert [name for name, check in checks.items() if not check.holds] == ["batch", "depth", "card"]
     assert checks["depth"].reason.endswith("with 18 images for all depths the gains are 1.200x, 1.200x, 1.200x, 1.200x, 1.200x")
-    assert checks["card"].reason.endswith("kernels of ResNet-50 overlap in 90 % of the step on the smaller card, in 90 % on the larger one")
+    assert checks["card"].reason.endswith("kernels of lenet5 overlap in 90 % of the step on the smaller card, in 90 % on the larger one")
 
 
 def test_both_sides_are_issued_by_caffe():
