@@ -229,6 +229,27 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     return build.plan(NAME, complete, options)
 
 
+def in_replica(build: PlanBuilder, tasks: Sequence[Task], levels: int, first_stream: int) -> list[Task]:
+    """A replica's tasks on TurboDL's streams, in the same order: the paper's extension to several devices (section 3.3).
+
+    `tasks`: those of `build` on its own stream, and updates of one layer each. The urgent path keeps that stream; the others are numbered
+    from `first_stream` on. Layer paths are ranked by the FLOPs of their dX, so that replicas on any machines have the same plan.
+    """
+    layers = LayerGraph(build.graph, [op.body.work(op).flops for op in build.graph.ops])
+    lanes = _Lanes(Options(), layers, levels, [0] * len(build.graph.ops))
+
+    def placed(task: Task) -> Task:
+        if task.name in build.served:
+            own = lanes.place(task, *build.served[task.name])
+        elif task.layer in build.layers:
+            own = lanes.place(task, build.graph.gradient_ops[build.layers[task.layer][0]], "dW")
+        else:
+            own = lanes.urgent(task)
+        return replace(own, stream=first_stream + own.stream - 1) if own.stream else own
+
+    return [placed(task) for task in tasks]
+
+
 class _Lanes:
     """Stream and priority by layer path, sub-task type and group."""
 
