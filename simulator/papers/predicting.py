@@ -11,7 +11,7 @@ from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH
 from simulator.model.job import Job
 from simulator.plan.task import Resource, Task
-from simulator.predict.forecast import Forecast, forecast_many
+from simulator.predict.forecast import Forecast, forecast_strategy
 from simulator.predict.preset import preset_costs
 from traces import units
 from traces.documents.comparison import Shares
@@ -166,9 +166,9 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True, host=self._host)
 
-    def predict(self, job: Job, strategies: Iterable[str]) -> dict[str, PredictedStep | Refusal]:
-        """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
-        texts = list(dict.fromkeys([BASELINE, *strategies]))
+    def predict(self, job: Job, strategies: Iterable[str], over: str = BASELINE) -> dict[str, PredictedStep | Refusal]:
+        """Predict a job under `over`, with which others are compared, and `strategies`; returns a step or a refusal by strategy text."""
+        texts = list(dict.fromkeys([over, *strategies]))
         new = [text for text in texts if (job.digest, text) not in self._steps]
         self._progress(job.label)
         if new:
@@ -181,14 +181,17 @@ class Steps:
             if self._places < 1:
                 model = _SmallKernels(machine, model.profile, model.precision, self._places)
             if self._free_launches:
-                machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
+                machine = replace(
+                    machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0, loop_s=0.0) for host in machine.hosts)
+                )
+                model = CostModel(machine, model.profile, model.precision)
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
-            for text, result in forecast_many(job, texts, {}, machine, model):
-                refused = isinstance(result, Refusal)
-                self._steps[job.digest, text] = _shortened(result) if refused else self._step(result, machine)
+            for text in texts:
+                result = forecast_strategy(job, text, {}, machine, model)
+                self._steps[job.digest, text] = _shortened(result) if isinstance(result, Refusal) else self._step(result, machine)
         except SchedcastError as error:
             refusal = _shortened(Refusal.by(error))
-            self._steps |= {(job.digest, text): refusal for text in (BASELINE, *texts)}
+            self._steps |= {(job.digest, text): refusal for text in texts}
 
     def _step(self, forecast: Forecast, machine: Machine) -> PredictedStep:
         timeline, device = forecast.timeline, forecast.plan.devices[0]
