@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, split
+from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, SmLimits, split
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
@@ -34,6 +34,8 @@ from traces.errors import Code, SchedcastError, UnknownNameError
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
+#: What issues a GPU's tasks: eager PyTorch on the host of the machine, or Caffe's C++.
+HOSTS = PYTORCH, CAFFE = "pytorch", "caffe"
 _CHIP = re.compile(r"[a-z]+[0-9]+")
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
@@ -44,7 +46,7 @@ class _Entry(BaseModel):
 
 
 class GpuEntry(_Entry):
-    """One model of GPU."""
+    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing."""
 
     product: str
     sms: SourcedCount
@@ -56,6 +58,7 @@ class GpuEntry(_Entry):
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
     saturation_share: Sourced
+    sm: dict[str, SourcedCount] = {}
 
 
 class HostEntry(_Entry):
@@ -116,15 +119,23 @@ def machine_names() -> list[str]:
 
 
 def load_machine(
-    name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK, partitions: int = 1
+    name: str,
+    profile: Profile | None = None,
+    devices: int | None = None,
+    link: str = ALIAS_LINK,
+    partitions: int = 1,
+    host: str = PYTORCH,
 ) -> Machine:
     """The machine called `name`; a profile (of this CPU, or of the preset's GPU) adds its measured figures.
 
     `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
-    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). Raises UnknownNameError for an
-    unknown name and SchedcastError for more devices than the machine has.
+    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). `host`: what issues a GPU's
+    tasks, PYTORCH or CAFFE. Raises UnknownNameError for an unknown
+    name or host, and SchedcastError for more devices than the machine has, or a profile, whose launches were PyTorch's, for another host.
     """
+    if host not in HOSTS:
+        raise UnknownNameError("host", host, HOSTS)
     if name == THIS_CPU:
         if partitions > 1:
             raise SchedcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
@@ -136,9 +147,13 @@ def load_machine(
         raise SchedcastError(_too_many(name, entry, devices), Code.DEVICES)
     if partitions > 1 and devices is None and entry.count > 1:
         raise SchedcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
+    if host != PYTORCH:
+        entry = entry.model_copy(update={"host": host})
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
         raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
+    if profile is not None and host != PYTORCH:
+        raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; leave it out")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)
@@ -180,7 +195,7 @@ def _unbranded(product: str) -> str:
 
 def host_figures() -> tuple[dict[str, Any], dict[str, str]]:
     """Fields of HostLane as in the newest preset, and the source of each."""
-    entry = data().hosts[max(data().hosts)]
+    entry = data().hosts[max(filter(str.isdecimal, data().hosts))]
     return _host_figures(entry), {field: data().sources[source] for field, (_, source) in entry}
 
 
@@ -204,7 +219,16 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     return Machine(
         name,
         tuple(
-            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], reached=gpu.peak_reached[0])
+            Device(
+                n,
+                "gpu",
+                gpu.sms[0],
+                peaks,
+                f"memory of {n}",
+                priority_levels=gpu.priority_levels[0],
+                reached=gpu.peak_reached[0],
+                sm=SmLimits(**{field: count for field, (count, _) in gpu.sm.items()}) if gpu.sm else None,
+            )
             for n in names
         ),
         tuple(

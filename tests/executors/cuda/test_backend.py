@@ -36,6 +36,7 @@ from traces.errors import Code, SchedcastError
 MODELS = {path.stem: f"{path}:make" for path in USER_MODELS}
 MODELS |= {"mlp": MLP, "lenet5": "lenet5"}
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
+CAFFE = "turbodl:async=off,layers=caffe"
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +52,14 @@ def job_and_plan(model: str, strategy: str, machine: Machine, **fields):
 #: Every model with the strategies that use several streams and iterations, in graph mode. Two models with all strategies, in both modes.
 CASES = {(model, strategy, "graph") for model in MODELS for strategy in STRATEGIES[1::2]}
 CASES |= {(model, strategy, mode) for model in ("mlp", "language_model") for strategy in STRATEGIES for mode in ("eager", "graph")}
-CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")}
+CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")} | {("lenet5", CAFFE, "eager")}
 #: What `make test` runs: every model once in graph mode, every strategy in both modes.
 USUAL = {(model, STRATEGIES[1::2][number % 2], "graph") for number, model in enumerate(sorted(MODELS))}
 USUAL |= {
     (model, strategy, "graph" if (first + number) % 2 else "eager")
     for first, model in enumerate(("mlp", "language_model"))
     for number, strategy in enumerate(STRATEGIES)
-} | {("mlp", "turbodl:update=callback", "graph")}
+} | {("mlp", "turbodl:update=callback", "graph"), ("lenet5", CAFFE, "eager")}
 MARKED = [pytest.param(*case, marks=() if case in USUAL else pytest.mark.thorough, id="-".join(case)) for case in sorted(CASES)]
 
 

@@ -88,7 +88,8 @@ def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
 
 
 def test_every_source_is_used():
-    used = {source for name in data().machines for source in load_machine(name).sources.values()}
+    loaded = (load_machine(name, host=host) for name in data().machines for host in ("pytorch", "caffe"))
+    used = {source for machine in loaded for source in machine.sources.values()}
     assert used == set(data().sources.values())
 
 
@@ -213,6 +214,17 @@ def test_every_assumed_figure_has_an_error_and_every_error_a_source():
     assert {source for _, source in numbers} == set(data().errors)
     assert {source for _, source in data().errors.values()} == set(data().error_sources)
     assert all(0.1 <= error <= 2.0 for error, _ in data().errors.values())
+
+
+def test_a_host_is_a_choice():
+    python, caffe = (load_machine("p100", host=host).hosts[0] for host in ("pytorch", "caffe"))
+    assert (python.dispatch_s, python.loop_s) == (1e-5, 3.3e-5)
+    assert (caffe.dispatch_s, caffe.loop_s, caffe.errors["dispatch_s"]) == (3e-6, 0.0, 0.4)
+    assert load_machine("p100") == load_machine("p100", host="pytorch")
+    with pytest.raises(UnknownNameError, match="host 'caff'"):
+        load_machine("p100", host="caff")
+    with refuses(Code.REQUEST, "the launches of p100 were measured with PyTorch; leave it out"):
+        load_machine("p100", Profile(identity=Identity(kind="gpu")), host="caffe")
 
 
 def test_a_preset_knows_how_wrong_its_host_and_its_links_may_be():
