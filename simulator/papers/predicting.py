@@ -112,6 +112,14 @@ class _SmallKernels(CostModel):
         return replace(own, grid=min(own.grid, most))
 
 
+def asks(job: Job, machine: str, *strategies: str) -> dict[str, tuple[str, ...]]:
+    """The options of `schedcast predict` that ask for steps of a job (`PaperCase.asks`)."""
+    size = {} if job.image_size is None else {"image-size": (str(job.image_size),)}
+    optimizer = (f"{job.optimizer}:{job.form}",)
+    named = {"model": (job.model,), "batch": (str(job.batch),), **size, "optimizer": optimizer, "machine": (machine,)}
+    return {**named, "strategy": strategies}
+
+
 class Steps:
     """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
 
