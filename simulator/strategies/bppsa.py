@@ -1,7 +1,7 @@
 """BPPSA: back-propagation as a parallel scan (Wang et al., "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm", 2020)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Literal
 
@@ -27,6 +27,8 @@ USES_COSTS = True
 
 #: The search for a level stops at the first level whose step takes longer than this many times the shortest step so far.
 FAR = 2.0
+#: Steps that differ by less than this factor are equal: both wait for the same host, which hides what the scan takes.
+EQUAL = 1.01
 #: Most terms in one product of sparse Jacobians while searching for a level; working out the pattern of a larger product takes minutes.
 FEW_TERMS = 2**23
 
@@ -112,29 +114,39 @@ class _Drafts:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.
 
         Higher levels take more memory, and products of sparse Jacobians grow denser. The search stops at the first level that cannot be
-        planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises SchedcastError if the first level cannot
-        be planned.
+        planned, does not fit into memory, or takes longer than FAR times the shortest step. Of steps that are EQUAL because launches take
+        longer than kernels, the one with the shortest kernels is best: it stays so with a faster host, and in a CUDA graph. Raises
+        SchedcastError if the first level cannot be planned.
         """
-        from simulator.engine.simulation import simulate
-
-        best, shortest_s = None, inf
+        first, shortest_s = None, inf
+        drafted: list[tuple[float, Plan]] = []
         for level in levels:
             try:
                 drafts = [self.at(level, workers) for workers in self._workers]
             except SchedcastError:
-                if best is None:
+                if first is None:
                     raise
                 break
-            best = best or drafts[0]
+            first = first or drafts[0]
             if len(levels) == len(drafts) == 1:
-                break
-            timelines = [simulate(d, self._machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers) for d in drafts]
-            steps_s = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]
+                return first
+            steps_s = [self._step_s(draft, self._machine, costs) for draft in drafts]
             if min(steps_s) > FAR * shortest_s or min(steps_s) == inf:
                 break
-            if min(steps_s) < shortest_s:
-                best, shortest_s = drafts[steps_s.index(min(steps_s))], min(steps_s)
-        return best
+            shortest_s = min(shortest_s, *steps_s)
+            drafted += zip(steps_s, drafts, strict=True)
+        alone = replace(self._machine, hosts=()) if self._machine.hosts else self._machine
+        equal = [(step_s, draft) for step_s, draft in drafted if step_s <= shortest_s * (EQUAL if self._machine.hosts else 1.0)]
+        if len(equal) < 2:
+            return equal[0][1] if equal else first
+        return min(equal, key=lambda each: self._step_s(each[1], alone, costs))[1]
+
+    def _step_s(self, draft: Plan, machine: Machine, costs: PlanCosts) -> float:
+        """Seconds of a step; infinite if it does not fit into memory."""
+        from simulator.engine.simulation import simulate
+
+        timeline = simulate(draft, machine, costs.resolve(draft), pair_multipliers=costs.pair_multipliers)
+        return timeline.step_s if self._fits(timeline) else inf
 
     def _fits(self, timeline: Timeline) -> bool:
         return max(use.peak_bytes for use in timeline.devices) <= self._machine.memory(self._device.name).size_bytes
