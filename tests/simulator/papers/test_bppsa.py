@@ -187,7 +187,7 @@ def test_an_experiment_says_on_what_the_claim_of_different_points_depends(worklo
     cases = [Case(RNN, 1000, BATCH), Case(RNN, 30000, BATCH)]
     why = bppsa.why_at_one_point(places, cases, workloads)
     assert "imply 2.09 on the RTX 2070" in why
-    assert "the claim holds from 1.2 to 1.8" in why
+    assert "the claim holds from 1.3 to 2" in why
 
 
 # ---- the paper, its document and the command

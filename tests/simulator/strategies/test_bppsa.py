@@ -1,6 +1,7 @@
 """BPPSA on recurrent layers: the numbers of autograd, the steps and the memory of the paper's analysis, and refusals."""
 
 import json
+from dataclasses import replace
 from math import log2
 
 import pytest
@@ -13,6 +14,7 @@ from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.ops.recurrent_steps import gru, rnn
 from simulator.plan.bodies.scan import GruSteps, RnnSteps
@@ -211,6 +213,20 @@ def test_only_products_that_a_gradient_needs_are_computed(two_cores):
 def test_a_plan_goes_to_json_and_back(text, training_job, two_cores):
     plan = planned(text, training_job, two_cores)
     assert load(json.loads(json.dumps(dump(plan)))) == plan
+
+
+def test_of_levels_that_the_host_makes_equal_the_one_with_the_shortest_kernels_is_chosen():
+    """On a V100 the host is the bottleneck of every level, and a linear scan has the fewest launches, by 1 % at most."""
+    machine, job = load_machine("v100"), Job("rnn_bitstream", 16, image_size=1000)
+    alone, model = replace(machine, hosts=()), CostModel(machine)
+    steps: dict[int, list[float]] = {}
+    for level in range(10):
+        plan = planned(f"bppsa:level={level}", job, machine)
+        steps[level] = [simulate(plan, place, model.resolve(plan)).step_s for place in (machine, alone)]
+    shortest = min(step_s for step_s, _ in steps.values())
+    equal = {level: alone_s for level, (step_s, alone_s) in steps.items() if step_s <= 1.01 * shortest}
+    assert steps[0][0] == shortest
+    assert planned("bppsa", job, machine, model).semantics["scan_level"] == min(equal, key=equal.get) > 0
 
 
 def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):
