@@ -1,17 +1,21 @@
 """BPPSA (Wang et al., 2020): back-propagation through recurrent layers as a parallel scan, on a V100 and on the paper's two other cards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import log
 from types import MappingProxyType
 
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.model.workloads.networks import chains
+from simulator.papers import bppsa_claims as claims
 from simulator.papers import bppsa_sparse, registry
+from simulator.papers.bppsa_claims import EpochsByCase
 from simulator.papers.bppsa_epochs import FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
 from simulator.papers.predicting import Steps
-from simulator.papers.registry import EQUAL, Measurement, line, span
+from simulator.papers.registry import Measurement, line
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch
 
@@ -20,18 +24,8 @@ PAPER = registry.get("bppsa")
 BATCH = 16
 #: The fit that is tested uses the lengths up to this one, and predicts the others.
 FITTED_TO = 300
-#: A time that grows with a smaller power of the length than _HARDLY hardly grows; with at least the power _BOUND, the work bounds it.
-_HARDLY, _BOUND = 0.25, 0.5
-#: Two runs of one configuration in the paper differ by up to this share.
-NOISE = 0.05
-#: Backward steps in forward steps that are tried to see on what a claim depends.
-_RATIOS = tuple(number / 10 for number in range(10, 26))
 #: The name of the line of published points in a chart.
 PUBLISHED = "published, V100"
-#: Predicted epochs by case.
-EpochsByCase = Mapping[Case, Epoch]
-#: Length or mini-batch, and a figure.
-Points = Sequence[tuple[int, float]]
 
 
 class BppsaScope(Data):
@@ -40,6 +34,7 @@ class BppsaScope(Data):
     `lengths`: compared at the mini-batch of table 4. `length`: where `batches` are compared, figure 8d to 8f. `sets`: audio features and
     their lengths, table 3. `constants`: what the fitted figures of the host are the times of, by name. `cards`: the presets of the paper's
     other cards by what it calls them, the smaller one first. `epochs`: those of the curves in figures 7 and 13, by model.
+    `cluster`: a machine for scans over several numbers of `devices`.
     """
 
     lengths: tuple[int, ...]
@@ -50,6 +45,8 @@ class BppsaScope(Data):
     constants: dict[str, str]
     cards: dict[str, str]
     epochs: dict[str, int]
+    cluster: str
+    devices: tuple[int, ...]
 
     @property
     def by_length(self) -> tuple[Case, ...]:
@@ -73,7 +70,7 @@ SCOPE = PAPER.scope(BppsaScope)
 def predictions() -> int:
     """Return the number of workloads that are planned, including the pruned network."""
     seen = [case for case in published() if case.length <= FITTED_TO]
-    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *seen}) + 1
+    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *seen}) + 1 + len(SCOPE.devices)
 
 
 def published() -> dict[Case, Epoch]:
@@ -104,6 +101,7 @@ def reproduce(steps: Steps) -> Paper:
     places = {card: load_machine(preset) for card, preset in SCOPE.cards.items()}
     cards = {card: on(place, (*cases, *SCOPE.gru)) for card, place in places.items()}
     by_length, by_batch = ({case: rnn[case] for case in group} for group in (SCOPE.by_length, SCOPE.by_batch))
+    peaks = {count: peak_bytes(count, steps.report) for count in SCOPE.devices}
     steps.report(bppsa_sparse.MODEL)
     chain = bppsa_sparse.operators()
     scan = bppsa_sparse.steps(chain)
@@ -122,13 +120,15 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("gru", (({"set": name, **_labels(c)}, (*gru[c], *gru[c].speedups)) for c, name in SCOPE.gru.items())),
         PAPER.table("greatest", _greatest(cards)),
         PAPER.table("training", _training(cards)),
+        PAPER.table("devices", (({"devices": count, "layers": 2 * count}, own) for count, own in peaks.items())),
         PAPER.table("cards", _by_card(everywhere, cases), machine=steps.machine_name),
         PAPER.table("gru-cards", _by_card(everywhere, tuple(SCOPE.gru)), machine=steps.machine_name),
         *bppsa_sparse.tables(scan, chain),
     )
-    greatest = greatest_differ(*points(cards), reason=lambda: why_at_one_point(places, cases, workloads))
-    checks = (*_checks(rnn, gru, cards), greatest, bppsa_sparse.steps_are_like_operators(scan, chain))
-    return PAPER.paper(steps, tables, checks, (*_charts(everywhere, gru), bppsa_sparse.chart(scan, chain)))
+    greatest = claims.greatest_differ(*claims.points(cards), reason=lambda: claims.why_at_one_point(places, cases, workloads))
+    checks = (*_checks(rnn, gru, cards), greatest, claims.memory_is_constant(peaks), bppsa_sparse.steps_are_like_operators(scan, chain))
+    charts = (*_charts(everywhere, gru), _devices_chart(peaks), bppsa_sparse.chart(scan, chain))
+    return PAPER.paper(steps, tables, checks, charts)
 
 
 def _rows(predicted: EpochsByCase, what: str, printed: EpochsByCase = MappingProxyType({})) -> Iterator[tuple]:
@@ -176,109 +176,32 @@ def _training(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
 def _checks(rnn: EpochsByCase, gru: EpochsByCase, cards: Mapping[str, EpochsByCase]) -> Iterator[Check]:
     by_length, by_batch = SCOPE.by_length, SCOPE.by_batch
     yield PAPER.claim("length").trend([(case.length, rnn[case].speedups[0]) for case in by_length])
-    yield bound_by_workers([(case.length, rnn[case].backwards[1]) for case in by_length])
+    yield claims.bound_by_workers([(case.length, rnn[case].backwards[1]) for case in by_length])
     yield PAPER.claim("batch").trend([(case.batch, rnn[case].speedups[1]) for case in by_batch])
-    yield longer_sets_gain_more(gru)
+    yield claims.longer_sets_gain_more(gru)
     small, large = cards.values()
-    yield larger_card_peaks_later(*([(case.length, epochs[case].speedups[1]) for case in by_length] for epochs in (large, small)))
-    yield larger_card_falls_slower(*([(case.batch, epochs[case].speedups[1]) for case in by_batch] for epochs in (large, small)))
+    yield claims.larger_card_peaks_later(*([(case.length, epochs[case].speedups[1]) for case in by_length] for epochs in (large, small)))
+    yield claims.larger_card_falls_slower(*([(case.batch, epochs[case].speedups[1]) for case in by_batch] for epochs in (large, small)))
 
 
-def bound_by_workers(points: Points) -> Check:
-    """Judge: BPPSA's backward takes Theta(n/p + log p). `points`: length and seconds of BPPSA's backward."""
-    claim = PAPER.claim("workers")
-    if len(points) < 3:
-        return claim.unjudged(f"{len(points)} of at least 3 lengths could be predicted")
-    low, high = _power(*points[:2]), _power(*points[-2:])
-    said = f"it grows as T^{low:.2f} from {points[0][0]} to {points[1][0]} steps, as T^{high:.2f} from {points[-2][0]} to {points[-1][0]}"
-    return claim.judged(low < _HARDLY and high >= _BOUND, said, {"first power": low, "last power": high})
+def peak_bytes(count: int, report: Callable[[str], None]) -> tuple[int, int]:
+    """Return the most bytes on a device of `count` that share twice as many layers: of a scan, and of GPipe as in appendix B.
 
-
-def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
-    return log(other[1] / one[1]) / log(other[0] / one[0])
-
-
-def longer_sets_gain_more(gru: EpochsByCase) -> Check:
-    """Judge: at every mini-batch, the GRU's backward gains more on the last set than on the first."""
-    by_batch: dict[str, list[float]] = {}
-    for case, epoch in gru.items():
-        by_batch.setdefault(f"B = {case.batch}", []).append(epoch.speedups[1])
-    return PAPER.claim("sets").each({batch: (gains[0], gains[-1]) for batch, gains in by_batch.items()})
-
-
-def points(cards: Mapping[str, EpochsByCase]) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the RNN's speed-ups by card and point: of the whole epoch, and of the backward."""
-    of_rnn = [
-        (f"{card}, T = {c.length}, B = {c.batch}", e.speedups) for card, own in cards.items() for c, e in own.items() if c.model == RNN
-    ]
-    return {name: gains[0] for name, gains in of_rnn}, {name: gains[1] for name, gains in of_rnn}
-
-
-def greatest_differ(overall: Mapping[str, float], backward: Mapping[str, float], reason: Callable[[], str] = str) -> Check:
-    """Judge: the greatest overall speed-up and the greatest backward speed-up are at different points. Both mappings: by point name.
-
-    `reason` finds out why, if it does not hold.
+    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards.
     """
-    best, best_backward = max(overall, key=overall.get), max(backward, key=backward.get)
-    said = f"{overall[best]:.2f}x at {best}, the backward's {backward[best_backward]:.1f}x at {best_backward}"
-    figures = {"overall": overall[best], "backward": backward[best_backward]}
-    differ = best != best_backward
-    return PAPER.claim("greatest").judged(differ, said, figures, "" if differ else reason())
+    machine, model = load_machine(SCOPE.cluster, devices=count), f"{chains.__file__}:tanh_{2 * count}"
+    report(f"{2 * count} layers on {count} devices")
+    peaks = []
+    for text, batch in ((f"bppsa:scan=blelloch,devices={count}", BATCH), (f"gpipe:microbatches={count},rematerialize=on", BATCH * count)):
+        strategy, options = strategies.parse(text)
+        plan = strategy.plan(Job(model, batch), machine, None, options)
+        peaks.append(max(forecast(plan, machine, CostModel(machine)).peak_bytes.values()))
+    return peaks[0], peaks[1]
 
 
-def why_at_one_point(places: Mapping[str, Machine], cases: Sequence[Case], workloads: Workloads) -> str:
-    """Return what an experiment finds: with how long a backward step on the larger card the claim holds, if the smaller one's is known.
-
-    On the smaller card the paper's overall and backward speed-ups at one point imply that back-propagation's backward takes
-    (a - 1) b / (b - a) times as long as the forward, as forward and backward / b together take an a-th of forward and backward.
-    """
-    overall, backward = PAPER.values("greatest")["RNN, T = 1000, B = 16"]
-    implied = (overall - 1) * backward / (backward - overall)
-    (small, of_small), (large, of_large) = places.items()
-    known = {small: Epochs(_with_ratio(of_small, implied), workloads)}
-    holds = []
-    for ratio in _RATIOS:
-        epochs = known | {large: Epochs(_with_ratio(of_large, ratio), workloads)}
-        tried = points({card: {case: own.epoch(case) for case in cases} for card, own in epochs.items()})
-        if greatest_differ(*tried, reason=str).holds:
-            holds.append(ratio)
-    own = of_large.hosts[0].backward_step_s / of_large.hosts[0].forward_step_s
-    span_of_ratios = f"from {holds[0]:g} to {holds[-1]:g}" if holds else "at none"
-    return (
-        f"cuDNN's steps on these cards are not published, and here a backward step takes {own:.2f} forward steps on both, as on the V100, "
-        f"whose table 4 has both greatest at one point, too. The paper's {overall:g}x and {backward:g}x imply {implied:.2f} on the {small}."
-        f" With that, and {_RATIOS[0]:g} to {_RATIOS[-1]:g} tried on the {large}, the claim holds {span_of_ratios}"
-    )
-
-
-def _with_ratio(machine: Machine, ratio: float) -> Machine:
-    """The machine on which a backward step takes `ratio` forward steps."""
-    host = machine.hosts[0]
-    return replace(machine, hosts=(replace(host, backward_step_s=ratio * host.forward_step_s),))
-
-
-def larger_card_peaks_later(large: Points, small: Points) -> Check:
-    """Judge: the GPU with more SMs reaches its greatest backward speed-up, within the noise, at a greater length.
-
-    Points: length and speed-up, by length. A speed-up that does not fall again levels out, so the first length within NOISE of it counts.
-    """
-    claim = PAPER.claim("peak")
-    if min(len(large), len(small)) < 2:
-        return claim.unjudged("fewer than 2 lengths were predicted on both")
-    peaks = [next(x for x, gain in of if gain >= max(y for _, y in of) * (1 - NOISE)) for of in (large, small)]
-    greatest = [max(gain for _, gain in of) for of in (large, small)]
-    said = f"{greatest[0]:.1f}x from T = {peaks[0]} on the larger, {greatest[1]:.1f}x from T = {peaks[1]} on the smaller"
-    return claim.judged(peaks[0] > peaks[1], said, {"larger": peaks[0], "smaller": peaks[1]})
-
-
-def larger_card_falls_slower(large: Points, small: Points) -> Check:
-    """Judge: as the mini-batch grows, the backward speed-up falls less on the larger GPU. Points: mini-batch and speed-up."""
-    claim = PAPER.claim("cards")
-    if min(len(large), len(small)) < 2:
-        return claim.unjudged()
-    shares = [max(points)[1] / min(points)[1] for points in (large, small)]
-    said = f"of its {span([g for _, g in large])} the larger keeps {shares[0]:.0%} at the largest mini-batch, the smaller {shares[1]:.0%}"
-    return claim.judged(shares[0] > shares[1] + EQUAL, said, {"larger": shares[0], "smaller": shares[1]})
+def _devices_chart(peaks: Mapping[int, tuple[int, int]]) -> Chart:
+    lines = (line(name, ((count, own[position]) for count, own in peaks.items())) for position, name in enumerate(("BPPSA", "GPipe")))
+    return PAPER.chart("devices", [Panel(title="", series=tuple(lines))])
 
 
 def _charts(everywhere: Mapping[str, EpochsByCase], gru: EpochsByCase) -> Iterator[Chart]:

@@ -10,7 +10,7 @@ import pytest
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
-from simulator.papers import bppsa, bppsa_sparse
+from simulator.papers import bppsa, bppsa_claims, bppsa_sparse
 from simulator.papers import registry as reproduce
 from simulator.papers.bppsa import BATCH, PAPER
 from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epochs, Workloads, fit, with_fitted
@@ -28,7 +28,7 @@ TABLE_4 = {case.length: epoch for case, epoch in bppsa.published().items()}
 #: The length at which the paper's own backward of BPPSA takes as long as at three times this length.
 OUTLIER = 10000
 SMALL = bppsa.SCOPE.model_copy(
-    update={"lengths": (10, 1000, 3000), "batches": (64, 16), "sets": (("S", 12), ("L", 40)), "set_batches": (4, 16)}
+    update={"lengths": (10, 1000, 3000), "batches": (64, 16), "sets": (("S", 12), ("L", 40)), "set_batches": (4, 16), "devices": (2, 4, 8)}
 )
 
 
@@ -165,18 +165,21 @@ def test_claims():
     assert [PAPER.claim("length").trend(points).holds for points in (rising, falling, rising[:2])] == [True, False, None]
     assert [PAPER.claim("batch").trend(points).holds for points in (rising, falling, rising[:2])] == [False, True, None]
     flat, steep = [(10, 1.0), (100, 1.1), (1000, 9.0)], [(10, 1.0), (100, 9.0), (1000, 90.0)]
-    assert [bppsa.bound_by_workers(points).holds for points in (flat, steep, flat[:2])] == [True, False, None]
+    assert [bppsa_claims.bound_by_workers(points).holds for points in (flat, steep, flat[:2])] == [True, False, None]
     assert [PAPER.claim("sets").each(gains).holds for gains in ({"a": (2.0, 3.0)}, {"a": (2.0, 2.0)}, {})] == [True, False, None]
     peaks = {"a": 2.0, "b": 1.0}
-    assert [bppsa.greatest_differ(peaks, other).holds for other in ({"a": 9.0, "b": 8.0}, {"a": 8.0, "b": 9.0})] == [False, True]
+    assert [bppsa_claims.greatest_differ(peaks, other).holds for other in ({"a": 9.0, "b": 8.0}, {"a": 8.0, "b": 9.0})] == [False, True]
     early, late = [(1, 2.0), (2, 1.0), (3, 1.0)], [(1, 1.0), (2, 2.0), (3, 1.0)]
-    assert [bppsa.larger_card_peaks_later(*both).holds for both in ((late, early), (early, late), (rising[:1], rising))] == [
+    assert [bppsa_claims.larger_card_peaks_later(*both).holds for both in ((late, early), (early, late), (rising[:1], rising))] == [
         True, False, None,
     ]  # fmt: skip
     level = [(1, 1.0), (2, 1.96), (3, 2.0)]
-    assert [bppsa.larger_card_peaks_later(*both).holds for both in ((rising, level), (level, rising))] == [True, False]
+    assert [bppsa_claims.larger_card_peaks_later(*both).holds for both in ((rising, level), (level, rising))] == [True, False]
+    flat_memory, growing = {2: (5, 1), 4: (6, 2), 8: (6, 3)}, {2: (5, 1), 4: (6, 2), 8: (7, 3)}
+    judged = [bppsa_claims.memory_is_constant(peaks).holds for peaks in (flat_memory, growing, {2: (5, 1)})]
+    assert judged == [True, False, None]
     slow, fast = [(256, 4.0), (2, 8.0)], [(2, 8.0), (256, 2.0)]
-    assert [bppsa.larger_card_falls_slower(*both).holds for both in ((slow, fast), (fast, slow), (slow[:1], fast))] == [
+    assert [bppsa_claims.larger_card_falls_slower(*both).holds for both in ((slow, fast), (fast, slow), (slow[:1], fast))] == [
         True, False, None,
     ]  # fmt: skip
 
@@ -185,7 +188,7 @@ def test_an_experiment_says_on_what_the_claim_of_different_points_depends(worklo
     """The paper's 2.73x and 16x at one point: with f = 1, (1 + b) / (1 + b / 16) = 2.73 for b = 2.0862."""
     places = {card: load_machine(preset) for card, preset in bppsa.SCOPE.cards.items()}
     cases = [Case(RNN, 1000, BATCH), Case(RNN, 30000, BATCH)]
-    why = bppsa.why_at_one_point(places, cases, workloads)
+    why = bppsa_claims.why_at_one_point(places, cases, workloads)
     assert "imply 2.09 on the RTX 2070" in why
     assert "the claim holds from 1.3 to 2" in why
 
@@ -200,7 +203,7 @@ def test_published_figures():
     scope = bppsa.SCOPE
     assert len(scope.by_length) == len(scope.by_batch) == 8
     assert list(scope.gru.values()) == ["S"] * 3 + ["M"] * 3 + ["L"] * 3
-    assert bppsa.predictions() == 25
+    assert bppsa.predictions() == 29
 
 
 def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
@@ -217,13 +220,15 @@ def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
     assert BppsaReproduction.load(kept).document() == document
     assert Reproduction.load(kept).papers[0].table("held-out").rows[0].labels == {"T": "1000", "B": "16"}
     pictures = {path.name for path in kept.parent.glob("*.png")}
-    assert pictures == {f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "flops")}
+    assert pictures == {
+        f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "devices", "flops")
+    }
 
 
 def test_with_other_papers_the_document_is_that_of_all(small):
     told = []
     paper = bppsa.reproduce(Steps("v100", told.append))
-    assert len(told) == len(set(told)) == 7 + 4 + 1 == bppsa.predictions()
+    assert len(told) == len(set(told)) == 7 + 4 + 3 + 1 == bppsa.predictions()
     assert set(Reproduction(papers=(paper,)).document()) == {"schema", "papers"}
     assert type(reproduce.get("fusion").document(paper)) is Reproduction
 

@@ -195,4 +195,4 @@ def tanh_layers(batch: int, layers: int, width: int = 32) -> tuple[nn.Module, Te
     return nn.Sequential(*made), torch.randn(batch, width), torch.randint(width, (batch,))
 
 
-tanh_8, tanh_16, tanh_32 = (partial(tanh_layers, layers=layers) for layers in (8, 16, 32))
+tanh_4, tanh_8, tanh_16, tanh_32 = (partial(tanh_layers, layers=layers) for layers in (4, 8, 16, 32))
