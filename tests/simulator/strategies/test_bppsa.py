@@ -166,6 +166,13 @@ def job(factory: str, batch: int = 3, **fields) -> Job:
     return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+def test_no_step_of_a_recurrent_layer_copies_results_into_another_layout(model, two_cores, backend, caplog):
+    for options in ("scan=linear", "scan=blelloch,workers=2"):
+        assert error_of(Job(model, 3, image_size=9, precision="fp64"), options, two_cores, backend) < 1e-10
+    assert caplog.messages == []
+
+
 def test_no_step_of_a_chain_of_layers_copies_results_into_another_layout(two_cores, backend, caplog):
     """The Jacobian of a linear layer is a transposed weight; a diagonal times it is row-major all the same."""
     for factory in ("every_layer", "deep"):

@@ -311,7 +311,7 @@ def test_a_recurrent_layer_is_one_call_of_the_host_with_a_time_for_each_step(mod
 
 def test_jacobians_are_one_kernel_on_a_gpu_and_many_ops_on_a_cpu():
     jacobians = tasks_of("bppsa:scan=blelloch", "h200", "gru_features")[0]
-    assert (jacobians.body.least_kernels("gpu"), jacobians.body.least_kernels("cpu")) == (1, 14)
+    assert (jacobians.body.least_kernels("gpu"), jacobians.body.least_kernels("cpu")) == (1, 15)
 
 
 def test_issuing_a_longer_linear_level_takes_the_same_time(gpu):
