@@ -27,7 +27,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test test-all quick lint fuzz bench zoo pictures gpu-report gpu-first ui clean
+.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui clean
 
 demo: $(READY)
 	$(RUN)/schedcast demo $(ARGS)
@@ -72,6 +72,10 @@ bench: $(READY)
 zoo: $(READY)
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[zoo]'
 	$(RUN)/python -m tests.zoo $(ARGS)
+
+# Predicts all papers again (ten minutes), and writes docs/papers.md and the documents behind it. ARGS='--measure fusion' also measures.
+papers: $(READY)
+	$(RUN)/python -m tests.papers $(ARGS)
 
 # The README's pictures of the app and of a report. Needs Chromium; takes three minutes.
 pictures: $(READY)

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
-from typing import cast
+from typing import Literal, cast
 
 import torch
 
 from executors.binding import PLAIN
-from executors.reference import Reference, StaleReference
+from executors.reference import Hooked, Reference, StaleReference
 from executors.run import WARM_UP, Backend
 from executors.tensors import job_tensors
 from simulator.model.built import Built
@@ -85,6 +85,7 @@ def reference(
     parts: int | None = None,
     stale: Mapping[str, Staleness] | None = None,
     batch_norm: BatchNormDegrees = (),
+    fusion: Literal["none", "forward", "backward"] = "none",
 ) -> Reference:
     """Plain PyTorch's training loop on the job's own module, which it moves to the device of `backend` (default: the CPU) and trains.
 
@@ -92,11 +93,12 @@ def reference(
     `parts` is the number of microbatches or shards into which it splits the batch (default: the job's microbatches). With `same_masks` it
     uses the dropout masks and the form of update of the backend's programs, so that numbers can be compared; this costs time.
     `stale`: train with weights of this staleness, by parameter (`executors.reference`). `batch_norm`: normalize by parts.
+    `fusion`: hooks update in "forward" or in "backward".
     """
     forms, parts = backend.forms if backend is not None else PLAIN, job.accumulate if parts is None else parts
     if backend is not None and backend.torch_device.type != "cpu":
         built.replace_tensors(lambda tensor: tensor.to(backend.torch_device))
-    trainer = (StaleReference if stale else Reference)(
+    trainer = (StaleReference if stale else Reference if fusion == "none" else Hooked)(
         built.module,
         built.inputs if not built.keywords else built.keywords,
         built.target,
@@ -116,6 +118,8 @@ def reference(
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
+    if isinstance(trainer, Hooked) and fusion != "none":
+        return trainer.fuse(fusion)
     return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
@@ -14,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from calibrate import fusion_tables
 from calibrate.placement import Placement
 from calibrate.profiles import gpu_here, open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
-from calibrate.validation import Outcome, validate
+from calibrate.validation import validate
 from executors.kernels.jacobians import COMPILE
 from simulator.papers.bppsa_sparse import FIRST
-from simulator.papers.registry import Measurement, Source
+from simulator.papers.registry import Source
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, Paper, PaperCase, Table
@@ -110,7 +112,9 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 #: Tables that are measured in addition to jobs, by paper.
-_TABLES: MappingProxyType[str, Callable[[], Table]] = MappingProxyType({"bppsa": generation_table})
+_TABLES: MappingProxyType[str, Callable[[Testbed, Profile, Progress], tuple[Table, ...]]] = MappingProxyType(
+    {"bppsa": lambda *_: (generation_table(),), "fusion": fusion_tables.tables}
+)
 #: Opens a progress bar with a title; yields the function that reports progress.
 Bar = Callable[[str], AbstractContextManager[Progress]]
 #: Is called before each measurement, with its testbed: looks whether other processes leave the machine alone.
@@ -127,17 +131,25 @@ def measure_paper(source: Source, paper: Paper, bar: Bar, look: Look) -> tuple[P
     chosen = source.measurements(gpu)
     if not chosen:
         raise SchedcastError(f"it has nothing to measure on this machine, {'a GPU' if gpu else 'which has no GPU that PyTorch can use'}")
-    outcomes = [_validate(measurement, "cuda" if gpu else "cpu", bar, look) for measurement in chosen]
-    tables = (*paper.tables, *([_TABLES[source.name]()] if source.name in _TABLES else []))
+    outcomes, tables = [], paper.tables
+    for measurement in chosen:
+        testbed, profile, path = _opened(measurement.job.precision, "cuda" if gpu else "cpu", look)
+        with bar(f"measuring {measurement.job.label}") as progress:
+            outcomes.append(
+                validate(measurement.job, measurement.strategies, {}, profile, testbed, save_to=path, progress=progress, timelines=False)
+            )
+    if source.name in _TABLES:
+        with bar(f"measuring what else {source.name} compares") as progress:
+            tables += _TABLES[source.name](testbed, profile, progress)
     documents = tuple(outcome.validation.document() for outcome in outcomes)
     notes = [f"Measured on this machine: {measurement.job.label}, {measurement.about}." for measurement in chosen]
     shown = paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)})
     return shown, all(outcome.same_numbers for outcome in outcomes)
 
 
-def _validate(measurement: Measurement, device: str, bar: Bar, look: Look) -> Outcome:
-    job = measurement.job
-    testbed = testbed_for(Placement(device), job.precision)
+def _opened(precision: str, device: str, look: Look) -> tuple[Testbed, Profile, Path | None]:
+    """A testbed whose machine is measured, its profile, and where to store that (None: nowhere)."""
+    testbed = testbed_for(Placement(device), precision)
     profile, path = open_profile(None, True, testbed.identity)
     if warn_if_foreign(profile, path, testbed.identity):
         profile, path = Profile(identity=testbed.identity), None  # figures of two machines never mix in one profile
@@ -145,5 +157,4 @@ def _validate(measurement: Measurement, device: str, bar: Bar, look: Look) -> Ou
         check_writable(path)
     look(testbed)
     testbed.measure_machine(profile)
-    with bar(f"measuring {job.label}") as progress:
-        return validate(job, measurement.strategies, {}, profile, testbed, save_to=path, progress=progress, timelines=False)
+    return testbed, profile, path

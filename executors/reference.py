@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +84,9 @@ class Reference:
         self.steps = 0
         self.batch_norm_parts: Mapping[str, Sequence[int]] = {}
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = torch_optimizer(optimizer, form, self.trained, hyper, capturable)
+        #: Makes an optimizer of some parameters.
+        self.optimizer_of = partial(torch_optimizer, optimizer, form, hyper=hyper, capturable=capturable)
+        self.optimizer = self.optimizer_of(self.trained)
         self.rates = rates
         self.autocast = autocast
         self.scaler = scaler
@@ -101,7 +105,7 @@ class Reference:
 
     def step(self) -> Tensor:
         """Train one step. Returns its loss as a detached tensor, without waiting for a device."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self._begin()
         context = self._forward_context()
         count = len(self.microbatches)
         losses = []
@@ -121,14 +125,22 @@ class Reference:
         self._update()
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
+    def _begin(self) -> None:
+        """Called before each step."""
+        self.optimizer.zero_grad(set_to_none=True)
+
     def _use_weights(self, phase: str) -> None:
         """Called before each phase. Plain training has one version of the weights."""
 
+    def _use_rate(self, *optimizers: torch.optim.Optimizer) -> None:
+        """Give optimizers the step's learning rate."""
+        rate = rate_at(self.rates, self.steps)
+        for group in chain.from_iterable(each.param_groups for each in optimizers) if rate is not None else ():
+            group["lr"] = rate
+
     def _update(self) -> None:
         """Update the parameters at the step's learning rate, and count the step."""
-        rate = rate_at(self.rates, self.steps)
-        for group in self.optimizer.param_groups if rate is not None else ():
-            group["lr"] = rate
+        self._use_rate(self.optimizer)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -171,6 +183,76 @@ class Reference:
     def parameters(self) -> dict[str, Tensor]:
         """The current parameters by name, including frozen ones."""
         return {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+
+
+class Hooked(Reference):
+    """A `Reference` whose updates are called by hooks, each parameter by an optimizer of its own (Jiang et al., "Optimizer Fusion")."""
+
+    def fuse(self, fusion: Literal["forward", "backward"]) -> "Hooked":
+        """Update from now on right before a layer's next forward (algorithm 2), or once a gradient is complete (algorithm 3).
+
+        Raises SchedcastError for a gradient scaler, and in backward for microbatches and clipping, which need all gradients first.
+        """
+        backward = fusion == "backward"
+        if self.scaler is not None or (backward and (self.accumulate > 1 or self.clip_norm is not None)):
+            raise SchedcastError(
+                f"hooks in {fusion} update before all gradients are known; scaling, or here clipping, needs them", Code.MODEL
+            )
+        self._each = {parameter: self.optimizer_of([parameter]) for parameter in self.trained}
+        self._in_backward, self._pending = backward, set[nn.Parameter]()
+        if backward:
+            for parameter in self.trained:
+                parameter.register_post_accumulate_grad_hook(self._step)
+        else:
+            self._called: set[nn.Module] = set()
+            self._own: dict[nn.Module, list[nn.Parameter]] = {}
+            for layer in self.module.modules():
+                layer.register_forward_pre_hook(self._before)
+        return self
+
+    def _before(self, layer: nn.Module, arguments: object) -> None:
+        self._called.add(layer)
+        self._flush(self._own.get(layer, ()))
+
+    def _owners(self) -> dict[nn.Module, list[nn.Parameter]]:
+        """By layer, the parameters that it or layers within it use whose forward nobody calls, such as the projection of an attention."""
+        own: dict[nn.Module, list[nn.Parameter]] = {}
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            layer = name.rpartition(".")[0]
+            while self.module.get_submodule(layer) not in self._called:
+                layer = layer.rpartition(".")[0]
+            own.setdefault(self.module.get_submodule(layer), []).append(parameter)
+        return own
+
+    def flush(self) -> None:
+        """Complete the updates that wait for the next forward."""
+        self._flush(list(self._pending))
+
+    def _flush(self, own: Sequence[nn.Parameter]) -> None:
+        for parameter in own:
+            if parameter in self._pending:
+                self._pending.remove(parameter)
+                self._step(parameter)
+
+    def _step(self, parameter: nn.Parameter) -> None:
+        self._each[parameter].step()
+        parameter.grad = None
+
+    def _begin(self) -> None:
+        if self._in_backward:
+            self._use_rate(*self._each.values())
+
+    def _update(self) -> None:
+        if not self._in_backward:
+            self._use_rate(*self._each.values())
+            self._own = self._own or self._owners()
+            self._pending = {parameter for parameter in self.trained if parameter.grad is not None}
+        self.steps += 1
+
+    def parameters(self) -> dict[str, Tensor]:
+        """As `Reference.parameters`, with all updates complete."""
+        self.flush()
+        return super().parameters()
 
 
 class StaleReference(Reference):

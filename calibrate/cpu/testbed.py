@@ -23,7 +23,7 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from traces import units
-from traces.documents.comparison import PYTORCH
+from traces.documents.comparison import LOOPS
 from traces.documents.profile import Profile
 
 
@@ -120,7 +120,7 @@ class CpuTestbed:
         rounds: int = ROUNDS,
     ) -> int:
         """Measure the missing cost keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
-        own, loops = [plan for plan in plans if plan.strategy != PYTORCH], [plan for plan in plans if plan.strategy == PYTORCH]
+        own, loops = [plan for plan in plans if plan.strategy not in LOOPS], [plan for plan in plans if plan.strategy in LOOPS]
         measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.reference_kernels)
         if loops:
             measured += calibrate_cpu(loops, machine, lambda: ProcessSampler(self._plain), profile, save_to, progress, rounds)

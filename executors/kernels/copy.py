@@ -1,4 +1,7 @@
-"""Copies tensors between memories, and pauses: a task of the host sleeps. On CUDA its stream calls the host; see `executors.cuda.issue`."""
+"""Copies tensors between memories, and pauses: a task of the host sleeps. On CUDA its stream calls the host; see `executors.cuda.issue`.
+
+A task that the host waits for computes nothing.
+"""
 
 import time
 from collections.abc import Callable
@@ -17,6 +20,11 @@ def compile_pause(task: Task, binding: Binding) -> Callable[[Instance], None]:
     if not duration_s:
         return lambda instance: None
     return lambda instance: time.sleep(duration_s)
+
+
+def compile_nothing(task: Task, binding: Binding) -> Callable[[Instance], None]:
+    """A function that does nothing."""
+    return lambda instance: None
 
 
 def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
@@ -39,4 +47,4 @@ def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
     return run
 
 
-HANDLERS = {"copy": compile_copy, "host": compile_pause}
+HANDLERS = {"copy": compile_copy, "host": compile_pause, "synchronize": compile_nothing}

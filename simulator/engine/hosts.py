@@ -5,7 +5,8 @@ What a task takes of the host in eager mode:
 - `dispatch_s + issue_s` if its cost has an `issue_s` (a calibrated machine, whose `dispatch_s` is the executor's own time per task);
 - else `dispatch_s` per launch (presets: a typical eager op);
 - nothing if it has no launch (aliases);
-- `dispatch_s + call_s` for a host task, which is one call.
+- `dispatch_s + call_s` for a host task, which is one call;
+- nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended.
 
 Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event that it waits for itself, and `switch_s` if the
 host's task before it is of another lane. The first task of a period always takes `switch_s`, as it does in the executor.
@@ -84,14 +85,16 @@ def issue_seconds(host: HostLane, launches: int, op_s: float | None) -> float:
 class EagerHost:
     """Issues the tasks of its streams one by one."""
 
-    def __init__(self, world: World, queue_depth: int, streams: Streams, times: IssueTimes, launches: list[int]):
-        """`streams`: those that it feeds. `launches` by task index."""
-        self._world, self.depth, self._times, self._launches = world, queue_depth, times, launches
+    def __init__(
+        self, world: World, queue_depth: int, streams: Streams, times: IssueTimes, launches: list[int], awaited: Set[int] = frozenset()
+    ):
+        """`streams`: those that it feeds. `launches` by task index. `awaited`: indices of the tasks that it waits for."""
+        self._world, self.depth, self._times, self._launches, self._awaited = world, queue_depth, times, launches, awaited
         self._stream_of = {index: stream for stream, indices in streams.items() for index in indices}
         #: By stream: issued executions that may not have ended, the sum of their launches, and the end that resumes the blocked host.
         self._issued: dict[tuple[str, int], deque[int]] = {stream: deque() for stream in streams}
         self._outstanding = dict.fromkeys(streams, 0)
-        #: The stream that blocks the host, and its execution whose end resumes it (inf: not blocked).
+        #: The stream whose full queue, or awaited task, blocks the host, and its execution whose end resumes it (inf: not blocked).
         self._full: tuple[str, int] | None = None
         self._resume_at = inf
         #: Periods in which it had to wait for room in a queue.
@@ -152,6 +155,12 @@ class EagerHost:
                 self._outstanding[stream] += launches[index]
                 self._next = number + 1
                 launch(number, clock, blocker)
+                if index in self._awaited:
+                    while end_s[number] != end_s[number]:  # NaN: not known yet
+                        self._full, self._resume_at = stream, number
+                        yield
+                    if end_s[number] > clock:
+                        clock, blocker = end_s[number], number
 
     def _block(self, stream: tuple[str, int], issued: deque[int], number: int) -> None:
         """Wait for room in a stream. While no lane waits for a launch, wait until half the queue has ended and issue many tasks at once."""

@@ -56,7 +56,7 @@ def simulate(
     own (`lanes`), which gives the same timeline more slowly.
 
     Raises ValueError for a plan of several segments, costs that do not fit the plan, or a mode that the machine lacks; SchedcastError for a
-    device or link that the machine lacks.
+    device or link that the machine lacks, or a plan that is no graph (`Plan.check_graph`).
     """
     return _run(plan, machine, costs, mode, iterations, dependencies, use_cache, pair_multipliers, merge)[0]
 
@@ -116,6 +116,8 @@ def _check(plan: Plan, machine: Machine, costs: Sequence[Cost], mode: str, itera
             raise ValueError(f"task {task.name!r} costs {cost.warm_s} s warm, {cost.cold_s} s cold; expected finite numbers of at least 0")
     if mode not in (EAGER, GRAPH):
         raise ValueError(f"unknown mode {mode!r}; expected {EAGER!r} or {GRAPH!r}")
+    if mode == GRAPH:
+        plan.check_graph()
     hosts = {machine.host(device) for device in plan.devices}
     if mode == GRAPH and None in hosts:
         lacking = next(device for device in plan.devices if machine.host(device) is None)
@@ -240,7 +242,8 @@ class Simulation:
         issue_s = {index: host.call_s if call else costs[index].issue_s for index, call in calls.items()}
         launches = [recipe.launches for recipe in self._world.recipes]
         times = IssueTimes(host, self._dependencies, launches, issue_s, recorded_tasks(self._dependencies), iterations)
-        return EagerHost(self._world, host.queue_depth, streams, times, launches)
+        awaited = frozenset(index for index in calls if tasks[index].body.blocks_host)
+        return EagerHost(self._world, host.queue_depth, streams, times, launches, awaited)
 
     def play(self) -> None:
         """Run to the last event. Raises ValueError if the plan deadlocks."""

@@ -1,24 +1,24 @@
 """Optimizer fusion (Jiang et al., 2021): forward-fusion and backward-fusion on a TITAN Xp, with PyTorch's for-loop optimizers.
 
-The paper used PyTorch 1.6 in eager mode, which had no other form: its gains are over an update that is launched separately for every
-parameter. The paper calls backward-fusion parallel but mentions no second stream, and PyTorch's hooks run on one stream: both readings are
-predicted.
+The paper used PyTorch 1.6 in eager mode, whose optimizers launch every parameter's update separately, and fused them with hooks in Python:
+what is predicted is that loop, not a schedule of ours. Figure 3's phases add up to the step, so the host waited for the GPU after each.
+The paper calls backward-fusion parallel but mentions no second stream, and PyTorch's hooks run on one stream: both readings are predicted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from simulator.model.job import Job
-from simulator.papers import registry
+from simulator.papers import predicting, registry
 from simulator.papers.predicting import (
-    BASELINE,
     PredictedStep,
     Steps,
     StepsByStrategy,
+    asks,
     figure,
     first_refusal,
-    speedup,
+    ratio,
     status_of,
     unless_refused,
 )
@@ -28,9 +28,14 @@ from traces.documents.reproduction import Chart, Check, Panel, Paper
 from traces.errors import Refusal, SchedcastError
 
 PAPER = registry.get("fusion")
-FF, BF, BF2 = "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on"
+_WAITS = ",sync=phase"
+#: Without the waits, which the paper does not mention.
+FREE = {each: f"pytorch-hooks:release=1.6,fusion={each}" for each in ("none", "forward", "backward", "backward,update_stream=on")}
+LOOP, FF, BF, BF2 = (f"{text}{_WAITS}" for text in FREE.values())
 #: The name of each strategy in tables.
-CALLED = {BASELINE: "baseline", FF: "forward-fusion", BF: "backward-fusion, one stream", BF2: "backward-fusion, own stream"}
+CALLED = {LOOP: "baseline", FF: "forward-fusion", BF: "backward-fusion, one stream", BF2: "backward-fusion, own stream"}
+#: The names of figures that the paper prints.
+_PRINTED = {LOOP: "baseline", FF: "forward-fusion", BF: "backward-fusion", BF2: "backward-fusion"}
 SHORT = {FF: "FF", BF: "BF one stream", BF2: "BF own stream"}
 #: A batch counts as bound by the GPU's work if the baseline takes at least this many times its step at the smallest batch.
 GROWN = 2.0
@@ -41,6 +46,8 @@ SMALL = 8
 
 #: Predicted steps by batch and strategy text.
 ByBatch = Mapping[int, Mapping[str, PredictedStep]]
+#: By batch, the step with a host that takes no time as a share of the step; None if one of them cannot be predicted.
+GpuBound = Mapping[int, float | None]
 #: Seconds of a step of the baseline, forward-fusion and backward-fusion, by batch.
 Points = Mapping[int, tuple[float, float, float]]
 
@@ -64,7 +71,8 @@ SCOPE = PAPER.scope(FusionScope)
 
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
-    return 2 + len(SCOPE.transformer[2]) + sum(len(batches) for _, batches in SCOPE.sweeps) + len(SCOPE.optimizers)
+    host_bound = sum(len(_small(batches)) for _, batches in SCOPE.sweeps)
+    return 2 + len(SCOPE.transformer[2]) + sum(len(batches) for _, batches in SCOPE.sweeps) + host_bound + len(SCOPE.optimizers)
 
 
 def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam") -> Job:
@@ -75,20 +83,43 @@ def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam"
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, keeps its row with that status."""
     model, batch, lengths = SCOPE.transformer
-    one = steps.predict(job(*SCOPE.phases), SHORT)
-    free = steps.without_launches().predict(job(*SCOPE.phases), SHORT)
-    by_length = {length: steps.predict(job(model, batch, length), SHORT) for length in lengths}
-    sweeps = {name: {each: steps.predict(job(name, each), SHORT) for each in batches} for name, batches in SCOPE.sweeps}
-    optimizers = {name: steps.predict(job(*SCOPE.phases, optimizer=name), SHORT) for name in SCOPE.optimizers}
-    transformer = (row for length, own in by_length.items() for row in step_rows(own, "transformer", tokens=length))
+    idle_host = steps.without_launches()
+
+    def predict(job: Job, of: Steps = steps, texts: Iterable[str] = CALLED) -> StepsByStrategy:
+        return of.predict(job, texts, LOOP)
+
+    one, free = predict(job(*SCOPE.phases), texts=(*CALLED, *FREE.values())), predict(job(*SCOPE.phases), idle_host)
+    by_length = {length: predict(job(model, batch, length)) for length in lengths}
+    sweeps = {name: {each: predict(job(name, each)) for each in batches} for name, batches in SCOPE.sweeps}
+    optimizers = {name: predict(job(*SCOPE.phases, optimizer=name)) for name in SCOPE.optimizers}
+    gpu_bound = {
+        name: {
+            each: ratio(figure(predict(job(name, each), idle_host, ())[LOOP]), figure(sweeps[name][each][LOOP])) for each in _small(batches)
+        }
+        for name, batches in SCOPE.sweeps
+    }
+
+    def asked(job: Job) -> dict[str, tuple[str, ...]]:
+        return asks(job, steps.machine_name, *CALLED)
+
+    transformer = (
+        (*row, asked(job(model, batch, length)))
+        for length, own in by_length.items()
+        for row in step_rows(own, "transformer", tokens=length)
+    )
+    steps_of = ((*row, asked(job(*SCOPE.phases))) for row in step_rows(one, "speed-ups", _published("step, ms")))
+    gains = ((*_gains({"model": m, "batch": b}, own), (), asked(job(m, b))) for m, by in sweeps.items() for b, own in by.items())
+    of_optimizers = (
+        (*_gains({"optimizer": name}, own, _share), (), asked(job(*SCOPE.phases, optimizer=name))) for name, own in optimizers.items()
+    )
     words = dict(zip(("model", "batch"), SCOPE.phases, strict=True))
     tables = (
         PAPER.table("phases", phase_rows(one), **words),
-        PAPER.table("step", step_rows(one, "speed-ups", _published("step, ms")), **words),
+        PAPER.table("step", steps_of, **words),
         PAPER.table("origins", _origin_rows(one, free), **words),
         PAPER.table("transformer", transformer, model=model, batch=batch),
-        PAPER.table("sweeps", (_gains({"model": m, "batch": b}, own) for m, by in sweeps.items() for b, own in by.items())),
-        PAPER.table("optimizers", (_gains({"optimizer": name}, own, _share) for name, own in optimizers.items()), **words),
+        PAPER.table("sweeps", gains),
+        PAPER.table("optimizers", of_optimizers, **words),
     )
     predicted = {
         name: {batch: known for batch, own in by.items() if not isinstance(known := unless_refused(own), Refusal)}
@@ -97,9 +128,14 @@ def reproduce(steps: Steps) -> Paper:
     sizes = {name: parameters_per_layer(job(name, batches[0])) for name, batches in SCOPE.sweeps}
     same = {name: (sizes[name], by[SCOPE.same_batch]) for name, by in predicted.items() if SCOPE.same_batch in by}
     shares = {
-        name: (_share(known[BASELINE]), known) for name, own in optimizers.items() if not isinstance(known := unless_refused(own), Refusal)
+        name: (_share(known[LOOP]), known) for name, own in optimizers.items() if not isinstance(known := unless_refused(own), Refusal)
     }
-    return PAPER.paper(steps, tables, _checks(predicted, same, shares), _charts(predicted, same, shares))
+    return PAPER.paper(steps, tables, _checks(predicted, same, shares, gpu_bound), _charts(predicted, same, shares))
+
+
+def _small(batches: Sequence[int]) -> list[int]:
+    """The batches that claims look at as tiny and as small."""
+    return sorted({min(batches), min((each for each in batches if each >= SMALL), default=min(batches))})
 
 
 def parameters_per_layer(job: Job) -> float:
@@ -120,7 +156,12 @@ def _share(step: PredictedStep) -> float:
 def _published(name: str) -> dict:
     """Return published figures by strategy text. Both readings of backward-fusion have the one that is printed."""
     values = PAPER.values(name)
-    return {**values, BF2: values[BF]}
+    return {text: values[printed] for text, printed in _PRINTED.items() if printed in values}
+
+
+def speedup(steps: StepsByStrategy, text: str) -> float | None:
+    """Return how many times faster a loop with hooks is than the one without; None if one of them is missing."""
+    return predicting.speedup(steps, text, LOOP if text in CALLED else FREE["none"])
 
 
 def phase_rows(steps: StepsByStrategy) -> Iterator[tuple]:
@@ -146,22 +187,22 @@ def step_rows(steps: StepsByStrategy, speedups: str, ms: Mapping[str, float] = M
     """Yield table 2, or section C.4: each schedule's step and its speed-up over the baseline. `ms`: published steps."""
     for text, name in CALLED.items():
         step = steps[text]
-        values = (figure(step),) if text == BASELINE else (figure(step), speedup(steps, text))
+        values = (figure(step),) if text == LOOP else (figure(step), speedup(steps, text))
         printed = (ms[text] / 1e3 if text in ms else None, _published(speedups).get(text))
         yield (
             {**labels, "schedule": name},
             values,
             printed,
-            status_of(first_refusal(step, steps[BASELINE]) or step),
+            status_of(first_refusal(step, steps[LOOP]) or step),
             [figure(step, "interval_s")],
         )
 
 
 def _origin_rows(steps: StepsByStrategy, free: StepsByStrategy) -> Iterator[tuple]:
-    """Yield the gains that remain when launches cost nothing: locality and, on a stream of its own, overlap."""
+    """Yield the gains that remain if the host never waits, and when it takes no time: locality and, on a stream of its own, overlap."""
     for text in SHORT:
-        refusal = first_refusal(*(each[key] for each in (steps, free) for key in (BASELINE, text)))
-        gains = [speedup(each, text) for each in (steps, free)]
+        refusal = first_refusal(*(each[key] for each in (steps, free) for key in (LOOP, text)))
+        gains = [speedup(steps, text), speedup(steps, text.removesuffix(_WAITS)), speedup(free, text)]
         yield {"schedule": CALLED[text]}, gains, (), status_of(refusal or steps[text])
 
 
@@ -170,24 +211,27 @@ def _gains(labels: Mapping[str, object], steps: StepsByStrategy, *more: Callable
     known = unless_refused(steps)
     if isinstance(known, Refusal):
         return labels, (), (), status_of(known)
-    base, largest = known[BASELINE], max(known.values(), key=lambda step: step.peak_bytes)
+    base, largest = known[LOOP], max(known.values(), key=lambda step: step.peak_bytes)
     gains, saved = [speedup(steps, text) for text in SHORT], [base.step_s - known[text].step_s for text in SHORT]
     return labels, [*(value(base) for value in more), base.step_s, *gains, *saved, largest.peak_bytes], (), largest.status
 
 
-def _checks(predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares: Mapping[str, tuple]) -> Iterator[Check]:
+def _checks(
+    predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares: Mapping[str, tuple], gpu_bound: Mapping[str, GpuBound]
+) -> Iterator[Check]:
     """Every claim for both readings of backward-fusion. Steps beyond the card's memory count too: a trend is no matter of memory."""
     for text in (BF, BF2):
         points = {
-            model: {batch: (steps[BASELINE].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
+            model: {batch: (steps[LOOP].step_s, steps[FF].step_s, steps[text].step_s) for batch, steps in batches.items()}
             for model, batches in predicted.items()
             if batches
         }
         by_size, by_share = ([(x, speedup(steps, text)) for x, steps in shown.values()] for shown in (same, shares))
         for check in (
             saved_is_independent(points.get(SCOPE.phases[0], {})),
-            parallelism_helps_small_batches(points),
-            control_costs_at_tiny_batch(points),
+            parallelism_helps_small_batches(points, gpu_bound),
+            control_costs_at_tiny_batch(points, gpu_bound),
+            within_axes(points, SCOPE.phases[0], [gain for _, gain in by_share]),
             PAPER.claim("layer-size").trend(by_size),
             PAPER.claim("optimizer-share").trend(by_share),
         ):
@@ -212,27 +256,39 @@ def saved_is_independent(points: Points) -> Check:
     return claim.each(cases, batches=", ".join(map(str, large)), most=max(stray for stray, _ in cases.values()))
 
 
-def parallelism_helps_small_batches(sweeps: Mapping[str, Points]) -> Check:
+def parallelism_helps_small_batches(sweeps: Mapping[str, Points], gpu_bound: Mapping[str, GpuBound]) -> Check:
     """Judge (2): in every model, at a small batch backward-fusion beats forward-fusion, and at a large batch they converge."""
     cases, bounds = {}, {}
     for model, points in sweeps.items():
         gaps = {batch: points[batch][0] / points[batch][2] - points[batch][0] / points[batch][1] for batch in points if batch >= SMALL}
         if len(gaps) >= 2:
             small, large = min(gaps), max(gaps)
-            cases[model] = (gaps[small], gaps[large], small, large)
+            cases[model] = (gaps[small], gaps[large], small, large, gpu_bound[model][small])
             bounds[model] = ((EQUAL, None), (-CONVERGED * gaps[small], CONVERGED * gaps[small]))
     return PAPER.claim("converging").each(cases, bounds)
 
 
-def control_costs_at_tiny_batch(sweeps: Mapping[str, Points]) -> Check:
+def control_costs_at_tiny_batch(sweeps: Mapping[str, Points], gpu_bound: Mapping[str, GpuBound]) -> Check:
     """Judge (3): at the smallest batch, control overhead makes both slower than the baseline in every model."""
     smallest = {model: (min(points), *points[min(points)]) for model, points in sweeps.items()}
-    return PAPER.claim("tiny-batch").each({model: (base / ff, base / bf, batch) for model, (batch, base, ff, bf) in smallest.items()})
+    return PAPER.claim("tiny-batch").each(
+        {model: (base / ff, base / bf, batch, gpu_bound[model][batch]) for model, (batch, base, ff, bf) in smallest.items()}
+    )
+
+
+def within_axes(sweeps: Mapping[str, Points], model: str, by_optimizer: Sequence[float]) -> Check:
+    """Judge that the curves fit on the axes of figures 4, 5 and 7. `model`: that of figure 4. `by_optimizer`: speed-ups."""
+    gains = [base / fused for points in sweeps.values() for base, *both in points.values() for fused in both]
+    saved_ms = [1e3 * (base - fused) for base, *both in sweeps.get(model, {}).values() for fused in both]
+    shown = {"figure 5": gains, "figure 7": by_optimizer, "figure 4, ms": saved_ms}
+    axes = {"figure 5": ((0.8, 1.2),), "figure 7": ((0.8, 1.15),), "figure 4, ms": ((-10.0, 20.0),)}
+    cases = {name: (min(values), max(values)) for name, values in shown.items() if values}
+    return PAPER.claim("axes").each(cases, {name: axes[name] * 2 for name in cases})
 
 
 def _charts(predicted: Mapping[str, ByBatch], same: Mapping[str, tuple], shares: Mapping[str, tuple]) -> Iterator[Chart]:
     """Figures 4 to 7, without numbers in the paper: gains over the batch, and speed-ups over the layer size and the optimizer's share."""
-    (model, batch), saved_ms = SCOPE.phases, lambda steps, text: 1e3 * (steps[BASELINE].step_s - steps[text].step_s)
+    (model, batch), saved_ms = SCOPE.phases, lambda steps, text: 1e3 * (steps[LOOP].step_s - steps[text].step_s)
     yield PAPER.chart("sweeps", [Panel(title=name, series=_lines(by, speedup)) for name, by in predicted.items() if by])
     yield PAPER.chart("saved", [Panel(title="", series=_lines(predicted.get(model, {}), saved_ms))], model=model)
     yield PAPER.chart("layers", [_points(same)], batch=SCOPE.same_batch)
@@ -253,8 +309,11 @@ def _points(shown: Mapping[str, tuple[float, StepsByStrategy]]) -> Panel:
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """Return the paper's own job on a GPU, or a smaller job on a CPU, which does not tell about the paper's card but runs its schedules."""
-    full = job(*SCOPE.phases)
+    """Return the paper's own job on a GPU, or a smaller job on a CPU, which does not tell about the paper's card but runs its schedules.
+
+    The schedules are those of our executors; `calibrate.reproduction` times the loop with hooks too.
+    """
+    full, fused = job(*SCOPE.phases), ("forward-fusion", "backward-fusion")
     if gpu:
-        return [Measurement(full, (FF, BF, BF2), "the paper's job on another card")]
-    return [Measurement(replace(full, batch=8, image_size=64), (FF, BF), "a smaller job, on a CPU: no launches to hide, and another cache")]
+        return [Measurement(full, (*fused, "backward-fusion:update_stream=on"), "the paper's job on another card")]
+    return [Measurement(replace(full, batch=8, image_size=64), fused, "a smaller job, on a CPU: no launches to hide, and another cache")]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.task import Resource
-from simulator.predict.forecast import Forecast, forecast_many
+from simulator.predict.forecast import Forecast, forecast_strategy
 from simulator.predict.preset import preset_costs
 from traces import units
 from traces.documents.comparison import Shares
@@ -89,6 +90,14 @@ def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | 
     return ratio(*(figure(steps[each]) if each in steps else None for each in (over, text)))
 
 
+def asks(job: Job, machine: str, *strategies: str) -> dict[str, tuple[str, ...]]:
+    """The options of `schedcast predict` that ask for steps of a job (`PaperCase.asks`)."""
+    size = {} if job.image_size is None else {"image-size": (str(job.image_size),)}
+    optimizer = (f"{job.optimizer}:{job.form}",)
+    named = {"model": (job.model,), "batch": (str(job.batch),), **size, "optimizer": optimizer, "machine": (machine,)}
+    return {**named, "strategy": strategies}
+
+
 class Steps:
     """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
 
@@ -127,9 +136,9 @@ class Steps:
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return Steps(self.machine_name, self._progress, free_launches=True)
 
-    def predict(self, job: Job, strategies: Iterable[str]) -> dict[str, PredictedStep | Refusal]:
-        """Predict a job under the baseline and `strategies`; returns a step or a refusal by strategy text."""
-        texts = list(dict.fromkeys([BASELINE, *strategies]))
+    def predict(self, job: Job, strategies: Iterable[str], over: str = BASELINE) -> dict[str, PredictedStep | Refusal]:
+        """Predict a job under `over`, with which others are compared, and `strategies`; returns a step or a refusal by strategy text."""
+        texts = list(dict.fromkeys([over, *strategies]))
         new = [text for text in texts if (job.digest, text) not in self._steps]
         self._progress(job.label)
         if new:
@@ -140,14 +149,17 @@ class Steps:
         try:
             machine, model = preset_costs(job, self.machine_name)
             if self._free_launches:
-                machine = replace(machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0) for host in machine.hosts))
+                machine = replace(
+                    machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0, loop_s=0.0) for host in machine.hosts)
+                )
+                model = CostModel(machine, model.profile, model.precision)
             job.factory  # noqa: B018 - an unknown model raises here once, not for each strategy
-            for text, result in forecast_many(job, texts, {}, machine, model):
-                refused = isinstance(result, Refusal)
-                self._steps[job.digest, text] = _shortened(result) if refused else self._step(result, machine)
+            for text in texts:
+                result = forecast_strategy(job, text, {}, machine, model)
+                self._steps[job.digest, text] = _shortened(result) if isinstance(result, Refusal) else self._step(result, machine)
         except SchedcastError as error:
             refusal = _shortened(Refusal.by(error))
-            self._steps |= {(job.digest, text): refusal for text in (BASELINE, *texts)}
+            self._steps |= {(job.digest, text): refusal for text in texts}
 
     def _step(self, forecast: Forecast, machine: Machine) -> PredictedStep:
         timeline, device = forecast.timeline, forecast.plan.devices[0]

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from itertools import chain, pairwise, repeat
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -44,10 +44,10 @@ class Claim(Data, extra="forbid"):
     of one case, from the name `case` and the values by position, or the first words of a trend. `summary`: a format of all cases, from
     `cases`, `right` and `count`.
 
-    A trend has a `sign`: y rises (1) or falls (-1) with x. Other claims are about the figures of each case. `figures`: their names (formats
-    of the values), which `label` combines with the case; with no names, a case has one figure. `order`: names of figures in rising order,
-    each larger than the one before by more than `margin`. `within`: bounds by position, widened by the share `tolerance` and the amount
-    `rounding`.
+    A trend has a `sign`: y rises (1) or falls (-1) with x, by more than `least_range`, such as the noise between two runs.
+    Other claims are about the figures of each case. `figures`: their names (formats of the values), which `label` combines with the case;
+    with no names, a case has one figure. `order`: names of figures in rising order, each larger than the one before by more than `margin`.
+    `within`: bounds by position, widened by the share `tolerance` and the amount `rounding`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Claim(Data, extra="forbid"):
     said: str = ""
     summary: str = "{cases}"
     sign: Literal[-1, 1] = 1
+    least_range: float = EQUAL
     figures: tuple[str, ...] = ()
     label: str = "{case}, {name}"
     order: tuple[str, ...] = ()
@@ -67,13 +68,13 @@ class Claim(Data, extra="forbid"):
     rounding: float = 0.0
 
     def trend(self, points: Sequence[tuple[float, float]], reason: str = "") -> Check:
-        """Judge that y rises or falls with x by rank, and that its range is larger than EQUAL. `points`: x and y."""
+        """Judge that y rises or falls with x by rank, and that its range is larger than `least_range`. `points`: x and y."""
         if len(points) < 3:
             return self.unjudged(f"{len(points)} of at least 3 points could be predicted")
         x, y = zip(*points, strict=True)
         correlation = rank_correlation(x, y)
         said = f"{self.said} {span(y)}; rank correlation {'none: it never changes' if correlation is None else f'{correlation:+.2f}'}"
-        holds = correlation is not None and self.sign * correlation >= LEAST_CORRELATION and max(y) - min(y) > EQUAL
+        holds = correlation is not None and self.sign * correlation >= LEAST_CORRELATION and max(y) - min(y) > self.least_range
         figures = {"least": min(y), "most": max(y), **({"rank_correlation": correlation} if correlation is not None else {})}
         return self.judged(holds, said, figures, reason)
 
@@ -100,8 +101,8 @@ class Claim(Data, extra="forbid"):
         return ordered and all(self._inside(value, *bounds) for value, bounds in zip(values, within, strict=False))
 
     def _inside(self, value: float, least: float | None, most: float | None) -> bool:
-        enough = least is None or value >= least * (1 - self.tolerance) - self.rounding
-        return enough and (most is None or value <= most * (1 + self.tolerance) + self.rounding)
+        enough = least is None or value >= least - abs(least) * self.tolerance - self.rounding
+        return enough and (most is None or value <= most + abs(most) * self.tolerance + self.rounding)
 
     def judged(self, holds: bool, said: str, figures: Mapping[str, float], reason: str = "") -> Check:
         """Return a check with a verdict; the reason (default: the claim's) is included only if the claim does not hold."""
@@ -220,8 +221,9 @@ class Source(Data):
     def table(self, name: str, rows: Iterable[tuple], **words: object) -> Table:
         """Return a table.
 
-        A row is its labels, the values of its first figures, what the paper prints of them, its status, and the intervals of the values.
-        All but the labels may be left out, and the published figures and the intervals may be fewer than the values.
+        A row is its labels, the values of its first figures, what the paper prints of them, its status, the intervals of the values, and
+        the options of `PaperCase.asks`. All but the labels may be left out, and the published figures and the intervals may be fewer than
+        the values.
         """
         form = _named(self.tables, name)
         figures = [(figure.format(**words), unit) for figure, unit in form.figures.items()]
@@ -263,10 +265,11 @@ def _row(
     published: Iterable[float | None] = (),
     status: str = OK,
     intervals: Iterable[tuple[float, float] | None] = (),
+    asks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PaperCase:
     columns = zip(figures, values, chain(published, repeat(None)), chain(intervals, repeat(None)), strict=False)
     shown = (Figure(name=name, unit=unit, predicted=value, published=printed, interval=i) for (name, unit), value, printed, i in columns)
-    return PaperCase(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status)
+    return PaperCase(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status, asks=dict(asks))
 
 
 def _named(forms, name: str):

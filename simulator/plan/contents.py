@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage, Task, Value
+from traces.errors import Code, SchedcastError
 
 T = TypeVar("T")
 
@@ -62,6 +63,14 @@ class PlanContents:
     def every_task(self) -> tuple[Task, ...]:
         """The tasks of all segments, one segment after another."""
         return tuple(task for segment in self.segments for task in segment.tasks)
+
+    def check_graph(self) -> None:
+        """Raise SchedcastError if the host waits for one of the tasks: the launch of a graph issues everything at once."""
+        awaited = next((task for task in self.every_task if task.body.blocks_host), None)
+        if awaited is not None:
+            raise SchedcastError(
+                f"{self.strategy}: the host waits for {awaited.name}, which a CUDA graph cannot; use --mode eager", Code.PLAN
+            )
 
     @cached_property
     def parts(self) -> tuple[Self, ...]:

@@ -188,6 +188,8 @@ class Body:
     is_update: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
+    #: Whether the host that issues it goes on only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
+    blocks_host: bool = False
 
     @property
     def launches(self) -> int:

@@ -33,7 +33,7 @@ from statistics import fmean
 from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.strategies.registry import family
-from traces.documents.comparison import PYTORCH, Validation
+from traces.documents.comparison import LOOPS, PYTORCH, Validation
 from traces.documents.shipped import shipped_validations
 
 #: With fewer results than these, no discrepancy is estimated.
@@ -73,7 +73,7 @@ def group_of(strategy: str, processes: bool) -> str:
 
     `processes`: several processes take part. The baseline and plain PyTorch run in one of them, whatever the others do.
     """
-    if strategy == PYTORCH:
+    if strategy in LOOPS:
         return OWN_LOOP
     if processes and strategy != "baseline":
         return PROCESSES

@@ -32,7 +32,7 @@ from simulator.predict.intervals import (
 from simulator.predict.sensitivity import sensitivity
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
+from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
 from traces.documents.timeline import AtPeak, Timeline
 from traces.documents.verdict import is_judged
 from traces.errors import Refusal, SchedcastError
@@ -106,7 +106,7 @@ def as_run(plan: Plan, machine: Machine, model: CostModel, mode: str) -> tuple[M
 
     A graph of plain PyTorch holds one step.
     """
-    if plan.strategy == PYTORCH:
+    if plan.strategy in LOOPS:
         return machine.for_pytorch, model.for_pytorch, "eager"
     if plan.strategy == PYTORCH_GRAPH:
         unsplit = machine.whole or machine
@@ -252,7 +252,7 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
     Raises SchedcastError if the strategy cannot run the job on the machine.
     """
     strategy, options = strategies.parse(text, shared)
-    if strategy.name == PYTORCH:
+    if strategy.name in LOOPS:
         machine, model = machine.for_pytorch, model.for_pytorch
     elif machine.whole is not None and strategy.least_devices == 1:
         machine, model = machine.whole, model.whole

@@ -194,7 +194,7 @@ class _Attribution:
     def _launches(self, task: Task, cost: Cost) -> int:
         """The launches of a task, as `engine.recipes` counts them: none of an alias, and one of a call of the host."""
         if task.body.resource is Resource.HOST:
-            return 1
+            return 0 if task.body.blocks_host else 1
         return 0 if linked(task) and self._route(task) is None else cost.launches
 
     def _transfer(self, route: Route, length_s: float) -> Iterator[tuple[str, float]]:

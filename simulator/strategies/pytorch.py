@@ -4,7 +4,9 @@ Joins the ops into which capture splits a backward op (dX, and dW with dB), so t
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -61,15 +63,23 @@ class Options:
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Run the step as autograd issues it, on `Machine.for_pytorch`: on a CPU all cores work on one op at a time."""
-    return own_step(NAME, job, machine, options, capturable=False)
+    return own_step(NAME, job, machine, options, in_one_call)
 
 
-def own_step(name: str, job: Job, machine: Machine, options: AnyOptions, capturable: bool) -> Plan:
+def in_one_call(tasks: list[Task], build: PlanBuilder) -> list[Task]:
+    """A step and its updates, which one call of the optimizer issues."""
+    calls = ("same" if number else "step" for number in count())
+    return tasks + [replace(task, body=replace(task.body, capturable=False, call=next(calls))) for task in build.updates()]
+
+
+def own_step(
+    name: str, job: Job, machine: Machine, options: AnyOptions, with_updates: Callable[[list[Task], PlanBuilder], list[Task]]
+) -> Plan:
     """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
-    `capturable`: the optimizer keeps its counts of steps on the GPU, which a graph needs. Raises SchedcastError for recurrent layers:
-    autograd unrolls them on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels. Raises it also for
-    attention that drops weights on a GPU, where it has a fused kernel that draws its own mask.
+    `with_updates` adds the updates to the tasks of forward and backward. Raises SchedcastError for recurrent layers: autograd unrolls them
+    on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels. Raises it also for attention that drops
+    weights on a GPU, where it has a fused kernel that draws its own mask.
     """
     graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
@@ -88,8 +98,7 @@ def own_step(name: str, job: Job, machine: Machine, options: AnyOptions, captura
         )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]
-    updates = [replace(task, body=replace(task.body, capturable=capturable)) for task in build.updates()]
-    return build.plan(name, tasks + updates, options)
+    return build.plan(name, with_updates(tasks, build), options)
 
 
 def _attention_with_dropout(graph: TrainingGraph) -> Op | None:

@@ -3,7 +3,10 @@
 As Wang et al., section 4.3, with the digits of `workloads.data` at 32x32 pixels instead of CIFAR-10. Weights are pruned by magnitude (See
 et al. 2016), by default 3 % of each layer are kept, with the argument `blind` 3 % of all layers together. Prints the share that each layer
 keeps, the accuracy before and after, and FLOPs of the scan and of back-propagation's gradient operators: with the trained mask, and with
-random ones of the same shares, as `chains.PrunedVGG11` has them. Ten minutes on two cores. docs/papers.md has what it printed.
+random ones of the same shares, as `chains.PrunedVGG11` has them. Ten minutes on two cores.
+
+With `blind` and 70 steps before and after: 93.3 % right, then 39.3 %; the heaviest step takes 2.534e8 FLOPs with the trained mask and
+2.535e8 with the random one. With 3 % of each layer, training again did not recover within 130 steps.
 """
 
 import sys

@@ -1,12 +1,16 @@
-"""The table of times to compute Jacobians, on small layers. No test is decided by a time."""
+"""What papers measure beside jobs, on small layers. No test is decided by a time."""
 
 from dataclasses import replace
 
 import pytest
 
-from calibrate import reproduction
+from calibrate import fusion_tables, reproduction
+from calibrate.cpu.testbed import CpuTestbed
+from simulator.model.job import Job
 from simulator.papers import bppsa_sparse
 from simulator.plan.bodies.csr.rules import ConvolutionRule, MaxPoolRule
+from tests.support.jobs import MLP
+from traces.documents.profile import Profile
 
 
 def test_each_layer_is_timed_by_rule_and_by_column(monkeypatch):
@@ -22,3 +26,29 @@ def test_each_layer_is_timed_by_rule_and_by_column(monkeypatch):
         assert row.predicted("by rule") > 0
         assert row.predicted("faster") == pytest.approx(row.predicted("by column") / row.predicted("by rule"))
     assert [row.figures[2].published for row in rows] == [8.3e3, 1.2e6, 1.5e5]
+
+
+def test_loops_with_hooks_are_predicted_and_timed(monkeypatch):
+    monkeypatch.setattr(fusion_tables, "ROUNDS", 1)
+    monkeypatch.setattr(fusion_tables, "ON_CPU", ((2, None),))
+    monkeypatch.setattr(fusion_tables, "paper_job", lambda model, batch, size: Job(MLP, batch, size, "adam", "for"))
+    testbed = CpuTestbed()
+    profile = Profile(identity=testbed.identity)
+    testbed.measure_machine(profile)
+    table = fusion_tables.hooks_table(testbed, profile, lambda *_: None)
+    assert [row.labels["loop"] for row in table.rows] == ["baseline", "forward-fusion", "backward-fusion"]
+    base = table.rows[0]
+    for row in table.rows:
+        for suffix in ("", ", measured"):
+            gain = base.predicted(f"step{suffix}") / row.predicted(f"step{suffix}")
+            assert row.predicted(f"speed-up{suffix}") == pytest.approx(gain)
+    assert all(key.endswith("-threads") for key in profile.costs if not key.startswith("update.")), "PyTorch's own loop uses all cores"
+
+
+def test_updates_are_timed_with_their_gradients_in_the_cache_and_without(monkeypatch):
+    monkeypatch.setattr(fusion_tables, "ELEMENTS", (64, 128))
+    monkeypatch.setattr(fusion_tables, "EVICTING_BYTES", 1 << 20)
+    rows = fusion_tables.locality_table().rows
+    assert [tuple(row.labels.values()) for row in rows] == [(o, str(n)) for o in ("momentum", "adam") for n in (64, 128)]
+    for row in rows:
+        assert row.predicted("gain") == pytest.approx(row.predicted("evicted") / row.predicted("in the cache"))

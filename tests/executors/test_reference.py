@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executors.reference import Reference, split
+from executors.reference import Hooked, Reference, split
 from simulator.plan.bodies.update import hyper_parameters
 from tests.support.places import SUPPORT, USER_MODELS
 from tests.support.refusals import refuses
@@ -109,3 +109,26 @@ def test_a_batch_is_split_in_any_container():
     assert split((), 2) == [(), ()]
     with refuses(Code.BATCH):
         split(x, 4)
+
+
+@pytest.mark.parametrize("fusion", ["forward", "backward"])
+@pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)
+def test_hooks_train_as_the_plain_loop_does(path, fusion):
+    """Shared, frozen and unused parameters are among the models, and the learning rate changes after two steps."""
+    options = {"rates": [(2, 0.001)], "dropout_seed": 0, **({"clip_norm": 0.5, "accumulate": 2} if fusion == "forward" else {})}
+    plain = reference(path, **options)
+    hooked = Hooked(*build(path), "adam", "for", hyper_parameters("adam", lr=0.01), **options).fuse(fusion)
+    for _ in range(4):
+        assert torch.equal(plain.step(), hooked.step())
+    if fusion == "forward":
+        used = plain.gradients()
+        waiting = {name for name, p in hooked.module.named_parameters() if not torch.equal(p, plain.parameters()[name])}
+        assert waiting == set(used), "the last update of every trained layer waits for its next forward"
+    assert all(torch.equal(hooked.parameters()[name], p) for name, p in plain.parameters().items())
+
+
+def test_hooks_in_backward_refuse_what_needs_all_gradients():
+    for options in ({"clip_norm": 1.0}, {"accumulate": 2}):
+        hooked = Hooked(*build(USER_MODELS[0]), "adam", "for", **options)
+        with refuses(Code.MODEL, "before all gradients are known"):
+            hooked.fuse("backward")

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.engine.costs.cost import Cost
 from simulator.machine.machine import HostLane, Link, Machine
 from simulator.plan.bodies.copy import Collective
-from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from tests.support.tiny import build, copy, cpu, gpu, task
 
@@ -35,7 +35,7 @@ def random_run(seed: int, tasks: int = 24, coarse: bool | None = None) -> Run:
     mode = rng.choice(("eager", "graph")) if kind == "gpu" else "eager"
     machine = _cpu(rng, devices) if kind == "cpu" else _gpu(rng, devices, mode, coarse)
     shared = len(devices) == 2 and machine.device("p").memory == machine.device("q").memory
-    timed = _tasks(rng, devices, rng.randint(3, tasks), coarse, shared)
+    timed = _tasks(rng, devices, rng.randint(3, tasks), coarse, shared, mode == "eager")
     plan, costs = build(*timed)
     options = {
         "mode": mode,
@@ -46,7 +46,7 @@ def random_run(seed: int, tasks: int = 24, coarse: bool | None = None) -> Run:
     return Run(plan, machine, costs, options)
 
 
-def _tasks(rng: random.Random, devices, count: int, coarse: bool, shared: bool):
+def _tasks(rng: random.Random, devices, count: int, coarse: bool, shared: bool, eager: bool):
     streams = rng.randint(1, 4)
     written: dict[str, list[str]] = {device: [] for device in devices}
     timed = []
@@ -79,7 +79,7 @@ def _tasks(rng: random.Random, devices, count: int, coarse: bool, shared: bool):
                 stream=rng.randrange(streams),
                 priority=rng.randint(-2, 0),
                 lag=lag,
-                body=Host(seconds) if kind > 0.95 else None,
+                body=Host(seconds) if kind > 0.95 else Synchronize() if kind > 0.9 and eager else None,
                 grid=rng.randint(1, 40),
                 blocks_per_sm=rng.randint(1, 2),
                 compute_share=rng.choice((0.2, 1.0)),

@@ -46,6 +46,7 @@ class _Host:
     free_s: float = 0.0
     outstanding: dict = field(default_factory=dict)
     turned_to: tuple | None = None  # the period and lane of what it issued last
+    awaited: int | None = None  # what must end before it issues more
 
 
 class Reference:
@@ -90,8 +91,8 @@ class Reference:
         return self.machine.device(task.device)
 
     def _launches(self, task, cost):
-        if task.body.kind == "host":
-            return 1
+        if task.body.kind in ("host", "synchronize"):
+            return int(task.body.kind == "host")
         return 0 if task.body.kind == "copy" and self._alias(task) else cost.launches
 
     def _alias(self, task):
@@ -176,7 +177,7 @@ class Reference:
     def _issue(self):
         changed = False
         for host in self.hosts:
-            while host.numbers and self._is(host.free_s):
+            while host.numbers and self._is(host.free_s) and (host.awaited is None or host.awaited in self.ended):
                 number = host.numbers[0]
                 task, cost = self.tasks[number % self.size], self.costs[number % self.size]
                 launches = self._launches(task, cost)
@@ -193,6 +194,7 @@ class Reference:
                 host.numbers.pop(0)
                 host.free_s = max(host.free_s, self.now) + seconds
                 self.arrival_s[number] = host.free_s
+                host.awaited = number if task.body.kind == "synchronize" else None
                 changed = True
         return changed
 
@@ -226,9 +228,11 @@ class Reference:
                 run.state, run.until_s = "overhead", self.now + overhead_s
             return
         seconds = cost.cold_s + overhead_s
-        if task.body.kind == "host":
-            seconds = task.body.duration_s + (self.machine.hosts[0].callback_s if hosted else overhead_s)
-        if not seconds or (task.body.kind == "host" and not on_core):
+        of_host = task.body.kind in ("host", "synchronize")
+        if of_host:
+            called_s = self.machine.hosts[0].callback_s if hosted and task.body.kind == "host" else 0.0
+            seconds = task.body.duration_s + (called_s if hosted else overhead_s)
+        if not seconds or (of_host and not on_core):
             run.state, run.until_s = "overhead", self.now + seconds
             return
         run.state, run.seconds = "kernel", seconds

@@ -17,6 +17,10 @@ from traces.documents.verdict import Gain, for_choice, gain, is_busy
 PYTORCH = "pytorch"
 #: The same with each step captured in one CUDA graph, as torch.cuda.graph does it: the fair rival of a schedule on a GPU.
 PYTORCH_GRAPH = "pytorch-graph"
+#: Plain PyTorch whose optimizer is called by hooks.
+PYTORCH_HOOKS = "pytorch-hooks"
+#: What runs in PyTorch's own loop, with its costs.
+LOOPS = (PYTORCH, PYTORCH_HOOKS)
 #: The same step as a plan on one stream.
 BASELINE = "baseline"
 

@@ -36,9 +36,7 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
     check_outputs({"--out": out and OutputFolder(out, REPRODUCTION)})
     shown, same_numbers = [], True
     for source in sources:
-        paper, same = _predicted(source, as_json), True
-        if measure:
-            paper, same = _measured(source, paper, as_json, wait_s)
+        paper, same = reproduced(source, measure, as_json, wait_s)
         shown.append(paper)
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
@@ -46,6 +44,12 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
     print_then_write(lambda: _print(document, shown, as_json), *write)
     if not same_numbers:
         raise typer.Exit(1)
+
+
+def reproduced(source: reproduce.Source, measure: bool, quiet: bool, wait_s: float = 0.0) -> tuple[Paper, bool]:
+    """Predict a paper and, with `measure`, run what this machine can; returns it and whether the results were those of plain PyTorch."""
+    paper = _predicted(source, quiet)
+    return _measured(source, paper, quiet, wait_s) if measure else (paper, True)
 
 
 def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """A reproduction as tables and sentences, with the same cells for the terminal and the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.padding import Padding
 from rich.text import Text
@@ -120,6 +120,63 @@ def terminal(paper: Paper) -> Iterator[Grid | Text | Padding]:
     yield Text("")
     for note in paper.notes:
         yield Text(f"- {note}")
+
+
+#: What precedes the papers in `markdown`.
+_BEGIN = """# Papers: published beside predicted
+
+```console
+schedcast reproduce                          # lists the papers
+schedcast reproduce fusion --out fusion      # tables here; page, pictures and JSON in the folder; a few minutes the first time
+schedcast reproduce fusion --measure         # also runs what this machine can run of it
+```
+
+Reproductions predict the card that the paper used, from the model alone: no calibration and no GPU. A claim is judged by the predictions.
+Where it does not hold, the cause is an experiment of the simulator or of this machine, whose figures stand beside it. This page is
+generated: `make papers` predicts all papers again and writes it.
+"""
+
+
+def markdown(papers: Sequence[Paper]) -> str:
+    """The page about all papers: how many claims hold, and for each paper its claims, tables, measurements and notes."""
+    overview = [
+        {
+            "paper": f"[{paper.name}](#{paper.name})",
+            "claims": str(len(paper.checks)),
+            "hold": str(sum(check.holds is True for check in paper.checks)),
+            "do not hold": str(sum(check.holds is False for check in paper.checks)),
+            "cannot be judged": str(sum(check.holds is None for check in paper.checks)),
+        }
+        for paper in papers
+    ]
+    return "\n".join([_BEGIN, *_markdown_table(overview), *(line for paper in papers for line in _paper_lines(paper))]) + "\n"
+
+
+def _paper_lines(paper: Paper) -> Iterator[str]:
+    yield from ("", f"## {paper.name}", "", f"*{paper.title}* ({paper.reference}).", *about_words(paper))
+    yield from ("", f"`schedcast reproduce {paper.name}`", "")
+    yield from _markdown_table([_claim_row(check) for check in paper.checks])
+    for table in paper.tables:
+        yield from ("", f"**{table.title}**", "", *_markdown_table(cells(table)), "", table.about)
+    for document in paper.measured:
+        validation = Validation.model_validate(document)
+        yield from ("", f"**Measured: {sentences.job_words(validation)}**", "", *_markdown_table(tables.validation_cells(validation)))
+    if paper.notes:
+        yield ""
+    yield from (f"- {note}" for note in paper.notes)
+
+
+def _claim_row(check: Check) -> dict[str, str]:
+    verdict = {True: "holds", False: "does not hold", None: "cannot be judged"}[check.holds]
+    return {"claim": check.claim, "verdict": verdict, "figures": check.said, "cause": check.reason or units.NONE}
+
+
+def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    if not rows:
+        return
+    heads = list(rows[0])
+    for line in (heads, ["---"] * len(heads), *([row.get(head, "") for head in heads] for row in rows)):
+        yield "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |"
 
 
 def _grid(table: Table) -> Grid:

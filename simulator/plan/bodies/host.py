@@ -35,6 +35,30 @@ class Host(Body):
         return Work("host", 0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Synchronize(Body):
+    """The host issues nothing more before this task has ended: `cudaStreamSynchronize`, or reading a loss with `.item()`.
+
+    The task takes no time: its lane reaches it after the lane's earlier tasks, and after those that it is `after`. No host issues the
+    tasks of a CPU, so that it is a task like others there.
+    """
+
+    kind: Literal["synchronize"] = "synchronize"
+
+    launches = 0
+    resource = Resource.HOST
+    duration_s = 0.0
+    blocks_host = True
+
+    def key(self, task: Task) -> str:
+        """The same for all."""
+        return "synchronize"
+
+    def work(self, task: Task) -> Work:
+        """No FLOPs and no bytes."""
+        return Work("host", 0.0, 0.0)
+
+
 # Work of a device whose duration was recorded: a kernel, a memory copy or set, a collective.
 
 

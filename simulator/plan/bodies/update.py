@@ -58,6 +58,9 @@ _HOST_COUNT_LAUNCHES: Mapping[str, tuple[int, int, int]] = MappingProxyType({
     "adam": (8, 8, 2),
     "adamw": (8, 8, 2),
 })  # fmt: skip
+#: Launches of PyTorch 1.6 beyond those, per parameter: `zero_grad` sets each gradient to zero, and Adam multiplies and adds where it
+#: interpolates now (torch/optim of release 1.6.0).
+MORE_LAUNCHES_1_6: Mapping[str, int] = MappingProxyType({**dict.fromkeys(_LAUNCHES, 1), "adam": 2, "adamw": 2})
 #: Tensors of a gradient's size that a step makes for itself, besides the sum of gradient and weight decay (torch.optim's sources, 2.13).
 _TEMPORARIES: Mapping[str, int] = MappingProxyType({
     "sgd": 0, "momentum": 0, "nesterov": 1, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adam": 1, "adamw": 1,
@@ -114,6 +117,8 @@ class Update(Body):
     `rates`: learning rates by phase, each with the iteration (from 0) from which on it replaces that of `hyper`, in order.
     `may_skip`: the last of `reads` is no gradient but a scalar; nothing is updated in a step in which it is 1.
     `capturable`: on CUDA in the form that graphs can replay, as executors run it; PyTorch's own loop keeps step counts on the host.
+    `call`: the `optimizer.step()` of PyTorch's own loop that runs it: the step's, the same as that of the update before, or a hook's.
+    `more_launches`: per parameter, those of an older release of PyTorch beyond those of its for-loop form now.
     """
 
     optimizer: str
@@ -123,6 +128,8 @@ class Update(Body):
     rates: tuple[tuple[int, float], ...] = ()
     capturable: bool = True
     may_skip: bool = False
+    call: Literal["step", "same", "hook"] = "step"
+    more_launches: int = 0
     kind: Literal["update"] = "update"
 
     is_update = True
@@ -136,7 +143,7 @@ class Update(Body):
         saved = 0 if self._all_hyper()["weight_decay"] else 1  # the kernel that adds the decay
         if self.optimizer == "nesterov" and self.form == "foreach":
             saved = 0  # instead of the sum with the decay, the gradients are copied: the foreach form changes them
-        return (per_parameter - saved) * len(self.parameters) if self.form == "for" else foreach - saved
+        return (per_parameter - saved + self.more_launches) * len(self.parameters) if self.form == "for" else foreach - saved
 
     def least_kernels(self, device_kind: str) -> int:
         """The launches; on a CPU, PyTorch's foreach form is a loop over the parameters."""
@@ -164,7 +171,9 @@ class Update(Body):
         used = "+".join(name for name, value in self._all_hyper().items() if value)
         shapes = [geometry(o) for o in self.gradients(task)]
         text = shapes[0] if len(shapes) == 1 else f"{len(shapes)}x{blake2b('|'.join(shapes).encode(), digest_size=8).hexdigest()}"
-        return f"update.{self.optimizer}:{self.form}|{text}|{used}{'' if self.capturable else '|host-count'}{'|may-skip' * self.may_skip}"
+        older = f"|{self.more_launches}-more" if self.more_launches else ""
+        counts = "" if self.capturable else "|host-count"
+        return f"update.{self.optimizer}:{self.form}|{text}|{used}{counts}{'|may-skip' * self.may_skip}{older}"
 
     def work(self, task: Task) -> Work:
         """Bytes of one pass over gradients, parameters and state. Other forms than "fused" make several (`costs.efficiencies.traffic`)."""

@@ -22,10 +22,11 @@ from executors.trainer import Trainer
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FakeGpu
+from tests.support import norm_models
 from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
@@ -256,6 +257,17 @@ def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread(machine):
     assert other.end_s < call.end_s
 
 
+def test_the_host_waits_for_a_task_before_it_issues_more(machine):
+    x, y, z = (value(name, (512, 512), INPUT if name == "x" else ACTIVATION) for name in "xyz")
+    plan = plan_of([mm("a", x, x, y), Task("wait", Synchronize(), "cuda:0"), replace(mm("b", x, x, z), stream=1)], [x, y, z])
+    with FakeGpu() as gpu:
+        CudaBackend(machine, gpu).load(plan, {"x": torch.ones(512, 512)}).run(1)
+    a, b = (item for item in gpu.timeline if item.op == "aten.mm")
+    assert b.start_s > a.end_s, "although b runs on a stream of its own and needs nothing of a"
+    with FakeGpu() as gpu, refuses(Code.PLAN, "which a CUDA graph cannot"):
+        CudaBackend(machine, gpu, "graph").load(plan, {"x": torch.ones(512, 512)})
+
+
 def test_a_graph_calls_the_host_in_every_replay(machine):
     with FakeGpu() as gpu:
         program = CudaBackend(machine, gpu, "graph").load(plan_with_host_call(), {"x": torch.ones(8, 8)}, keep=("z",))
@@ -305,6 +317,18 @@ def test_a_task_that_fails_is_named(machine):
     plan = plan_of([mm("product", x, x, y, layer="encoder.0")], [x, y])
     with FakeGpu() as gpu, pytest.raises(TaskFailedError, match=r"task product in layer 'encoder\.0' failed"):
         CudaBackend(machine, gpu).load(plan, {"x": torch.randn(3, 4)}).run(1)
+
+
+def test_a_task_that_no_graph_can_contain_is_named_with_the_mode_that_runs_it(machine):
+    """CTC's kernels copy lengths from the host: PyTorch refuses that in a capture."""
+    job = Job(f"{norm_models.__file__}:letters", 4)
+    plan, tensors = planned("baseline", job, machine), job_tensors(job, job.build(), job.graph())
+    with FakeGpu() as gpu:
+        CudaBackend(machine, gpu).load(plan, tensors).run(3)
+        with pytest.raises(
+            TaskFailedError, match=r"task loss/_ctc_loss in layer 'loss' failed: .*; a CUDA graph may .*, so use --mode eager$"
+        ):
+            CudaBackend(machine, gpu, "graph").load(plan, tensors).run(3 + 4)
 
 
 def test_execute_reports_steps_tasks_losses_and_memory(machine):

@@ -15,7 +15,7 @@ from simulator.machine.machine import HOST, HostLane, Link, Machine
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.plan.bodies.copy import Copy
-from simulator.plan.bodies.host import Host
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.check import PlanError
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.task import Segment
@@ -196,6 +196,23 @@ def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread():
     )
     machine = gpu(sms=2, host=host(dispatch_s=0.5, callback_s=0.25, call_s=0.125))
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("call", 0.625, 1.375), ("f", 3.125, 4.125), ("g", 5.625, 6.625)]
+
+
+def test_the_host_issues_nothing_before_a_task_that_it_waits_for_has_ended():
+    # a and b are issued in 0.5 each. The host waits for both, until 5.5, and then issues c; of the next step, a.
+    plan, costs = build(
+        task("a", 5.0, reads="x", writes="y"),
+        task("b", 1.0, reads="x", writes="z", stream=1),
+        task("wait", after="a", stream=1, body=Synchronize()),
+        task("c", 1.0, reads="x", writes="q", stream=1),
+    )
+    machine = gpu(sms=2, host=host(dispatch_s=0.5))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 0.5, 5.5), ("b", 1.0, 2.0), ("wait", 5.5, 5.5), ("c", 6.0, 7.0)]
+    assert simulate(plan, machine, costs).step_s == 6.0, "0.5 for c, 0.5 for a and 5 until the host goes on: c and b run beside a"
+    free = replace(plan, segments=(Segment(tuple(t for t in plan.tasks if t.name != "wait")),))
+    assert simulate(free, machine, [costs[0], costs[1], costs[3]]).step_s == 5.0, "with no wait the host runs ahead"
+    with refuses(Code.PLAN, "the host waits for wait, which a CUDA graph cannot"):
+        simulate(plan, machine, costs, mode="graph")
 
 
 def test_a_host_task_is_a_node_of_a_graph():
@@ -598,7 +615,7 @@ def test_merging_changes_no_bit_of_any_timeline(first):
 def test_the_random_runs_use_every_mechanism():
     runs = [random_run(seed) for seed in range(300)]
     bodies = {task.body.kind for run in runs for task in run.plan.tasks}
-    assert {"op", "copy", "collective", "host"} <= bodies
+    assert {"op", "copy", "collective", "host", "synchronize"} <= bodies
     assert {run.options["mode"] for run in runs} == {"eager", "graph"}
     causes = {span.cause.value for run in runs for span in next(both(run)).critical_path}
     assert causes == {"dependency", "lane", "launch", "link", "sms", "start"}

@@ -111,6 +111,68 @@ def test_the_host_takes_what_autograd_takes_and_not_what_the_executor_does():
     assert predicted.timeline.step_s == pytest.approx(host_us * 1e-6)
 
 
+def test_only_the_calls_of_the_optimizer_take_what_a_call_takes():
+    """One call for all parameters in the for-loop form, whose tasks are by parameter; with hooks one for each parameter, or each layer."""
+    machine, job = load_machine("h100"), Job(MLP, 4, form="for")
+    loop, calls = LoopCosts(update_s=1.0), {}
+    for fusion in ("none", "forward", "backward"):
+        plan = plan_strategy(f"pytorch-hooks:fusion={fusion}", {}, job, machine, CostModel(machine))
+        predicted = forecast(plan, machine, CostModel(machine, profile_of(plan, machine, loop)))
+        calls[fusion] = round(predicted.timeline.step_s)
+    graph = job.graph()
+    assert calls == {"none": 1, "forward": len({graph.layers[name] for name in graph.parameters}), "backward": len(graph.parameters)}
+
+
+def test_hooks_update_within_the_passes():
+    machine, job = load_machine("h100"), Job(MLP, 4, form="for")
+    plans = {
+        fusion: plan_strategy(f"pytorch-hooks:fusion={fusion}", {}, job, machine, CostModel(machine)) for fusion in ("forward", "backward")
+    }
+    forward, backward = ([task.name for task in plans[fusion].tasks] for fusion in plans)
+    phases = [task.phase for task in plans["forward"].tasks]
+    assert phases.index("update") == 0, "the first layer's, from the step before, before its forward"
+    assert phases[-1] == "backward"
+    assert plans["backward"].tasks[-1].body.is_update
+    first = next(task for task in plans["backward"].tasks if task.body.is_update)
+    assert first.layer == plans["backward"].tasks[backward.index(first.name) - 1].layer, "right after the gradient of the last layer"
+    assert len(forward) < len(backward), "by layer, and by parameter"
+    with refuses(Code.MODEL, "pytorch-hooks:fusion=forward"):
+        plan_strategy("pytorch-hooks:fusion=backward", {}, Job(MLP, 4, form="for", clip_norm=1.0), machine, CostModel(machine))
+
+
+def test_a_host_that_waits_after_each_phase_issues_updates_late():
+    """Backward keeps the GPU busy while the host would issue the updates; if it waits, nothing hides them, unless hooks issue them."""
+    machine = load_machine("titan-xp")
+    job = Job("mobilenet_v2", 32, optimizer="adam", form="for")
+    step_s = {}
+    for text in ("none", "none,sync=phase", "forward,sync=phase", "backward,sync=phase"):
+        plan = plan_strategy(f"pytorch-hooks:release=1.6,fusion={text}", {}, job, machine, CostModel(machine))
+        step_s[text] = forecast(plan, machine, CostModel(machine)).timeline.step_s
+        waits = [task.name for task in plan.tasks if task.body.blocks_host]
+        assert waits == {
+            "none": [],
+            "none,sync=phase": ["forward/synchronize/0", "backward/synchronize/1", "update/synchronize/2"],
+        }.get(text, ["forward/synchronize/0", "backward/synchronize/1"])
+    plain, synchronized, forward, backward = step_s.values()
+    assert synchronized > 1.1 * plain
+    assert max(forward, backward) < 1.02 * plain
+
+
+def test_release_1_6_launches_more():
+    """Adam multiplies and adds where it interpolates now, and `zero_grad` sets each gradient to zero."""
+    machine = load_machine("titan-xp")
+    launches = {}
+    for optimizer in ("sgd", "adam"):
+        for release in ("2", "1.6"):
+            plan = plan_strategy(
+                f"pytorch-hooks:release={release}", {}, Job(MLP, 4, optimizer=optimizer, form="for"), machine, CostModel(machine)
+            )
+            launches[optimizer, release] = {task.body.launches for task in plan.tasks if task.body.is_update}
+    assert launches == {("sgd", "2"): {1}, ("sgd", "1.6"): {2}, ("adam", "2"): {8}, ("adam", "1.6"): {10}}
+    with refuses(Code.REQUEST, "release=1.6 has no fused form; use --optimizer adam:for"):
+        plan_strategy("pytorch-hooks:release=1.6", {}, Job(MLP, 4, optimizer="adam", form="fused"), machine, CostModel(machine))
+
+
 def test_in_one_graph_per_step_the_host_launches_once():
     """Every op takes its 1 us and a gap between two nodes; what the host takes per op, 5 us and the loop's, does not count."""
     job, machine = Job(MLP, 4), load_machine("h100")

@@ -77,7 +77,7 @@ def test_papers_are_discovered_and_whole():
     [
         ('"source": "Table 2."', '"source": ""', "at published > speed-ups > source: "),
         ('"speed-up": "x"', '"speed-up": "ms"', "at tables > 1 > figures > speed-up: "),
-        ('"sign": -1', '"sign": 0', "at claims > 3 > sign: "),
+        ('"sign": -1', '"sign": 0', "at claims > 4 > sign: "),
         ('"y_label"', '"y_lable"', "at charts > 1 > y_lable: "),
         ('"name": "fusion",', "", "at name: "),
         ('"same_batch": 32', '"same_batch": "all"', "in its cases, is damaged at same_batch: "),
@@ -201,19 +201,30 @@ def test_saved_time():
 
 def test_parallelism_at_small_batch():
     converging = points((1, 1.0, 1.0, 1.0), (8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 8.75))
-    assert fusion.parallelism_helps_small_batches({"net": converging}).holds is True
+    bound = {"net": {1: 0.5, 8: 0.7}, "other": {8: 1.0}}
+    assert fusion.parallelism_helps_small_batches({"net": converging}, bound).holds is True
     behind = points((8, 1.2, 1.0, 1.1), (64, 9.0, 8.8, 8.75))
-    assert fusion.parallelism_helps_small_batches({"net": converging, "other": behind}).holds is False
+    assert fusion.parallelism_helps_small_batches({"net": converging, "other": behind}, bound).holds is False
     apart = points((8, 1.2, 1.1, 1.0), (64, 9.0, 8.8, 7.0))
-    assert fusion.parallelism_helps_small_batches({"net": apart}).holds is False
-    assert fusion.parallelism_helps_small_batches({"net": points((1, 1.0, 1.0, 1.0))}).holds is None
+    assert fusion.parallelism_helps_small_batches({"net": apart}, bound).holds is False
+    assert fusion.parallelism_helps_small_batches({"net": points((1, 1.0, 1.0, 1.0))}, bound).holds is None
 
 
 def test_control_at_tiny_batch():
     slower = points((1, 1.0, 1.1, 1.2), (8, 2.0, 1.0, 1.0))
-    assert fusion.control_costs_at_tiny_batch({"net": slower}).holds is True
-    assert fusion.control_costs_at_tiny_batch({"net": slower, "other": points((1, 1.0, 1.1, 1.0))}).holds is False
-    assert fusion.control_costs_at_tiny_batch({}).holds is None
+    bound = {"net": {1: 0.5}, "other": {1: 0.97}}
+    assert fusion.control_costs_at_tiny_batch({"net": slower}, bound).holds is True
+    faster = fusion.control_costs_at_tiny_batch({"net": slower, "other": points((1, 1.0, 1.1, 1.0))}, bound)
+    assert (faster.holds, "other 0.909x, 1.000x at 1 (the GPU alone: 97% of the step)" in faster.said) == (False, True)
+    assert fusion.control_costs_at_tiny_batch({}, bound).holds is None
+
+
+def test_curves_fit_on_their_axes():
+    inside = {"net": points((1, 0.05, 0.055, 0.06), (8, 0.1, 0.09, 0.085))}
+    assert fusion.within_axes(inside, "net", [1.02, 1.15]).holds is True
+    assert fusion.within_axes(inside, "net", [1.02, 1.2]).holds is False, "figure 7 ends at 1.15"
+    assert fusion.within_axes({"net": points((8, 1.0, 0.5, 0.5))}, "other", []).holds is False, "figure 5 ends at 1.2"
+    assert fusion.within_axes({}, "net", []).holds is None
 
 
 def test_layer_size_and_share():
@@ -264,12 +275,16 @@ def test_predicted_phases_add_up(paper):
 def test_what_the_gains_owe_to_launches(paper):
     usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
     job = fusion.job("lenet5", 8)
-    steps = [each.predict(job, ["forward-fusion"])["forward-fusion"].step_s for each in (usual, free)]
+    steps = [each.predict(job, [fusion.FF])[fusion.FF].step_s for each in (usual, free)]
     assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
     rows = paper.table("origins").rows
     assert [row.labels["schedule"] for row in rows] == list(fusion.CALLED.values())[1:]
-    expected = free.predict(job, [])[BASELINE].step_s / steps[1]
+    expected = free.predict(job, [], fusion.LOOP)[fusion.LOOP].step_s / steps[1]
     assert rows[0].predicted("speed-up, free launches") == pytest.approx(expected)
+    no_waits = usual.predict(job, fusion.FREE.values())
+    assert rows[0].predicted("speed-up, no waits") == pytest.approx(
+        no_waits[fusion.FREE["none"]].step_s / no_waits[fusion.FREE["forward"]].step_s
+    )
 
 
 def test_what_cannot_be_predicted_keeps_its_row(paper):
@@ -278,8 +293,8 @@ def test_what_cannot_be_predicted_keeps_its_row(paper):
         *[("lenet5", OK)] * 3,
         ("no_such_net", "not available: unknown model 'no_such_net'"),
     ]
-    assert len(paper.checks) == 10
-    assert [check.holds is None for check in paper.checks[:5]] == [True, False, False, True, True]
+    assert len(paper.checks) == 12
+    assert [check.holds is None for check in paper.checks[:6]] == [True, False, False, False, True, True]
 
 
 def test_a_step_beyond_the_cards_memory_is_reported():
@@ -324,15 +339,15 @@ class FakeSteps(Steps):
     def without_launches(self):
         return self
 
-    def predict(self, job, strategies):
+    def predict(self, job, strategies, over=BASELINE):
         self._progress(job.label)
         if job.model == "no_such_net":
-            return {text: Refusal(Code.NAME, "unknown model") for text in (BASELINE, *strategies)}
+            return {text: Refusal(Code.NAME, "unknown model") for text in (over, *strategies)}
         slow = 0.4 if self.machine_name == "k20" else 0.0
         stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
         return {
             text: PredictedStep(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25)
-            for text in dict.fromkeys((BASELINE, *strategies))
+            for text in dict.fromkeys((over, *strategies))
         }
 
 
