@@ -220,7 +220,7 @@ class Pipeline:
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
         self.build = PlanBuilder(job, place, cut.graph, Share(microbatches, range(microbatches)))
-        self._sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
+        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)
@@ -283,4 +283,4 @@ class Pipeline:
         """The copy of a value from one device to another, on the sender's stream for the receiver."""
         source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch)
         name = f"send {target.value}"
-        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)
+        return self.sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)
