@@ -3,18 +3,20 @@
 The paper counts stages of forward and backward: its 4 stages are one pair of pipeline registers, on two GPUs.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
 from simulator.papers.predicting import BASELINE, Steps, status_of, unless_refused
-from simulator.papers.registry import line, span
+from simulator.papers.registry import Measurement, line, span
 from traces.documents.base import Data
-from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
+from traces.documents.reproduction import OK, Chart, Check, Panel, Paper, Table
 from traces.errors import Refusal
 
 PAPER = registry.get("pipeline")
@@ -52,12 +54,61 @@ class Network:
         return f"{self.name} {self.placed}"
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training: pairs of registers as in `Network.placement`, none for plain training, and what differs from the others.
+
+    `pipelined`: the share of the iterations in the pipeline, before it drains and trains plainly. `inputs`: "framed" like those of MNIST.
+    """
+
+    placement: tuple[int, ...] = ()
+    name: str = ""
+    pipelined: float = 1.0
+    rate: float = 0.0
+    optimizer: str = "momentum"
+    backward_weights: Literal["current", "stashed"] = "current"
+    activation: Literal["relu", "tanh"] = "relu"
+    inputs: Literal["standard", "framed"] = "standard"
+
+    @property
+    def placed(self) -> str:
+        """The placement as the paper writes it."""
+        return f"({', '.join(map(str, self.placement))})" if self.placement else "none"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Trainings of a network on one task, the first of them plain; they fill a table.
+
+    `rate`: the learning rate, a tenth of it after `decay` of the iterations (1: never). `level`: an accuracy to reach.
+    """
+
+    table: str
+    network: str
+    model: str
+    data: Literal["digits", "cluttered"]
+    batch: int
+    image_size: int
+    steps: int
+    rate: float
+    decay: float
+    level: float
+    trainings: tuple[Training, ...]
+
+    def job(self, seed: int, training: Training = Training()) -> Job:
+        """The job of a training."""
+        rate, lower = training.rate or self.rate, int(self.decay * self.steps)
+        schedule = f"0:{rate:g}" + (f",{lower}:{rate / 10:g}" if lower < self.steps else "")
+        return Job(self.model, self.batch, self.image_size, training.optimizer, lr_schedule=schedule, seed=seed)
+
+
 class PipelineScope(Data):
     """The scope of what is computed.
 
     `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
     `stale`: networks whose percentage of stale weights is computed, beside those above; section 6.3 has a pair of registers more after
     every two layers, from (3, 5, 7) on, and section 6.4 the placement of hybrid training. `batches`: samples per minibatch of figure 8.
+    `trained`: what this machine trains.
     """
 
     pairs: tuple[int, ...]
@@ -65,6 +116,7 @@ class PipelineScope(Data):
     memory: tuple[Network, ...]
     stale: tuple[Network, ...]
     batches: tuple[int, ...]
+    trained: tuple[Trained, ...] = ()
 
 
 SCOPE = PAPER.scope(PipelineScope)
@@ -107,7 +159,22 @@ def reproduce(steps: Steps) -> Paper:
     resnets, others = (
         {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
     )
-    return PAPER.paper(steps, tables, (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others)), [_chart(others)])
+    checks = (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others), *of_trainings({}))
+    return PAPER.paper(steps, tables, checks, [_chart(others)])
+
+
+def measurements(gpu: bool) -> list[Measurement]:
+    """Return LeNet-5 in ten stages on one device, whose numbers are compared with those of the trainings' reference."""
+    job = Job("lenet5", 100, IMAGE_SIZE)
+    placement = "-".join(map(str, model.cuts(job.graph(), (1, 2, 3, 4))))
+    texts = [f"{STRATEGY}:on=simulated,placement={placement}{more}" for more in ("", ",backward_weights=stashed")]
+    return [Measurement(job, (BASELINE, *texts), "ten forward and backward stages on one device")]
+
+
+def judged(paper: Paper) -> Paper:
+    """Return the paper with the claims judged that its measured trainings decide."""
+    decided = {check.name: check for check in of_trainings({table.name: table for table in paper.tables})}
+    return paper.model_copy(update={"checks": tuple(decided.get(check.name, check) for check in paper.checks)})
 
 
 def _models() -> list[str]:
@@ -197,6 +264,29 @@ def modest_memory(networks: Captured) -> Check:
 def more_by_stashing(networks: Captured) -> Check:
     """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it keeps them rather than as the paper charges."""
     return PAPER.claim("weight stashing").each({network.title: _increases(network, own)[0] for network, own in networks.items()})
+
+
+def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
+    """Judge what trainings decide, with or without the `tables` of the trainings, by name."""
+    lenet, resnet = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "resnet"))
+    small = {f"{2 * len(placement) + 2} stages": (drop,) for (name, placement), drop in lenet.items() if name == "stale"}
+    stale = {placement: drop for (name, placement), drop in resnet.items() if name == "stale"}
+    increasing = {placement[-1]: drop for placement, drop in stale.items() if placement[:1] == (3,)}
+    alike = {f"after layer {last}": (drop, stale[last,], abs(drop - stale[last,])) for last, drop in increasing.items() if (last,) in stale}
+    hybrid = {str(placement): (drop, stale[placement]) for (name, placement), drop in resnet.items() if name == "hybrid"}
+    by_stages = PAPER.claim("drop by stages")
+    return (
+        PAPER.claim("small network").each(small),
+        by_stages.trend(list(increasing.items())) if increasing else by_stages.unjudged(),
+        PAPER.claim("share decides").each(alike),
+        PAPER.claim("hybrid").each(hybrid),
+    )
+
+
+def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float | None]:
+    """The drop of accuracy by training and placement."""
+    placements = [tuple(map(int, re.findall(r"\d+", row.labels["pairs after"]))) for row in table.rows]
+    return {(row.labels["training"], placement): row.predicted("drop") for row, placement in zip(table.rows, placements, strict=True)}
 
 
 def _chart(networks: Captured) -> Chart:

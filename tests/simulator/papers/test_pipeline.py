@@ -19,13 +19,13 @@ from simulator.papers.pipeline_model import (
 )
 from simulator.papers.predicting import Steps
 from simulator.strategies.pipeline.partition import units
-from traces.documents.reproduction import OK
+from traces.documents.reproduction import OK, Paper
 from traces.errors import Code, Refusal
 from ui.commands import reproducing
 
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.
 CHAIN = (NumberedLayer(10, 40, 100.0), NumberedLayer(10, 40, 100.0), NumberedLayer(80, 320, 10.0))
-ALEXNET, _, VGG_LATER, RESNET20 = pipeline.SCOPE.memory
+ALEXNET, _, VGG_LATER, RESNET20, LENET = pipeline.SCOPE.memory
 SMALL = PipelineScope(
     pairs=(1, 2),
     resnets=(Network("ResNet-20", "resnet20", (7,)),),
@@ -116,14 +116,14 @@ def test_memory_beyond_plain_training():
     assert one_f_one_b_increase(CHAIN, (1, 2), 5) == pytest.approx((5 * (2 * 100 + 100) + 2 * 40 + 40) / plain)
 
 
-@pytest.mark.parametrize("network", [ALEXNET, VGG_LATER, RESNET20], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [ALEXNET, VGG_LATER, RESNET20, LENET], ids=lambda network: network.name)
 def test_table_9(network):
-    """Weights within 0.2 %, increases within a point of whole percents; AlexNet's activations within 2 %."""
+    """Weights within 0.2 % or as rounded, increases within a point of whole percents (LeNet-5's 1.5); AlexNet's activations within 2 %."""
     weights, activations = (MIB * mib for mib in PAPER.values("sizes, MiB")[network.title])
     stale, pipedream = PAPER.values("memory")[network.title]
     layers = numbered_layers(Job(network.model, 128, 32).graph())
-    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(weights, rel=0.002)
-    assert stale_increase(layers, network.placement, 128) == pytest.approx(stale, abs=0.01)
+    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(weights, rel=0.002, abs=0.005 * MIB)
+    assert stale_increase(layers, network.placement, 128) == pytest.approx(stale, abs=0.015 if network is LENET else 0.01)
     if network is ALEXNET:
         assert 2 * sum(layer.activations_bytes for layer in layers) == pytest.approx(activations, rel=0.02)
         assert pipedream_increase(layers, network.placement, 128) == pytest.approx(pipedream, abs=0.02)
@@ -184,3 +184,35 @@ def test_the_command_prints_and_writes_it(monkeypatch, tmp_path, capsys):
     assert "Bounds on the speed-up" in printed
     assert "unknown model 'no_such_net'" in " ".join(printed.split())
     assert (tmp_path / "out" / "pipeline-memory.png").exists()
+
+
+# ---- claims that trainings decide
+
+
+def trainings(name: str, drops: dict[tuple[str, tuple[int, ...]], float]):
+    """A table of trainings with these drops, by training and placement."""
+    rows = [
+        ({"training": training, "pairs after": pipeline.Training(placement).placed}, (None, None, None, None, drop))
+        for (training, placement), drop in drops.items()
+    ]
+    return PAPER.table(name, rows, seeds=3, steps=10)
+
+
+def verdicts(*tables) -> dict[str, bool | None]:
+    paper = Paper(name="", title="", reference="", machine="", setting="", shares=None, tables=tables, checks=pipeline.of_trainings({}))
+    return {check.name: check.holds for check in pipeline.judged(paper).checks}
+
+
+def test_claims_about_accuracy_can_hold_and_fail():
+    assert set(verdicts().values()) == {None}, "without trainings nothing is judged"
+    plain = {("plain", ()): 0.0}
+    early, middle, deep = (3, 5, 7), (3, 5, 7, 9, 11, 13), (3, 5, 7, 9, 11, 13, 15, 17, 19)
+    resnet = plain | {
+        ("stale", early): 0.02, ("stale", middle): 0.05, ("stale", deep): 0.2, ("stale", (7,)): 0.01, ("stale", (19,)): 0.21,
+        ("stale", (5, 12, 17)): 0.1, ("hybrid", (5, 12, 17)): 0.01,
+    }  # fmt: skip
+    lenet = plain | {("stale", (1,)): 0.001, ("stale", (1, 2)): 0.004, ("stashed", (1, 2)): 0.5}
+    assert set(verdicts(trainings("lenet", lenet), trainings("resnet", resnet)).values()) == {True}
+    lenet |= {("stale", (1, 2)): 0.02}
+    resnet |= {("stale", (19,)): 0.1, ("stale", early): 0.3, ("hybrid", (5, 12, 17)): 0.1}
+    assert set(verdicts(trainings("lenet", lenet), trainings("resnet", resnet)).values()) == {False}
