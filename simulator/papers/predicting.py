@@ -13,7 +13,7 @@ from simulator.predict.preset import preset_costs
 from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.reproduction import OK
-from traces.documents.spans import overlapped_kernel_seconds, phase_stretches, transfer_seconds
+from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
 from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
@@ -25,7 +25,7 @@ class PredictedStep:
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
-    seconds per step in which at least two kernels run at once. `transfer_s`: seconds per step of all transfers together, hidden or not.
+    seconds per step in which at least two kernels run at once.
     """
 
     step_s: float
@@ -35,7 +35,6 @@ class PredictedStep:
     stretches: dict[str, float]
     streams: int
     overlapped_s: float
-    transfer_s: float = 0.0
 
     @property
     def status(self) -> str:
@@ -166,5 +165,4 @@ class Steps:
             phase_stretches(timeline),
             len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
-            transfer_seconds(timeline) * timeline.step_s / (end - start),
         )

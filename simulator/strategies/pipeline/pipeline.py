@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from simulator.engine.collectives.tasks import COMPUTE, Sender
-from simulator.machine.machine import Machine
+from simulator.engine.collectives.tasks import COMPUTE, Sender, means
+from simulator.machine.machine import HOST, Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
+from simulator.plan.bodies.copy import LINK, Copy
+from simulator.plan.bodies.host import Synchronize
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
-from simulator.plan.task import BUFFER, INPUT, PARAMETER, Operand, Task
+from simulator.plan.task import BUFFER, INPUT, PARAMETER, TRANSFER, Operand, Task
 from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.strategies.builder import Placement, PlanBuilder, Share
 from simulator.strategies.pipeline.partition import Unit, stages_of, units
@@ -213,9 +215,21 @@ class _Tracking:
 
 
 class Pipeline:
-    """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update."""
+    """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update.
 
-    def __init__(self, job: Job, machine: Machine, cut: Cut, microbatches: int, forward: Sequence[str], backward: Sequence[str]):
+    `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        machine: Machine,
+        cut: Cut,
+        microbatches: int,
+        forward: Sequence[str],
+        backward: Sequence[str],
+        staged: bool = False,
+    ):
         self.machine, self.cut = machine, cut
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
@@ -224,8 +238,13 @@ class Pipeline:
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)
+        #: By op: what it is the first to read of what was staged.
+        self._arrivals: dict[int, list[Sent]] = defaultdict(list)
+        self._staged = staged
         for sent in self._sent:
             (self._fetches[sent.before] if sent.after < 0 else self._sends[sent.after]).append(sent)
+            if self._is_staged(sent):
+                self._arrivals[sent.before].append(sent)
 
     @property
     def stages(self) -> int:
@@ -250,9 +269,11 @@ class Pipeline:
         indices = self.cut.chunks[stage, kind]
         instead = instead or {}
         fetched = [sent for index in indices for sent in self._fetches.get(index, ()) if sent.value not in instead]
-        before = [self._send(sent, microbatch) for sent in fetched]
+        before = [task for sent in fetched for task in self._send(sent, microbatch)]
+        arriving = [sent for index in indices for sent in self._arrivals.get(index, ()) if sent.value not in instead]
+        before += [task for sent in arriving for task in self._receive(sent, microbatch)]
         ops = self.build.ops(indices, microbatch, COMPUTE, instead, lag, str(action))
-        after = [self._send(sent, microbatch) for index in indices for sent in self._sends.get(index, ())]
+        after = [task for index in indices for sent in self._sends.get(index, ()) for task in self._send(sent, microbatch)]
         sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
         return [*sends[0], *ops, *sends[1]]
 
@@ -279,8 +300,30 @@ class Pipeline:
             return [self.build.update([name], f"{name}/update", self.build.graph.layers[name], lag) for name in owned]
         return [self.build.update(owned, f"update {stage}" if self.stages > 1 else "update", "optimizer", lag)]
 
-    def _send(self, sent: Sent, microbatch: int) -> Task:
-        """The copy of a value from one device to another, on the sender's stream for the receiver."""
+    def _send(self, sent: Sent, microbatch: int) -> list[Task]:
+        """The copy of a value from one device to another, on the sender's stream for the receiver; staged, the copy to the host."""
         source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch)
         name = f"send {target.value}"
-        return self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)
+        if self._is_staged(sent):
+            return self._waited(name, sent.source, HOST, source, self._on_host(target))
+        return [self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)]
+
+    def _is_staged(self, sent: Sent) -> bool:
+        return self._staged and means(self.machine, sent.source, HOST) == means(self.machine, sent.source, sent.target) == LINK
+
+    def _receive(self, sent: Sent, microbatch: int) -> list[Task]:
+        """The copy of a staged value from the host."""
+        _, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch)
+        return self._waited(f"receive {target.value}", HOST, sent.target, self._on_host(target), target)
+
+    def _on_host(self, target: Operand) -> Operand:
+        """The value in the host's memory from which `target` is copied."""
+        name, values = f"{target.value}@{HOST}", self.build.tensors.values
+        return (values.get(name) or self.build.tensors.on_host(name, values[target.value])).operand()
+
+    def _waited(self, name: str, source: str, target: str, read: Operand, write: Operand) -> list[Task]:
+        """A copy in the order of the device's computations, and the host's wait for it."""
+        device = target if source == HOST else source
+        body = Copy(source, target, means=means(self.machine, source, target))
+        copy = Task(name, body, device, COMPUTE, reads=(read,), writes=(write,), phase=TRANSFER)
+        return [copy, Task(f"{name}/wait", Synchronize(), device, COMPUTE, after=(name,), phase=TRANSFER)]

@@ -76,7 +76,7 @@ def test_predicted_speed_ups_have_their_columns():
     network = pipeline.SCOPE.resnets[0]
     (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Pipelined(1.5, 1.4)})).rows
     assert row.predicted("pipelined") == 1.5
-    assert row.predicted("not hidden") == 1.4
+    assert row.predicted("beside") == 1.4
     assert row.predicted("hybrid") == pytest.approx(1.2)
     (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Refusal(Code.MODEL, "why")})).rows
     assert row.predicted("pipelined") is None
@@ -149,9 +149,7 @@ def test_memory_claims_can_hold_and_fail():
 def test_the_gain_by_depth_can_hold_and_fail():
     networks = pipeline.SCOPE.resnets
     assert pipeline.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
-    falling = pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
-    assert falling.holds is False
-    assert "1.500x to 1.800x" in falling.reason
+    assert pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5) for k, n in enumerate(networks)}).holds is False
     assert pipeline.more_with_depth(dict.fromkeys(networks, Refusal(Code.MODEL, "why"))).holds is None
 
 
@@ -162,15 +160,17 @@ def test_the_paper_has_a_row_for_every_network_and_says_why_one_is_missing(monke
     monkeypatch.setattr(pipeline, "SCOPE", SMALL)
     reports = []
     paper = pipeline.reproduce(Steps("2xgtx1060", reports.append))
-    assert len(reports) == pipeline.predictions() == 4
+    assert len(reports) == pipeline.predictions() == 7
     (row,) = paper.table("speedups").rows
     assert row.status == OK
-    assert 1 < row.predicted("not hidden") < row.predicted("pipelined") < 2.1  # two GPUs, each with a cache of its own
+    assert 1 < row.predicted("pipelined") < row.predicted("beside") < 2.1  # two GPUs, each with a cache of its own
     assert [row.labels["placement"] for row in paper.table("stale").rows] == ["(7)", "(3)", "(1)", "(3, 5, 7)"]
     by_network = {row.labels["network"]: row for row in paper.table("memory").rows}
     assert by_network["AlexNet"].status == OK
     assert by_network["nothing"].status == "not available: unknown model 'no_such_net'"
     assert by_network["AlexNet"].predicted("stale weights") == pytest.approx(0.37, abs=0.01)
+    assert by_network["ResNet-20"].predicted("stale weights, plan") > 2 * by_network["ResNet-20"].predicted("stale weights")
+    assert by_network["nothing"].predicted("stale weights, plan") is None
     (chart,) = paper.charts
     assert [panel.title for panel in chart.panels] == ["AlexNet (3)"]
     for increases in (series.y for series in chart.panels[0].series if series.name == "PipeDream, as charged" and not series.published):

@@ -7,6 +7,7 @@ import torch
 
 from calibrate.numerics import References
 from executors.cpu.backend import CpuBackend
+from executors.distributed.backend import require_own_values
 from simulator.engine.collectives.local import local_plan
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
@@ -55,6 +56,53 @@ def test_a_later_plan_has_primes_but_for_what_is_carried():
 def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():
     with pytest.raises(ValueError, match="two segments of both carry different values called"):
         in_turn("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})
+
+
+# Values that go through the host's memory.
+
+
+def over_the_host(count: int, bytes_per_s: float) -> Machine:
+    """GPUs whose only links are those to the host, and which need no time to launch."""
+    names = [f"cuda:{number}" for number in range(count)]
+    gpus = tuple(Device(name, "gpu", 1, {"fp32": 1e9, "fp64": 1e9}, f"memory of {name}", priority_levels=2) for name in names)
+    memories = tuple(Memory(f"memory of {name}", 1 << 40, 1e15, 1) for name in names)
+    links = tuple(Link(*ends, 1e-5, bytes_per_s) for name in names for ends in ((name, "host"), ("host", name)))
+    return Machine("made up", gpus, memories, (), links)
+
+
+def test_staged_sends_take_turns_with_the_computations_of_both_devices():
+    """The busiest device computes and copies, one after the other. Sent directly, the same values move beside computation."""
+    machine = over_the_host(3, 1e7)
+    model = CostModel(machine)
+    direct, staged = (
+        forecast(planned(f"stale-pipeline:placement=3-6{more}", JOB, machine), machine, model) for more in ("", ",sends=staged")
+    )
+    tasks = {task.name: task for task in staged.plan.tasks}
+    sends = [task for task in direct.plan.tasks if task.body.is_copy]
+    for task in sends:
+        there, back = tasks[task.name], tasks[task.name.replace("send", "receive")]
+        assert (there.body.ends, back.body.ends) == ((task.device, "host"), ("host", task.body.target))
+        assert {tasks[f"{copy.name}/wait"].body.kind for copy in (there, back)} == {"synchronize"}
+        assert (there.device, back.device) == (task.device, task.body.target)
+        assert there.stream == back.stream == 0
+    copies_s = dict.fromkeys(staged.plan.devices, 0.0)
+    for task in staged.plan.tasks:
+        if task.body.is_copy:
+            copies_s[task.device] += 1e-5 + task.body.moved_bytes(task) / 1e7
+    computing_s = dict.fromkeys(staged.plan.devices, 0.0)
+    for task, cost in zip(direct.plan.tasks, model.resolve(direct.plan), strict=True):
+        computing_s[task.device] += 0.0 if task.body.is_copy else cost.cold_s
+    assert staged.timeline.step_s == pytest.approx(max(computing_s[device] + copies_s[device] for device in copies_s), rel=0.01)
+    assert direct.timeline.step_s < staged.timeline.step_s
+    assert staged.plan.semantics == direct.plan.semantics
+    require_own_values(direct.plan)
+    with refuses(Code.DEVICES, "sends=staged is predicted only"):
+        require_own_values(staged.plan)
+
+
+def test_devices_that_share_the_hosts_memory_stage_nothing():
+    plans = [planned(f"stale-pipeline:placement=4{more}", JOB, devices(2)) for more in ("", ",sends=staged")]
+    assert plans[0].tasks == plans[1].tasks
 
 
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
