@@ -1,5 +1,6 @@
 """A pipeline's tasks: what each stage does with a microbatch, and what it sends to the others."""
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,6 +130,14 @@ def _opaque(op: Op) -> set[str]:
     return {write.value for position, write in zip(op.body.outputs, op.writes, strict=True) if position in op.body.opaque}
 
 
+def _unread(op: Op) -> set[str]:
+    """The values that an op takes and does not read: the running statistics, in the backward of a batch-norm that trains."""
+    if not isinstance(op.body, OpCall) or op.body.target != "aten.native_batch_norm_backward.default":
+        return set()
+    _, _, _, mean, variance, _, _, training, *_ = json.loads(op.body.args)
+    return {op.reads[each["$"]].value for each in (mean, variance) if each} if training else set()
+
+
 class _Tracking:
     """Goes through the ops in order, and keeps where the newest content of each storage is."""
 
@@ -181,7 +190,7 @@ class _Tracking:
         device, storage = self.devices[index], self._storage(value)
         if device in places and self.homes.get(value) == device and not self._version[storage]:
             return value  # another value of a storage that is here
-        if kind == INPUT or (kind == BUFFER and storage not in self._changed):
+        if kind == INPUT or (kind == BUFFER and (storage not in self._changed or value in _unread(self.graph.ops[index]))):
             return f"{value}@{device}"  # fed to, or carried by, both
         source = next((place for place, names in places.items() if value in names), None)
         if kind == BUFFER or source is None:

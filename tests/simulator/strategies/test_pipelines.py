@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrate.numerics import References
+from calibrate.numerics import References, reference
 from executors.cpu.backend import CpuBackend
+from executors.cpu.cores import available_cores
 from executors.distributed.backend import require_own_values
+from executors.tensors import job_tensors
 from simulator.engine.collectives.local import local_plan
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
@@ -20,14 +22,16 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
+from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.predict.forecast import forecast, plan_strategy, prediction
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
 from simulator.strategies.hybrid_pipeline import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
+from simulator.strategies.pipeline.staleness import staleness
 from tests.benchmarks.ddp import predicted
-from tests.support import staged_models
+from tests.support import norm_models, staged_models
 from tests.support.jobs import planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
 from tests.support.refusals import refuses
@@ -125,6 +129,27 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
     """That is plain PyTorch with as many microbatches, or one mini-batch after another with old weights put into the module."""
     machine = this_cpu(devices=2)
     assert largest_error(training, plan_pipeline(strategy, training, machine), CpuBackend(machine), 6) == 0.0
+
+
+@pytest.mark.parametrize("options", ["", ",backward_weights=stashed"])
+def test_batch_norm_trains_with_its_backward_on_another_device(options):
+    """In training, backward needs the statistics of the batch, not the running ones, which stay with the forward."""
+    training, machine = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64"), devices(3)
+    plan = plan_pipeline(f"stale-pipeline:on=unfolded,placement=1{options}", training, machine)
+    backend = CpuBackend(machine, cores=3 * available_cores())
+    of_norm = {task.phase: task.device for task in plan.tasks if "batch_norm" in task.name and not task.body.is_copy}
+    assert of_norm[FORWARD_PHASE] != of_norm[BACKWARD]
+    assert largest_error(training, plan, backend, 6) == 0.0
+    built = training.build()
+    program = backend.load(plan, job_tensors(training, built, training.graph()))
+    program.run(5)
+    newest = {name: torch.zeros_like(tensor) for name, tensor in built.module.state_dict().items() if "running" in name}
+    program.copy_current(newest)
+    trainer = reference(training, built, False, stale=staleness(plan))
+    for _ in range(5):  # the first stage's forward has had five mini-batches
+        trainer.step()
+    for name, tensor in newest.items():
+        torch.testing.assert_close(tensor, built.module.state_dict()[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", FUSED)
