@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from executors.distributed.ranks import Ranks, launched
+from simulator.machine.presets import PYTORCH
 from simulator.machine.scaled import AS_IT_IS, Scale
 from simulator.machine.this_cpu import link_bytes_per_s
 from traces.errors import SchedcastError, UnknownNameError
@@ -15,7 +16,8 @@ class Placement:
     `devices` is the number of GPUs, or of groups of CPU cores (None: all that a named machine has, or one). `link` joins groups of CPU
     cores, as in `simulator.machine.this_cpu`. `memory_limit_gb` limits each memory (None: its real size). `ranks` says which of several
     processes this is, each with one of the devices (None: the only process). `partition` splits one GPU into so many devices (None or 1:
-    whole). `scale` multiplies figures of the machine, for predictions of one that does not exist.
+    whole). `scale` multiplies figures of the machine, for predictions of one that does not exist; `host` says what issues the tasks of a
+    named machine's GPUs, as `presets.load_machine` takes it.
     """
 
     device: str = "cpu"
@@ -26,6 +28,7 @@ class Placement:
     ranks: Ranks | None = None
     partition: int | None = None
     scale: Scale = AS_IT_IS
+    host: str = PYTORCH
 
     @property
     def partitions(self) -> int:

@@ -9,7 +9,7 @@ from calibrate.placement import DEFAULT_PLACEMENT, Placement, check_one_gpu
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.scaled import scaled_costs
 from simulator.machine.machine import Machine
-from simulator.machine.presets import THIS_CPU, THIS_GPU, gpu_machine
+from simulator.machine.presets import PYTORCH, THIS_CPU, THIS_GPU, gpu_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import DEFAULT, Job
 from simulator.predict.preset import dense_precision, preset_costs
@@ -114,7 +114,10 @@ def _costs_for(job: Job, profile: Path | None, machine: str | None, placement: P
         measured = own_profile()
         chosen = _cpu(measured, placement)
     else:
-        return preset_costs(job, machine, placement.devices, placement.link, placement.memory_limit_bytes, placement.partitions)[1]
+        limit = placement.memory_limit_bytes
+        return preset_costs(job, machine, placement.devices, placement.link, limit, placement.partitions, placement.host)[1]
+    if placement.host != PYTORCH:
+        raise SchedcastError(f"--host {placement.host} issues the tasks of a named machine's GPUs; add --machine NAME")
     chosen = chosen.with_memory_limit(placement.memory_limit_bytes)
     return CostModel(chosen, measured, dense_precision(job, measured))
 

@@ -200,8 +200,12 @@ def execute(
     return execution.finish()
 
 
-def failure(task: Task, error: Exception) -> Exception:
-    """The error to raise after a task raised `error`: a TaskFailedError, or `error` itself if it is not the task's fault.
+#: What to do about a task that failed.
+RUN_PLAIN = "run the model in plain PyTorch to see why"
+
+
+def failure(task: Task, error: Exception, advice: str = RUN_PLAIN) -> Exception:
+    """The error to raise after a task raised `error`: a TaskFailedError with the advice, or `error` itself if it is not the task's fault.
 
     That is so if memory ran out or another process was lost.
     """
@@ -210,4 +214,4 @@ def failure(task: Task, error: Exception) -> Exception:
     where = f" in layer {task.layer!r}" if task.layer else ""
     if isinstance(error, SchedcastError):
         return TaskFailedError(f"task {task.name}{where}: {error}")
-    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; run the model in plain PyTorch to see why")
+    return TaskFailedError(f"task {task.name}{where} failed: {brief(error)}; {advice}")

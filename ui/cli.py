@@ -89,6 +89,14 @@ ScaleText = Annotated[
         help="Multiply figures of the machine: sms, flops, memory, launch (times), link; as in memory=2,launch=0.5.",
     ),
 ]
+HostName = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        metavar="pytorch|caffe",
+        help="What issues the tasks of a named machine's GPUs: eager PyTorch, or a C++ program such as Caffe (about 3 us a launch).",
+    ),
+]
 
 
 def _reserve_stdout(wanted: bool) -> bool:
@@ -186,7 +194,8 @@ def predict(
     ] = None,
     timeline: TimelinePath = None,
     schedule: SchedulePath = None,
-    scale: ScaleText = "",  # takes_job puts it into the placement
+    scale: ScaleText = "",  # takes_job puts this and the next one into the placement
+    host: HostName = "pytorch",
     show_plan: Annotated[
         bool, typer.Option("--show-plan", help="Print the plan, a line per task; with --json, all of it as text.")
     ] = False,
@@ -406,7 +415,8 @@ def search(
     ] = None,
     profile: ProfilePath = None,
     machine: MachineName = None,
-    scale: ScaleText = "",  # takes_job puts it into the placement
+    scale: ScaleText = "",  # takes_job puts this and the next one into the placement
+    host: HostName = "pytorch",
     verify: Annotated[
         int | None, typer.Option(metavar="K", help="Run the best K plans on this machine, and say how the ranking held.")
     ] = None,

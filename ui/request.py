@@ -73,8 +73,9 @@ class JobRequest:
     """A model, how it is trained, where, and under which strategies. The fields are those of `Job` and `Placement`, which check them.
 
     `batch`: None for a usual one. `machine`: the name of a machine, or PROFILE and the name of a stored profile. `memory_limit`: in GB of
-    10^9 bytes. `scale`: factors of the machine's figures, as `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every
-    strategy that has the option. `strategies`: texts NAME[:option=value,...].
+    10^9 bytes. `host`: what issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as
+    `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts
+    NAME[:option=value,...].
     """
 
     model: str = _option(MISSING, "Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME.", JOB)
@@ -125,6 +126,10 @@ class JobRequest:
         "Use at most this much of each memory, in GB of 10^9 bytes (16 GB = 14.9 GiB). Devices of one memory share the limit.",
         DEVICES, "GB", label="Memory limit, GB", empty="the memory's size", words="{:g} GB at most".format,
     )  # fmt: skip
+    host: str = _option(
+        "pytorch", group=DEVICES, label="What issues a GPU's tasks", about="caffe: a C++ program, about 3 us a launch",
+        words="issued by {}".format,
+    )  # fmt: skip
     scale: str = _option("", words="with {}".format)
     settings: tuple[str, ...] = _option((), "OPTION=VALUE for every strategy that has the option; repeatable.", flag="set", words=",".join)
     strategies: tuple[str, ...] = _option((), flag="strategy")
@@ -163,7 +168,7 @@ class JobRequest:
 
         placement = Placement.from_options(self.device, self.devices, self.mode, self.link, self.partition, self.memory_limit)
         check_names(placement)
-        return replace(placement, scale=scale_of(self.scale))
+        return replace(placement, scale=scale_of(self.scale), host=self.host)
 
 
 #: The options of a request in the order to show them, and those that a command line and a link state: the form is a part of the optimizer.

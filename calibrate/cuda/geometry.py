@@ -7,16 +7,12 @@ import numpy as np
 
 from calibrate.cuda.bench import Bench, Effort, Issue, repeated
 from executors.cuda.driver import Driver, GpuFacts, Kernel
+from simulator.machine.machine import SmLimits
 from traces.errors import SchedcastError
 
 PROFILER, PARTITIONS, TABLE = "profiler", "partitions", "table"
-_WARP = 32
-#: Allocation units: registers per warp, and bytes of shared memory per block.
-_REGISTER_UNIT, _SHARED_UNIT = 256, 128
 #: Shared memory that the system reserves in each block, from compute capability 8.0.
 _RESERVED_BYTES = 1024
-#: An SM has four sub-partitions, each with a quarter of the registers; a warp's registers lie in one of them.
-_SUB_PARTITIONS = 4
 #: Root mean square of relative errors above which times do not follow waves, because the kernel is bound by something else.
 _LARGEST_ERROR = 0.1
 #: Differences of that error that noise can cause.
@@ -27,16 +23,9 @@ _MOST_WAVES = 16
 
 def blocks_per_sm(kernel: Kernel, facts: GpuFacts) -> int:
     """How many blocks of a kernel one SM holds at once: the fewest that threads, registers, shared memory and block slots allow."""
-    warps = -(-kernel.block // _WARP)
-    limits = [facts.blocks_per_sm, facts.threads_per_sm // (warps * _WARP)]
-    if kernel.registers:
-        per_warp = -(-kernel.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
-        limits.append(facts.registers_per_sm // _SUB_PARTITIONS // per_warp * _SUB_PARTITIONS // warps)
+    sm = SmLimits(facts.threads_per_sm, facts.blocks_per_sm, facts.registers_per_sm, facts.shared_bytes_per_sm)
     reserved = _RESERVED_BYTES if facts.capability >= (8, 0) else 0
-    shared = -(-(kernel.shared_bytes + reserved) // _SHARED_UNIT) * _SHARED_UNIT
-    if shared:
-        limits.append(facts.shared_bytes_per_sm // shared)
-    return max(1, min(limits))
+    return sm.resident(kernel.block, kernel.registers, kernel.shared_bytes + reserved)
 
 
 def longest(kernels: Sequence[Kernel], facts: GpuFacts) -> tuple[int, int] | None:

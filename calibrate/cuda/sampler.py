@@ -291,6 +291,8 @@ def calibrate_gpu(
     notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
+    if begun is not None:
+        begun.parent.mkdir(parents=True, exist_ok=True)  # the machine's first profile
     with objects_kept():
         while done < len(todo) and driver.now_s() < end_s:
             sms = _sms(partitions[todo[done][2].device])

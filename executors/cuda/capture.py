@@ -116,6 +116,8 @@ def _finish_ending(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], device: t
     if not _RESET_RELEASES:
         with suppress(RuntimeError):
             torch._C._cuda_releasePool(device.index, pool)
+    with suppress(RuntimeError):
+        torch.cuda.synchronize(device)  # a capture begins by writing the generator's state, here on another stream
     with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(device)):
         empty = torch.cuda.CUDAGraph()  # the generator leaves capture mode when the next successful capture ends
         empty.capture_begin(capture_error_mode="thread_local")

@@ -63,12 +63,22 @@ def first_line(error: BaseException) -> str:
 POOLED = 32
 
 
+class _Use:
+    """What a stream in use refers to, so that both end together. `twin`: another object for the stream's queue.
+
+    PyTorch 2.11 frees a stream without telling weak references to it, which then lead to freed memory (pytorch/pytorch#183403).
+    """
+
+    def __init__(self, twin: torch.cuda.Stream):
+        self.twin = twin
+
+
 class Streams:
     """The streams of one GPU. A process must not have two such objects for one GPU, because they would hand out the same streams."""
 
     def __init__(self, device: torch.device, api: DriverApi | None):
         self._device, self._api = device, api
-        self._used: weakref.WeakValueDictionary[int, torch.cuda.Stream] = weakref.WeakValueDictionary()
+        self._used: weakref.WeakValueDictionary[int, _Use] = weakref.WeakValueDictionary()
         self._spare: dict[tuple[object, int], list[int]] = {}
         least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # a static method
         self._pooled_levels = least - greatest + 1
@@ -85,7 +95,7 @@ class Streams:
             for _ in range(POOLED):
                 pooled = torch.cuda.Stream(self._device, priority=priority)
                 if pooled.cuda_stream not in self._used:
-                    self._used[pooled.cuda_stream] = pooled
+                    self._lend(pooled)
                     return pooled
         if self._api is None:
             raise SchedcastError(
@@ -95,16 +105,21 @@ class Streams:
         return self._driver_stream(self._api, priority, partition)
 
     def in_use(self) -> list[torch.cuda.Stream]:
-        """The streams that have been opened and are still in use."""
-        return list(self._used.values())
+        """The queues of the streams that have been opened and are still in use."""
+        return [use.twin for use in self._used.values()]
+
+    def _lend(self, stream: torch.cuda.Stream) -> _Use:
+        """Note that the stream is in use, as long as it lives."""
+        use = _Use(torch.cuda.ExternalStream(stream.cuda_stream, device=self._device))
+        stream.__dict__["use"] = self._used[stream.cuda_stream] = use
+        return use
 
     def _driver_stream(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
         """A stream created by the driver, or one that is not in use any more."""
         spare = self._spare.setdefault((partition, priority), [])
         handle = spare.pop() if spare else self._create(api, priority, partition)
         stream = torch.cuda.ExternalStream(handle, device=self._device)
-        self._used[handle] = stream
-        weakref.finalize(stream, spare.append, handle).atexit = False
+        weakref.finalize(self._lend(stream), spare.append, handle).atexit = False
         return stream
 
     def _create(self, api: DriverApi, priority: int, partition: Partition | None) -> int:

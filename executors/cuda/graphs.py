@@ -92,7 +92,7 @@ class GraphProgram(EagerProgram):
 
     @property
     def prologue(self) -> int:
-        """Eager periods before the first graph: until dependencies repeat, and every kernel has run before it is captured."""
+        """Eager periods before the first graph: until dependencies repeat, and every task has run before it is captured."""
         return max(WARM_UP, self._compiled.dependencies.steady)
 
     def _alike(self, graphs: int) -> list[int]:
@@ -170,7 +170,7 @@ class GraphProgram(EagerProgram):
             for period in range(first, first + self.unit):
                 instances[period] = Instance(self._first_iteration + period, len(self.binding.slot), [])
                 self._feeds.put(instances[period], self._graph_inputs[period - first] if self._graph_inputs else self._inputs)
-                issuer.period(period, instances, marks)
+                issuer.period(period, instances, marks, advice="a CUDA graph may not contain it, so use --mode eager")
             join(driver, streams, self._main_stream)
             driver.use(self._main_stream)
             self._copy_to_border(instances, first + self.unit)

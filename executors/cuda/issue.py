@@ -9,7 +9,7 @@ from typing import Protocol
 from executors.binding import Binding, Instance
 from executors.cuda.driver import Driver, Event, Partition, Stream
 from executors.kernels.registry import handlers
-from executors.run import failure
+from executors.run import RUN_PLAIN, failure
 from simulator.engine.memory.release import Releases, releases
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
@@ -106,8 +106,8 @@ class Issuer:
         self._recorded = {edge.index for row in rows for edges in row for edge in edges}
         self._current: Stream | None = None
 
-    def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None) -> None:
-        """Issue the tasks of one period. Raises TaskFailedError if a task fails."""
+    def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None, advice: str = RUN_PLAIN) -> None:
+        """Issue the tasks of one period. Raises TaskFailedError, with the `advice`, if a task fails."""
         compiled, driver = self._compiled, self._driver
         tasks, run, streams = compiled.tasks, compiled.run, self._streams
         row = compiled.dependencies.waits(period, self._iterations)
@@ -135,7 +135,7 @@ class Issuer:
                     driver.wait_for(event)
                 compiled.drop(instances, period, index)
         except Exception as error:
-            raise failure(tasks[index], error) from error
+            raise failure(tasks[index], error, advice) from error
 
     def first_unreached(self, lane: Lane) -> str | None:
         """The name of the first of a lane's tasks whose event has not been reached; None if all have. Not every task has an event."""

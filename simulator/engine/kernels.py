@@ -12,6 +12,7 @@ class Shape(NamedTuple):
 
     `need`, `last_need`: the most SMs that it can use, in all waves but the last and in the last. `x_need`, `x_last`: SMs with which it
     reaches full speed. A `held` kernel does not end by itself: it keeps its SMs until `Sms.leave`. `calls`: op calls of a CPU worker.
+    `compute_share`: the share of the computing units that it takes alone, where kernels share SMs; else 0.
     """
 
     waves: int
@@ -23,14 +24,19 @@ class Shape(NamedTuple):
     group: str
     held: bool = False
     calls: int = 1
+    compute_share: float = 0.0
 
 
 #: That of a kernel which has not been queued yet.
 _NO_SHAPE = Shape(1, 0, 0, 0.0, 0.0, 0.0, "")
 
 
-def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
-    """The shape of a kernel of this cost on a device of `sms` SMs."""
+def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False) -> Shape:
+    """The shape of a kernel of this cost on a device of `sms` SMs.
+
+    `shared`: the blocks of a kernel that leaves places free are spread over all SMs, among those of others (`Device.sm`). "SMs" are then as
+    many places for blocks as so many SMs have, and kernels that have their places share the computing units.
+    """
     per_wave = cost.blocks_per_sm * sms
     waves = max(1, -(-cost.grid // per_wave))
     fill = max(1, -(-cost.grid // cost.blocks_per_sm))  # ceil(w · SMs), in integers
@@ -40,7 +46,8 @@ def shape_of(cost: Cost, sms: int, saturation_share: float) -> Shape:
         return min(float(area), max(cost.compute_share * area, saturation_share * sms))
 
     share, group = min(1.0, cost.memory_share), cost.group or cost.op_class
-    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls)
+    compute = cost.compute_share if shared else 0.0
+    return Shape(waves, need, last_need, x_need(need), x_need(last_need), share, group, calls=cost.calls, compute_share=compute)
 
 
 @dataclass(slots=True, eq=False)

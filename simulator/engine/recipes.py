@@ -176,6 +176,7 @@ class _Site:
         self.overhead_s = device.task_overhead_s if self.host is None else 0.0  # with a host lane, the time per task is the host's
         self.on_core, self.library = device.kind == "cpu", bool(machine.library)
         self._sms, self._saturation_share = device.sms, machine.memory(name).saturation_share
+        self._shared = device.sm is not None
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, cost: Cost) -> Shape:
@@ -183,7 +184,7 @@ class _Site:
         shape = self._shapes.get(id(cost))
         if shape is None:
             own = replace(cost, grid=1, blocks_per_sm=1) if self.on_core and (cost.grid, cost.blocks_per_sm) != (1, 1) else cost
-            shape = self._shapes[id(cost)] = shape_of(own, self._sms, self._saturation_share)
+            shape = self._shapes[id(cost)] = shape_of(own, self._sms, self._saturation_share, self._shared)
         return shape
 
 

@@ -6,6 +6,9 @@ as they become free, and it leaves the queue when its last wave is fully placed 
 urgent kernel waits, a running kernel gives up the SMs that it needs at its own next wave border, and keeps its place in the queue: blocks
 are never preempted.
 
+*Computing units* are shared max-min fairly too, on devices that say what an SM holds: there the blocks of kernels that leave places free
+share SMs, and "SMs" count places (`kernels.shape_of`).
+
 *Cores* are SMs too, one per task, but CPU workers choose their tasks. A worker that ends a task takes the most urgent ready task at once;
 among equally urgent tasks it takes that of its own stream, else the first in issue order. A task that finds no such worker wakes a
 sleeping one.
@@ -19,7 +22,7 @@ The factors by which running kernels of one memory are slower than alone: `Kerne
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from simpy import Event
 
@@ -52,6 +55,22 @@ def share_bandwidth(running: Sequence[Kernel]) -> None:
             waiting -= 1
             if granted < demand:
                 kernel.factor = granted / kernel.memory_share
+
+
+def share_compute(running: Sequence[Kernel]) -> None:
+    """Slow down the kernels of a device that together demand more than it computes, to max-min fair shares of it."""
+    by_pool: dict[Pool, list[Kernel]] = {}
+    for kernel in running:
+        if kernel.shape.compute_share:
+            by_pool.setdefault(kernel.pool, []).append(kernel)
+    for kernels in by_pool.values():
+        demands = sorted(((kernel.shape.compute_share * kernel.factor, kernel) for kernel in kernels), key=itemgetter(0))
+        left, waiting = 1.0, len(demands)
+        for demand, kernel in demands:
+            granted = min(demand, left / waiting)
+            left, waiting = left - granted, waiting - 1
+            if granted < demand:
+                kernel.factor *= granted / demand
 
 
 def slow_down(running: Sequence[Kernel], multipliers: Mapping[tuple[str, str], float]) -> None:
@@ -150,6 +169,7 @@ class Sms(Allocator):
             running = self._running
             share_bandwidth(running)
             if len(running) > 1:
+                share_compute(running)
                 if self._multipliers:
                     slow_down(running, self._multipliers)
                 if self._shares_interpreter:

@@ -39,6 +39,35 @@ class Memory:
     reached: float = 1.0
 
 
+#: Threads of a warp, and the units in which an SM gives registers to a warp and shared memory to a block (bytes).
+_WARP, _REGISTER_UNIT, _SHARED_UNIT = 32, 256, 128
+
+
+@dataclass(frozen=True)
+class SmLimits:
+    """What one SM holds of all resident blocks together: `threads`, `blocks`, `registers` and `shared_bytes`.
+
+    `schedulers`: each has an equal part of the registers, and a warp's registers lie in one part.
+    """
+
+    threads: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    schedulers: int = 4
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """How many blocks of a kernel one SM holds at once, at least 1. `threads` of a block; `registers` of a thread, 0: unknown."""
+        warps = -(-threads // _WARP)
+        limits = [self.blocks, self.threads // (warps * _WARP)]
+        if registers:
+            per_warp = -(-registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT
+            limits.append(self.registers // self.schedulers // per_warp * self.schedulers // warps)
+        if shared_bytes:
+            limits.append(self.shared_bytes // (-(-shared_bytes // _SHARED_UNIT) * _SHARED_UNIT))
+        return max(1, min(limits))
+
+
 @dataclass(frozen=True)
 class Device:
     """A GPU, a partition of one, or a group of CPU cores (an SM is then a core).
@@ -51,6 +80,7 @@ class Device:
     `waiting`: what these do between ops, if the user's OMP_WAIT_POLICY says so: "active" or "passive".
     `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
     `reached`: the share of a data sheet's peaks that any kernel can reach, where it is known to be below 1.
+    `sm`: what an SM holds, if blocks per SM are to follow from what a block takes (`efficiencies.geometry`).
     `errors`: as in `HostLane`.
     """
 
@@ -68,6 +98,7 @@ class Device:
     workspace_bytes: int = 0
     reached: float = 1.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
+    sm: SmLimits | None = None
 
     @property
     def share_name(self) -> str:
@@ -149,6 +180,9 @@ class Machine:
     `whole`: if the devices are partitions of one GPU, the machine with that GPU unsplit. A plan may use that device instead.
 
     `plain`: the machine as plain PyTorch uses it, if that differs (`for_pytorch`): all cores of a CPU work on one op at a time.
+
+    `pipe_bytes_per_s`: the one bandwidth of all transfers together in a model that has no links (DeePa's `cost=paper`), where a paper
+    states it; 0: the least between two devices.
     """
 
     name: str
@@ -163,6 +197,7 @@ class Machine:
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
     whole: "Machine | None" = None
     plain: "Machine | None" = None
+    pipe_bytes_per_s: float = 0.0
 
     @property
     def for_pytorch(self) -> "Machine":

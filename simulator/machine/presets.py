@@ -9,13 +9,15 @@ Links are built kind by kind. `group`: size of the groups of successive GPUs tha
 - `pairs` connects every two GPUs of a group.
 - `switch` connects every GPU to its group's switch (NVSwitch).
 - `bridge` connects every GPU to its group's bridge (a PCI Express switch, or the root of a node).
-- `uplink` connects every bridge to the host; the bridge's GPUs share it.
+- `riser` connects every bridge to the switch above it, which serves the bridges of its group.
+- `uplink` connects every bridge, or every riser if there are any, to the host; all GPUs below share it.
 - `network` connects every bridge to the network between nodes, as the NIC that the bridge's GPUs share.
 Links with the same `channel` share its bandwidth.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -24,7 +26,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, split
+from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, SmLimits, split
 from simulator.machine.measured_gpu import with_measured
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
@@ -32,6 +34,8 @@ from traces.errors import Code, SchedcastError, UnknownNameError
 
 DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
+#: What issues a GPU's tasks: eager PyTorch on the host of the machine, or Caffe's C++.
+HOSTS = PYTORCH, CAFFE = "pytorch", "caffe"
 _CHIP = re.compile(r"[a-z]+[0-9]+")
 Sourced = tuple[float, str]
 SourcedCount = tuple[int, str]
@@ -42,7 +46,7 @@ class _Entry(BaseModel):
 
 
 class GpuEntry(_Entry):
-    """One model of GPU."""
+    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing."""
 
     product: str
     sms: SourcedCount
@@ -54,6 +58,7 @@ class GpuEntry(_Entry):
     cache_bytes: SourcedCount
     priority_levels: SourcedCount
     saturation_share: Sourced
+    sm: dict[str, SourcedCount] = {}
 
 
 class HostEntry(_Entry):
@@ -73,7 +78,7 @@ class HostEntry(_Entry):
 class LinkEntry(_Entry):
     """One kind of link between the GPUs of a machine. A route over several links has the sum of their latencies."""
 
-    kind: Literal["host", "pairs", "switch", "bridge", "uplink", "network"]
+    kind: Literal["host", "pairs", "switch", "bridge", "riser", "uplink", "network"]
     latency_s: Sourced
     bandwidth_bytes_per_s: Sourced
     duplex: bool
@@ -82,12 +87,13 @@ class LinkEntry(_Entry):
 
 
 class MachineEntry(_Entry):
-    """`count` GPUs of one model, a host, and links."""
+    """`count` GPUs of one model, a host, and links. `pipe_bytes_per_s`: as in Machine."""
 
     gpu: str
     count: int
     host: str
     links: list[LinkEntry]
+    pipe_bytes_per_s: Sourced = (0.0, "")
 
 
 class Data(BaseModel):
@@ -113,15 +119,23 @@ def machine_names() -> list[str]:
 
 
 def load_machine(
-    name: str, profile: Profile | None = None, devices: int | None = None, link: str = ALIAS_LINK, partitions: int = 1
+    name: str,
+    profile: Profile | None = None,
+    devices: int | None = None,
+    link: str = ALIAS_LINK,
+    partitions: int = 1,
+    host: str = PYTORCH,
 ) -> Machine:
     """The machine called `name`; a profile (of this CPU, or of the preset's GPU) adds its measured figures.
 
     `devices`: the number of devices to use, from the first on (None: all of them; on this CPU, or with several `partitions`, one).
     `partitions`: the number of devices that the one GPU is split into. `link`: connection of this CPU's core groups
-    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). Raises UnknownNameError for an
-    unknown name and SchedcastError for more devices than the machine has.
+    (`this_cpu.link_bytes_per_s`), and how any machine's devices receive messages (`this_cpu.receives_of`). `host`: what issues a GPU's
+    tasks, PYTORCH or CAFFE. Raises UnknownNameError for an unknown
+    name or host, and SchedcastError for more devices than the machine has, or a profile, whose launches were PyTorch's, for another host.
     """
+    if host not in HOSTS:
+        raise UnknownNameError("host", host, HOSTS)
     if name == THIS_CPU:
         if partitions > 1:
             raise SchedcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
@@ -133,9 +147,13 @@ def load_machine(
         raise SchedcastError(_too_many(name, entry, devices), Code.DEVICES)
     if partitions > 1 and devices is None and entry.count > 1:
         raise SchedcastError(f"--partition {partitions} splits one GPU, and machine {name} has {entry.count}; add --devices 1 to use one")
+    if host != PYTORCH:
+        entry = entry.model_copy(update={"host": host})
     machine = replace(preset(name, entry, devices or entry.count), receives=receives_of(link))
     if partitions > 1 and machine.receives != FREE:
         raise SchedcastError(f"link is {link!r}: the partitions of one GPU share its memory and send nothing; leave it out")
+    if profile is not None and host != PYTORCH:
+        raise SchedcastError(f"--host {host}: the launches of {name} were measured with PyTorch; leave it out")
     if profile is not None:
         machine = with_measured(machine, profile)
     return machine if partitions == 1 else split(machine, partitions, profile)
@@ -177,7 +195,7 @@ def _unbranded(product: str) -> str:
 
 def host_figures() -> tuple[dict[str, Any], dict[str, str]]:
     """Fields of HostLane as in the newest preset, and the source of each."""
-    entry = data().hosts[max(data().hosts)]
+    entry = data().hosts[max(filter(str.isdecimal, data().hosts))]
     return _host_figures(entry), {field: data().sources[source] for field, (_, source) in entry}
 
 
@@ -201,7 +219,16 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
     return Machine(
         name,
         tuple(
-            Device(n, "gpu", gpu.sms[0], peaks, f"memory of {n}", priority_levels=gpu.priority_levels[0], reached=gpu.peak_reached[0])
+            Device(
+                n,
+                "gpu",
+                gpu.sms[0],
+                peaks,
+                f"memory of {n}",
+                priority_levels=gpu.priority_levels[0],
+                reached=gpu.peak_reached[0],
+                sm=SmLimits(**{field: count for field, (count, _) in gpu.sm.items()}) if gpu.sm else None,
+            )
             for n in names
         ),
         tuple(
@@ -216,24 +243,25 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
             for n in names
         ),
         tuple(HostLane(f"host of {n}", (n,), **host) for n in names),
-        tuple(link for kind in entry.links for link in _links(kind, names)),
+        tuple(link for kind in entry.links for link in _links(kind, names, {kind.kind: kind.group for kind in entry.links})),
         _sources(entry),
         library="nccl" if len(names) > 1 else "",
+        pipe_bytes_per_s=entry.pipe_bytes_per_s[0],
     )
 
 
-def _links(entry: LinkEntry, names: list[str]) -> list[Link]:
-    """All links of one kind, in both directions."""
+def _links(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[Link]:
+    """All links of one kind, in both directions. `sizes`: of the groups of each kind of the machine."""
     (latency_s, latency_source), (bandwidth, bandwidth_source) = entry.latency_s, entry.bandwidth_bytes_per_s
     latency_error, bandwidth_error = _error(latency_source), _error(bandwidth_source)
     return [
         Link(a, b, latency_s, bandwidth, entry.duplex, entry.channel, False, latency_error, bandwidth_error)
-        for one, other in _ends(entry, names)
+        for one, other in _ends(entry, names, sizes)
         for a, b in ((one, other), (other, one))
     ]
 
 
-def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
+def _ends(entry: LinkEntry, names: list[str], sizes: Mapping[str, int]) -> list[tuple[str, str]]:
     size = entry.group or len(names)
     groups = [names[first : first + size] for first in range(0, len(names), size)]
     match entry.kind:
@@ -243,13 +271,18 @@ def _ends(entry: LinkEntry, names: list[str]) -> list[tuple[str, str]]:
             return [pair for group in groups for pair in combinations(group, 2)]
         case "switch" | "bridge":
             return [(name, f"{entry.kind} {number}") for number, group in enumerate(groups) for name in group]
+        case "riser":
+            firsts = range(0, len(names), sizes["bridge"])
+            return [(f"bridge {number}", f"riser {first // size}") for number, first in enumerate(firsts)]
+        case "uplink" if "riser" in sizes:
+            return [(f"riser {number}", HOST) for number in range(len(groups))]
     return [(f"bridge {number}", HOST if entry.kind == "uplink" else NETWORK) for number in range(len(groups))]
 
 
 def _sources(entry: MachineEntry) -> dict[str, str]:
     """The source of each figure of a machine, by field."""
     sources: dict[str, str] = {}
-    entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host])]
+    entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host]), ("", entry)]
     entries += [(f"{link.kind} link ", link) for link in entry.links]
     for prefix, fields in entries:
         for field, value in fields:

@@ -10,17 +10,22 @@ from simulator.papers import registry
 from simulator.papers.deepa_claims import (
     ALL,
     DEEPA,
+    DEEPA_CHOICE,
     DEEPA_EXPOSED,
     DEEPA_LATE,
     FRAMEWORKS,
     IMAGE,
     IMAGE_EXPOSED,
     OWT,
+    PYTORCH,
+    TENSORFLOW,
+    TENSORFLOW_NODES,
     Batches,
     Divided,
     Found,
     Networks,
 )
+from simulator.papers.deepa_figures import Layers, pictures
 from simulator.papers.predicting import Steps, StepsByStrategy, figure, first_refusal, ratio, speedup, status_of
 from simulator.papers.registry import line
 from simulator.predict.preset import preset_costs
@@ -29,7 +34,7 @@ from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.costs.exact import LayerCost, layer_costs
 from simulator.strategies.sharding.network import Network as LayerNetwork
 from traces.documents.base import Data
-from traces.documents.reproduction import OK, Chart, DividedLayer, DividedNetwork, Panel, Paper
+from traces.documents.reproduction import OK, Chart, Panel, Paper
 from traces.errors import Refusal
 
 PAPER = registry.get("deepa")
@@ -42,6 +47,9 @@ NODE, NODES = "p100x4", "4xp100x4"
 #: The configurations of fc6: those of table 2, the one that was chosen (section 7.1.2), and others between them.
 FC6 = (Configuration(n=16), *(Configuration(c=c) for c in (16, 2, 4, 8)), Configuration())
 MIB = 2**20
+#: Shares of the links' rates at which P100, and AlexNet on 16 K80, are predicted again.
+HALF, OTHERS = 1 / 2, (4.0, 2.0, 0.04)
+SHARED = (*FRAMEWORKS, IMAGE, OWT, DEEPA, DEEPA_EXPOSED)
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,19 @@ class Network:
 
 
 class DeepaScope(Data):
-    """What is predicted. `batches`: the range of figure 13. `clusters`: also P100. `large`: also 21,841 classes."""
+    """What is predicted. `batches`: the range of figure 13. `clusters`: also P100. `large`: also 21,841 classes.
+
+    `slower`: also with slower links. `convolutions`: by name in table 1, the network and the layer. `layers`: those of figure 2, of
+    Inception-v3.
+    """
 
     networks: tuple[Network, ...]
     batches: tuple[int, ...]
     clusters: bool
     large: bool
+    slower: bool
+    convolutions: dict[str, tuple[str, str]]
+    layers: tuple[str, ...]
 
 
 SCOPE = PAPER.scope(DeepaScope)
@@ -68,7 +83,9 @@ SCOPE = PAPER.scope(DeepaScope)
 
 def predictions() -> int:
     """Return the number of predicted jobs and searched networks."""
-    return len(SCOPE.networks) * (2 + 2 * SCOPE.clusters + 2 * SCOPE.large) + len([batch for _, batch in _sweep() if batch != BATCH])
+    machines = 1 + 2 * SCOPE.clusters
+    each = 1 + machines * (1 + SCOPE.slower) + 2 * SCOPE.large
+    return len(SCOPE.networks) * each + len(OTHERS) * SCOPE.slower + len([batch for _, batch in _sweep() if batch != BATCH])
 
 
 def _sweep() -> list[tuple[Network, int]]:
@@ -81,30 +98,42 @@ def reproduce(steps: Steps) -> Paper:
     divided = {network.name: _divided(network.model, steps) for network in SCOPE.networks}
     predicted = {network.name: steps.predict(Job(network.model, BATCH), ALL) for network in SCOPE.networks}
     batches = {
-        (network.name, batch): predicted[network.name] if batch == BATCH else steps.predict(Job(network.model, batch), [FRAMEWORKS, DEEPA])
+        (network.name, batch): predicted[network.name] if batch == BATCH else steps.predict(Job(network.model, batch), [*FRAMEWORKS, DEEPA])
         for network, batch in _sweep()
     }
-    fc6 = _fc6()
+    slower = _networks(steps.with_links(claims.THIRD), BATCH, SHARED) if SCOPE.slower else {}
+    first = SCOPE.networks[0]
+    others = {share: steps.with_links(share).predict(Job(first.model, BATCH), SHARED) for share in OTHERS if SCOPE.slower}
+    fc6, layers = _fc6(), Layers(divided, SCOPE.convolutions, SCOPE.layers, SCOPE.batches[:2])
     tables = [
         PAPER.table("fc6", _fc6_rows(fc6)),
+        *layers.tables(),
         PAPER.table("configurations", _configurations(divided)),
+        PAPER.table("search", _searches(divided)),
         PAPER.table("bytes", _bytes(divided)),
         PAPER.table("speedups", _speedups(predicted)),
         PAPER.table("steps", _seconds(predicted)),
         PAPER.table("batches", _batches(batches)),
     ]
-    checks = [claims.two_workers_cheapest(fc6), *claims.of_configurations(divided), *claims.of_steps(predicted, batches)]
+    checks = [claims.two_workers_cheapest(fc6), *claims.of_configurations(divided), *layers.checks()]
+    checks += claims.of_steps(predicted, slower, batches, others)
+    rates = [*(("16 K80", share, {first.name: own}) for share, own in others.items()), ("16 K80", claims.THIRD, slower)]
     if SCOPE.clusters:
-        node = _cluster(steps, NODE, 4, [FRAMEWORKS, DEEPA, DEEPA_LATE])
-        nodes = _cluster(steps, NODES, 16, [IMAGE, DEEPA])
+        pair = [steps.on(NODE), steps.on(NODES)]
+        forms = (4 * PER_GPU, (*FRAMEWORKS, IMAGE, DEEPA)), (16 * PER_GPU, (TENSORFLOW_NODES, IMAGE, DEEPA))
+        node, nodes = (_networks(own, *form) for own, form in zip(pair, ((forms[0][0], (*forms[0][1], DEEPA_LATE)), forms[1]), strict=True))
+        halves = [_networks(own.with_links(HALF), *form) if SCOPE.slower else {} for own, form in zip(pair, forms, strict=True)]
+        rates += [(name, HALF, own) for name, own in zip((NODE, NODES), halves, strict=True)]
         tables.append(PAPER.table("clusters", _clusters(node, nodes)))
-        checks += claims.of_clusters(node, nodes)
+        checks += claims.of_clusters(node, nodes, halves)
+    tables.append(PAPER.table("rates", _rates(rates)))
     if SCOPE.large:
         large = {network.name: _divided(network.large, steps) for network in SCOPE.networks}
-        wide = {network.name: steps.predict(Job(network.large, BATCH), [FRAMEWORKS, DEEPA]) for network in SCOPE.networks}
+        wide = {network.name: steps.predict(Job(network.large, BATCH), [*FRAMEWORKS, DEEPA]) for network in SCOPE.networks}
         tables.append(PAPER.table("imagenet-22k", _large(divided, large, predicted, wide)))
         checks += claims.of_large_networks(divided, large, predicted, wide)
-    return PAPER.paper(steps, tables, checks, [_chart(batches)], networks=tuple(_pictures(divided)))
+    charts = [_chart(batches), *layers.charts()]
+    return PAPER.paper(steps, tables, checks, charts, networks=tuple(pictures(divided, BATCH)))
 
 
 def _divided(model: str, steps: Steps) -> Divided | Refusal:
@@ -119,10 +148,9 @@ def _fc6() -> list[LayerCost]:
     return layer_costs(network, machine, model, layer_called(network, "fc6"), FC6)
 
 
-def _cluster(steps: Steps, machine: str, devices: int, texts: Sequence[str]) -> Networks:
-    """Return by network the steps on another machine, with 32 images a GPU."""
-    own = steps.on(machine)
-    return {network.name: own.predict(Job(network.model, PER_GPU * devices), texts) for network in SCOPE.networks}
+def _networks(steps: Steps, batch: int, texts: Sequence[str]) -> Networks:
+    """Return by network the steps of some strategies."""
+    return {network.name: steps.predict(Job(network.model, batch), texts) for network in SCOPE.networks}
 
 
 def _fc6_rows(costs: Sequence[LayerCost]) -> Iterator[tuple]:
@@ -133,16 +161,49 @@ def _fc6_rows(costs: Sequence[LayerCost]) -> Iterator[tuple]:
         yield labels, values, PAPER.values("fc6").get(str(cost.configuration), ())
 
 
+def _searches(divided: Found) -> Iterator[tuple]:
+    """Yield the seconds of the search."""
+    for name, own in divided.items():
+        figures = (own.search_s, own.costs_s, len(own.network.layers)) if isinstance(own, Divided) else ()
+        printed = PAPER.values("search").get(name)
+        yield {"network": name}, figures, (printed,), OK if isinstance(own, Divided) else status_of(own)
+
+
+def _rates(rates: Sequence[tuple[str, float, Networks]]) -> Iterator[tuple]:
+    """Yield the speed-ups with links at a share of their rates."""
+    for machine, share, networks in rates:
+        for name, own in networks.items():
+            pairs = (
+                (DEEPA, own_rival(own, TENSORFLOW)),
+                (DEEPA, own_rival(own, PYTORCH)),
+                (OWT, IMAGE),
+                (DEEPA, OWT),
+                (DEEPA, DEEPA_EXPOSED),
+            )
+            yield (
+                {"network": name, "machine": machine, "links": f"{share:.2f}"},
+                [speedup(own, *pair) for pair in pairs],
+                (),
+                _status(own, DEEPA),
+            )
+
+
+def own_rival(own: StepsByStrategy, framework: str) -> str:
+    """The framework's strategy on this machine: on several nodes, TensorFlow's servers are spread, and PyTorch sums as DeePa does."""
+    return framework if framework in own else {TENSORFLOW: TENSORFLOW_NODES, PYTORCH: IMAGE}[framework]
+
+
 def _configurations(divided: Found) -> Iterator[tuple]:
-    """Yield figures 9 to 12: the configuration of each layer."""
+    """Yield figures 9 to 12: the configuration of each layer, by the paper's costs, repaired and as printed, and by what really moves."""
     for name, own in divided.items():
         if isinstance(own, Refusal):
-            yield {"network": name, "layers": "", "configuration": ""}, (), (), status_of(own)
+            yield {"network": name, "costs": "", "layers": "", "configuration": ""}, (), (), status_of(own)
             continue
-        for configuration, stretch in groupby(zip(own.best, own.network.layers, strict=True), key=lambda pair: pair[0]):
-            names = [layer.name for _, layer in stretch]
-            layers = " to ".join(dict.fromkeys((names[0], names[-1])))
-            yield {"network": name, "layers": layers, "configuration": configuration}, [configuration.workers]
+        for costs, chosen in (("paper, repaired", own.best), ("paper, printed", own.as_printed), ("exact", own.fastest)):
+            for configuration, stretch in groupby(zip(chosen, own.network.layers, strict=True), key=lambda pair: pair[0]):
+                names = [layer.name for _, layer in stretch]
+                layers = " to ".join(dict.fromkeys((names[0], names[-1])))
+                yield {"network": name, "costs": costs, "layers": layers, "configuration": configuration}, [configuration.workers]
 
 
 def _bytes(divided: Found) -> Iterator[tuple]:
@@ -164,16 +225,16 @@ def _status(steps: StepsByStrategy, *texts: str) -> str:
 
 def _speedups(steps: Networks) -> Iterator[tuple]:
     """Yield figure 7: on 16 K80."""
-    pairs = ((DEEPA, FRAMEWORKS), (OWT, IMAGE), (DEEPA, OWT), (IMAGE, IMAGE_EXPOSED), (DEEPA, DEEPA_EXPOSED))
+    pairs = ((DEEPA, TENSORFLOW), (DEEPA, PYTORCH), (OWT, IMAGE), (DEEPA, OWT), (IMAGE, IMAGE_EXPOSED), (DEEPA, DEEPA_EXPOSED))
     for name, own in steps.items():
-        printed = [PAPER.values(what).get(name) for what in ("speedup", "owt")]
+        printed = [PAPER.values(what).get(name) for what in ("speedup", "speedup", "owt", "further")]
         yield {"network": name}, [speedup(own, *pair) for pair in pairs], printed, _status(own, *ALL)
 
 
 def _seconds(steps: Networks) -> Iterator[tuple]:
     """Yield the steps behind figure 7."""
     for name, own in steps.items():
-        yield {"network": name}, [figure(own[text]) for text in (FRAMEWORKS, IMAGE, OWT, DEEPA)], (), _status(own, *ALL)
+        yield {"network": name}, [figure(own[text]) for text in (*FRAMEWORKS, IMAGE, OWT, DEEPA, DEEPA_CHOICE)], (), _status(own, *ALL)
 
 
 def _batches(batches: Batches) -> Iterator[tuple]:
@@ -181,57 +242,44 @@ def _batches(batches: Batches) -> Iterator[tuple]:
     for (name, batch), own in batches.items():
         printed = " to ".join(f"{end}x" for end in PAPER.values("batches").get(name, ()))
         labels = {"network": name, "batch": batch, "published": printed}
-        yield labels, [speedup(own, DEEPA, FRAMEWORKS)], (), _status(own, FRAMEWORKS, DEEPA)
+        yield labels, [speedup(own, DEEPA, rival) for rival in FRAMEWORKS], (), _status(own, *FRAMEWORKS, DEEPA)
 
 
 def _clusters(node: Networks, nodes: Networks) -> Iterator[tuple]:
     """Yield figure 14: 4 P100, and 4 nodes of them."""
     for name in node:
-        for machine, own, rival in ((NODE, node[name], FRAMEWORKS), (NODES, nodes[name], IMAGE)):
-            values = (speedup(own, DEEPA, rival), figure(own[rival]), figure(own[DEEPA]), speedup(own, DEEPA_LATE, DEEPA))
-            yield {"network": name, "machine": machine}, values, [PAPER.values(machine).get(name)], _status(own, rival, DEEPA)
+        for machine, own in ((NODE, node[name]), (NODES, nodes[name])):
+            rivals = [own_rival(own, framework) for framework in FRAMEWORKS]
+            seconds = [figure(own[text]) for text in (*rivals, DEEPA)]
+            values = [*(speedup(own, DEEPA, rival) for rival in rivals), *seconds, speedup(own, DEEPA_LATE, DEEPA)]
+            yield {"network": name, "machine": machine}, values, [PAPER.values(machine).get(name)] * 2, _status(own, *rivals, DEEPA)
 
 
 def _large(divided: Found, large: Found, steps: Networks, more: Networks) -> Iterator[tuple]:
     """Yield figure 16: ImageNet-22K."""
-    printed = (None, PAPER.values("large, MiB")["DeePa"] * MIB, None, None, 1 / PAPER.values("large, throughput")["DeePa"])
+    printed = (None, PAPER.values("large, MiB")["DeePa"] * MIB, None, None, None, 1 / PAPER.values("large, throughput")["DeePa"])
     for name, small in divided.items():
         wide = large[name]
         if isinstance(small, Refusal) or isinstance(wide, Refusal):
             yield {"network": name}, (), (), status_of(first_refusal(small, wide))
             continue
         image, best = wide.paper_bytes(wide.image), wide.paper_bytes(wide.best)
-        longer = [ratio(figure(more[name][text]), figure(steps[name][text])) for text in (FRAMEWORKS, DEEPA)]
+        longer = [ratio(figure(more[name][text]), figure(steps[name][text])) for text in (*FRAMEWORKS, DEEPA)]
         values = (image - small.paper_bytes(small.image), best - small.paper_bytes(small.best), image / best, *longer)
-        yield {"network": name}, values, printed, _status(more[name], FRAMEWORKS, DEEPA)
+        yield {"network": name}, values, printed, _status(more[name], *FRAMEWORKS, DEEPA)
 
 
 def _chart(batches: Batches) -> Chart:
     """Figure 13: the speed-up over the batch, with the published range."""
     panels = []
     for name in dict.fromkeys(name for name, _ in batches):
-        gains = {batch: speedup(own, DEEPA, FRAMEWORKS) for (other, batch), own in batches.items() if other == name}
-        points = [(batch, gain) for batch, gain in gains.items() if gain is not None]
-        if not points:
+        lines = []
+        for rival, text in (("over TensorFlow", TENSORFLOW), ("over PyTorch", PYTORCH)):
+            gains = {batch: speedup(own, DEEPA, text) for (other, batch), own in batches.items() if other == name}
+            lines.append(line(rival, [(batch, gain) for batch, gain in gains.items() if gain is not None]))
+        if not lines[0].x:
             continue
         ends = zip(("least published", "largest published"), PAPER.values("batches").get(name, ()), strict=False)
-        printed = (line(end, ((batch, value) for batch, _ in points), published=True) for end, value in ends)
-        panels.append(Panel(title=name, series=(line("predicted", points), *printed)))
+        printed = (line(end, ((batch, value) for batch in lines[0].x), published=True) for end, value in ends)
+        panels.append(Panel(title=name, series=(*lines, *printed)))
     return PAPER.chart("batches", panels)
-
-
-def _pictures(divided: Found) -> Iterator[DividedNetwork]:
-    """Yield figures 9 to 12: each network with its layers as the search divides them."""
-    for name, own in divided.items():
-        if isinstance(own, Divided):
-            title = f"{name} on 16 K80, batch {BATCH}: how the search divides each layer"
-            yield DividedNetwork(name=own.job.model.replace("_", "-"), title=title, layers=tuple(_layers(own)))
-
-
-def _layers(own: Divided) -> Iterator[DividedLayer]:
-    inputs: dict[int, dict[int, None]] = {}
-    for edge in own.network.edges:
-        inputs.setdefault(edge.target, {})[edge.source] = None
-    for number, (layer, configuration) in enumerate(zip(own.network.layers, own.best, strict=True)):
-        read, degrees = tuple(inputs.get(number, ())), configuration.degrees
-        yield DividedLayer(name=layer.name, kind=own.kind(number), shape=layer.shape, degrees=degrees, inputs=read)

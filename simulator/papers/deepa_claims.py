@@ -1,104 +1,80 @@
 """The DeePa paper's claims, judged from predicted steps and the networks' best configurations. Networks go by the paper's names."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from simulator.engine.costs.model import CostModel
-from simulator.machine.machine import Machine
-from simulator.model.job import Job
+import numpy as np
+
 from simulator.papers import registry
+from simulator.papers.deepa_network import Divided
 from simulator.papers.predicting import StepsByStrategy, figure, ratio, speedup
-from simulator.predict.preset import preset_costs
-from simulator.strategies import owt
+from simulator.papers.registry import EQUAL, Claim
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
-from simulator.strategies.sharding.configurations import nearest
-from simulator.strategies.sharding.costs import exact
 from simulator.strategies.sharding.costs.exact import CostTables, LayerCost
-from simulator.strategies.sharding.network import Network
 from traces.documents.reproduction import Check
 from traces.errors import Refusal
-
-LINEAR = frozenset({"aten.addmm.default", "aten.mm.default"})
-
-
-@dataclass(frozen=True)
-class Divided:
-    """A network with what its configurations cost (`cost=exact`), and the best of them."""
-
-    job: Job
-    machine: Machine
-    model: CostModel
-    network: Network
-    tables: CostTables
-    best: tuple[Configuration, ...]
-
-    @classmethod
-    def search(cls, job: Job, machine_name: str, server: str) -> "Divided":
-        """Search the best configuration of each layer. `server`: who sums gradients."""
-        machine, model = preset_costs(job, machine_name)
-        network = Network(job.graph())
-        tables = search.cost_tables(network, machine, model, server)
-        return cls(job, machine, model, network, tables, tuple(search.cheapest_of(tables)))
-
-    @cached_property
-    def image(self) -> list[Configuration]:
-        """Image parallelism."""
-        by_image = Configuration(n=len(self.machine.devices))
-        return [nearest(self.network, layer, by_image) for layer in range(len(self.network.layers))]
-
-    @cached_property
-    def owt(self) -> list[Configuration]:
-        """OWT with equal parts: linear layers whose channels do not divide are divided by image."""
-        return owt.configurations(self.network, len(self.machine.devices))
-
-    @cached_property
-    def uneven_owt(self) -> list[Configuration]:
-        """OWT with all linear layers divided by channel among all devices, into unequal parts if need be."""
-        by_channel = Configuration(c=len(self.machine.devices))
-        return [by_channel if self.is_linear(layer) else self.image[layer] for layer in range(len(self.network.layers))]
-
-    def is_linear(self, layer: int) -> bool:
-        """Whether a layer is fully connected."""
-        return self.network.graph.ops[self.network.layers[layer].main].body.target in LINEAR
-
-    def kind(self, layer: int) -> str:
-        """The name of a layer's main op."""
-        return self.network.graph.ops[self.network.layers[layer].main].body.target.split(".")[1]
-
-    def paper_bytes(self, chosen: Sequence[Configuration]) -> float:
-        """Bytes of a step by the paper's model."""
-        network = self.network
-        moved = sum(exact.update_bytes(network, layer, own) for layer, own in enumerate(chosen))
-        return moved + sum(exact.transfer_bytes(network, edge, chosen[edge.source], chosen[edge.target]) for edge in network.edges)
-
-    def exact_bytes(self, chosen: Sequence[Configuration]) -> float:
-        """Bytes of a step that really move."""
-        return self.tables.total(chosen).moved_bytes
-
 
 #: Networks with the configurations found, or why there are none, by the paper's name.
 Found = Mapping[str, Divided | Refusal]
 
 
-#: The paper's systems as strategies. The frameworks are TensorFlow and PyTorch.
-FRAMEWORKS = "data-parallel:server=host"
+#: The paper's systems as strategies. Neither framework sums gradients while backward runs, which section 5 gives as DeePa's own merit.
+#: TensorFlow: variables on the CPU, which sums the gradients of all towers ("parameter servers are located in CPU memory", section 5).
+#: PyTorch 0.2, torch.nn.DataParallel without NCCL: `Broadcast` copies all parameters from the first GPU before forward, and its backward,
+#: one function that runs last, adds all gradients there (torch/nn/parallel/_functions.py, torch/cuda/comm.py).
+TENSORFLOW, PYTORCH = "data-parallel:server=host,overlap=off", "data-parallel:server=first,overlap=off"
+#: TensorFlow on several nodes: a parameter server in each, with an equal part of the variables.
+TENSORFLOW_NODES = "data-parallel:server=distributed,overlap=off"
+FRAMEWORKS = (TENSORFLOW, PYTORCH)
 IMAGE = "data-parallel:server=distributed"
 OWT = "owt:server=distributed"
 DEEPA = "deepa:server=distributed"
 IMAGE_EXPOSED, DEEPA_EXPOSED, DEEPA_LATE = f"{IMAGE},overlap=off", f"{DEEPA},overlap=off", f"{DEEPA},update=asynchronous"
-ALL = (FRAMEWORKS, IMAGE, OWT, DEEPA, IMAGE_EXPOSED, DEEPA_EXPOSED)
+#: DeePa's plan with the paper's choice of configurations.
+DEEPA_CHOICE = f"{DEEPA},cost=repaired"
+ALL = (*FRAMEWORKS, IMAGE, OWT, DEEPA, IMAGE_EXPOSED, DEEPA_EXPOSED, DEEPA_CHOICE)
+#: The share of its time to compute at which VGG-16's last convolutions are divided anew: table 2 prints 0.16 and 0.34 of ours for fc6.
+QUARTER = 0.25
+#: The share of the links' rates at which 16 K80 are predicted again. On two Xeons of that time, copies through the other processor's memory
+#: reached 0.31 and 0.20 of direct ones: 3.8 of 12.2 GB/s to a P100, 2.5 of 12.9 from it (mpicbg-scicomp/gearshifft, pull request 82).
+THIRD = 1 / 3
 #: A layer on at most this share of the devices is on few of them.
 _FEW = 0.5
 
 #: Predicted steps by network, and by network and batch.
 Networks = Mapping[str, StepsByStrategy]
 Batches = Mapping[tuple[str, int], StepsByStrategy]
+#: Steps with all links at a share of their rates, by network, beside those at the full rate.
+Slower = Mapping[str, StepsByStrategy]
 
 claim = registry.get("deepa").claim
 published = registry.get("deepa").values
+
+
+def _because(name: str, **words: object) -> Claim:
+    """A claim whose reason, if it does not hold, has the figures of an experiment."""
+    own = claim(name)
+    return own.model_copy(update={"reason": own.reason.format(**words)})
+
+
+def _at_rates(slower: Slower, text: str, over: str) -> str:
+    gains = ((name, speedup(own, text, over)) for name, own in slower.items())
+    return "; ".join(f"{name} {gain:.2f}x" for name, gain in gains if gain is not None) or "not predicted"
+
+
+def gains_over(own: StepsByStrategy, rivals: Iterable[str]) -> tuple[float | None, float | None]:
+    """Return the least and the largest speed-up of DeePa over the frameworks; None if one of them is missing."""
+    gains = [speedup(own, DEEPA, rival) for rival in rivals]
+    known = [gain for gain in gains if gain is not None]
+    return (min(known), max(known)) if len(known) == len(gains) else (None, None)
+
+
+def _over_frameworks(name: str, steps: Networks, rivals: Sequence[str], printed: Mapping[str, float], **words: object) -> Check:
+    """Judge that what the paper prints lies between the speed-ups over both frameworks."""
+    cases = {network: (printed[network], *gains_over(own, rivals)) for network, own in steps.items() if network in printed}
+    known = {network: values for network, values in cases.items() if None not in values}
+    return _because(name, **words).each(cases, {network: (values[1:],) for network, values in known.items()})
 
 
 def two_workers_cheapest(costs: Sequence[LayerCost]) -> Check:
@@ -120,6 +96,10 @@ def of_configurations(divided: Found) -> Iterator[Check]:
     ratios = {name: (own.paper_bytes(own.image) / owt[name], printed[name]) for name, own in known.items() if name in printed}
     yield claim("bytes of OWT").each(ratios, _around(printed))
     yield claim("bytes of DeePa").each({name: (owt[name] / own.paper_bytes(own.best),) for name, own in known.items()})
+    less = {name: own.paper_bytes(own.image) / own.paper_bytes(own.best) for name, own in known.items()}
+    yield claim("most bytes").each({name: (most,) for name, most in less.items() if most == max(less.values())})
+    took = {name: (own.search_s, own.costs_s) for name, own in known.items()}
+    yield claim("search").each(took)
 
 
 def _around(printed: Mapping[str, float]) -> dict[str, tuple[tuple[float, float]]]:
@@ -160,52 +140,123 @@ def _four_for_last_of_vgg(own: Divided | None) -> Check:
     layers = [layer for layer in range(len(own.best)) if own.kind(layer) == "convolution"][-3:]
     holds = all(own.best[layer].workers == 4 and own.best[layer].h * own.best[layer].w > 1 for layer in layers)
     said = "; ".join(f"{own.network.layers[layer].name} {own.best[layer]}" for layer in layers)
+    costs = own.repaired
     changed = [Configuration(h=2, w=2) if layer in layers else best for layer, best in enumerate(own.best)]
-    slower = own.tables.total(changed).step_s / own.tables.total(own.best).step_s
-    return own_claim.judged(holds, said, {"cost of h=2,w=2": slower}, own_claim.reason.format(slower=slower))
+    slower = costs.total(changed).step_s / costs.total(own.best).step_s
+    quick = own.if_computing(QUARTER)
+    few = [number for number in range(len(quick)) if own.kind(number) == "convolution" and quick[number].workers == 4]
+    chosen = ", ".join(f"{own.network.layers[number].name} {quick[number]}" for number in few) or "none"
+    split, by_image = (costs.compute_s[layers[-1]][costs.place(layers[-1], each)] for each in (Configuration(h=2, w=2), Configuration(n=4)))
+    words = {"slower": slower, "chosen": chosen, "halos": split / by_image}
+    figures = {
+        "cost of h=2,w=2": slower,
+        "on four if computing is four times as fast": len(few),
+        "h=2,w=2 over n=4": float(split / by_image),
+    }
+    return own_claim.judged(holds, said, figures, own_claim.reason.format(**words))
 
 
 def _branches_differ(own: Divided | None) -> Check:
-    """Judge: the branches of InceptionE1 have different configurations."""
+    """Judge: the branches of InceptionE1 have different configurations, which saves more than EQUAL by what really moves."""
     if own is None:
         return claim("InceptionE1").unjudged()
     branches = {
-        layer.name: own.best[number]
+        layer.name: number
         for number, layer in enumerate(own.network.layers)
         if layer.name.startswith("Mixed_7b.") and own.kind(number) == "convolution"
     }
-    kinds = sorted({str(configuration) for configuration in branches.values()})
-    figures = {name: configuration.workers for name, configuration in branches.items()}
-    return claim("InceptionE1").judged(len(kinds) > 1, f"its convolutions have {' and '.join(kinds)}", figures)
+
+    def saved(tables: CostTables) -> tuple[list[Configuration], float]:
+        """The cheapest choice, and how much less it costs than the one whose convolutions in all InceptionE divide images."""
+        chosen = search.cheapest_of(tables)
+        modules = [layer.name.startswith(("Mixed_7b.", "Mixed_7c.")) for layer in own.network.layers]
+        alike = [image if inside else each for each, image, inside in zip(chosen, own.image, modules, strict=True)]
+        return chosen, 1 - tables.total(chosen).step_s / tables.total(alike).step_s
+
+    (chosen, gain), (_, slower) = saved(own.tables), saved(own.at_links(THIRD))
+    kinds, printed = (sorted({str(each[number]) for number in branches.values()}) for each in (chosen, own.best))
+    said = f"its convolutions have {' and '.join(kinds)}, which saves {gain:.1%}; by the paper's costs {' and '.join(printed)}"
+    figures = {
+        **{name: chosen[number].workers for name, number in branches.items()},
+        "saved": gain,
+        "saved at a third of the rates": slower,
+    }
+    holds = len(kinds) > 1 and gain > EQUAL
+    return _because("InceptionE1", gain=gain, slower=slower).judged(holds, said, figures)
 
 
-def of_steps(steps: Networks, batches: Batches) -> Iterator[Check]:
-    """Judge the speed-ups on 16 K80."""
-    yield _order_of_gains(steps)
-    yield claim("OWT over image parallelism").each(_gains(steps, OWT, IMAGE), _around(published("owt")))
-    yield claim("overlap").each(_gains(steps, DEEPA, DEEPA_EXPOSED))
-    by_batch = _gains({f"{name} {batch}": own for (name, batch), own in batches.items()}, DEEPA, FRAMEWORKS)
+def of_steps(steps: Networks, slower: Slower, batches: Batches, rates: Mapping[float, StepsByStrategy]) -> Iterator[Check]:
+    """Judge the speed-ups on 16 K80. `slower`: the same with links at a share of their rates; `rates`: by other shares, AlexNet's."""
+    between = {name: " to ".join(f"{gain:.2f}" for gain in gains_over(own, FRAMEWORKS) if gain) for name, own in slower.items()}
+    cases = "; ".join(f"{name} {gains}x" for name, gains in between.items())
+    yield _over_frameworks("speed-ups", steps, FRAMEWORKS, published("speedup"), cases=cases)
+    yield claim("image parallelism").each({name: (_over_best(own),) for name, own in steps.items()})
+    yield _order_of_gains(steps, slower)
+    pairs = ((share, speedup(own, OWT, IMAGE), speedup(own, DEEPA, OWT)) for share, own in rates.items())
+    other = "; ".join(f"{share:g} times: {owt:.2f}x and {further:.2f}x" for share, owt, further in pairs if owt and further)
+    owt = _because("OWT over image parallelism", cases=_at_rates(slower, OWT, IMAGE), other=other)
+    yield owt.each(_gains(steps, OWT, IMAGE), _around(published("owt")))
+    further = _because("DeePa over OWT", cases=_at_rates(slower, DEEPA, OWT), choice=_gain(steps, "AlexNet", DEEPA_CHOICE, OWT))
+    yield further.each({name: own for name, own in _gains(steps, DEEPA, OWT).items() if name == "AlexNet"})
+    hidden = _because("overlap", cases=_at_rates(slower, DEEPA, DEEPA_EXPOSED), image=_at_rates(steps, IMAGE, IMAGE_EXPOSED))
+    yield hidden.each(_gains(steps, DEEPA, DEEPA_EXPOSED))
+    by_batch = _gains({f"{name} {batch}": own for (name, batch), own in batches.items()}, DEEPA, TENSORFLOW)
     ranges = {f"{name} {batch}": (published("batches")[name],) for name, batch in batches if name in published("batches")}
-    yield claim("speed-ups by batch").each(by_batch, ranges)
+    yield _because("speed-ups by batch", cases=_lines(batches)).each(by_batch, ranges)
+
+
+def _gain(steps: Networks, name: str, text: str, over: str) -> str:
+    gain = speedup(steps[name], text, over) if name in steps else None
+    return "not predicted" if gain is None else f"{gain:.2f}x"
+
+
+def _over_best(own: StepsByStrategy) -> float | None:
+    """DeePa's image parallelism over the better framework."""
+    gains = [speedup(own, IMAGE, rival) for rival in FRAMEWORKS]
+    return None if None in gains else min(gain for gain in gains if gain is not None)
+
+
+def _lines(batches: Batches) -> str:
+    """What TensorFlow's and DeePa's steps are made of: a part that is equal for all batches, and one that each image adds."""
+    words = []
+    for name in dict.fromkeys(name for name, _ in batches):
+        for who, text in (("TensorFlow", TENSORFLOW), ("DeePa", DEEPA)):
+            known = [(batch, step) for (other, batch), own in batches.items() if other == name and (step := figure(own[text])) is not None]
+            if len(known) > 1:
+                slope, fixed = np.polyfit([batch for batch, _ in known], [step for _, step in known], 1)
+                words.append(f"{name} {who} {1e3 * fixed:.0f} ms + {1e3 * slope:.2f} ms an image")
+    return "; ".join(words)
 
 
 def _gains(steps: Networks, text: str, over: str) -> dict[str, tuple[float | None]]:
     return {name: (speedup(own, text, over),) for name, own in steps.items()}
 
 
-def _order_of_gains(steps: Networks) -> Check:
+def _order_of_gains(steps: Networks, slower: Slower) -> Check:
     """Judge: AlexNet gains most and Inception-v3 least, and DeePa is faster than OWT, which is faster than image parallelism."""
-    gains = {name: speedup(own, DEEPA, FRAMEWORKS) for name, own in steps.items()}
+    gains = {name: gains_over(own, FRAMEWORKS)[0] for name, own in steps.items()}
     factors = [speedup(own, *pair) for own in steps.values() for pair in ((DEEPA, OWT), (OWT, IMAGE))]
     if None in (*gains.values(), *factors) or len(gains) < 2:
         return claim("order of gains").unjudged()
-    holds = list(gains.values()) == sorted(gains.values(), reverse=True) and min(factors) > 1
-    return claim("order of gains").judged(holds, "; ".join(f"{name} {gain:.2f}x" for name, gain in gains.items()), gains)
+    known = {name: gain for name, gain in gains.items() if gain is not None}
+    holds = (
+        list(known.values()) == sorted(known.values(), reverse=True) and min(factor for factor in factors if factor is not None) > 1 + EQUAL
+    )
+    pairs = {"DeePa over OWT": (DEEPA, OWT), "OWT over image": (OWT, IMAGE)}
+    said = "; ".join(f"{name} {gain:.2f}x" for name, gain in known.items())
+    said += "".join(f"; {what}: {_at_rates(steps, *pair)}" for what, pair in pairs.items())
+    words = "; ".join(f"{what}: {_at_rates(slower, *pair)}" for what, pair in pairs.items())
+    return _because("order of gains", cases=words).judged(holds, said, known)
 
 
-def of_clusters(node: Networks, nodes: Networks) -> Iterator[Check]:
-    """Judge: DeePa gains more on four nodes than on one, where synchronous training is as fast as asynchronous training."""
-    gains = {name: (speedup(node[name], DEEPA, FRAMEWORKS), speedup(nodes[name], DEEPA, IMAGE)) for name in node}
+def of_clusters(node: Networks, nodes: Networks, slower: Sequence[Slower]) -> Iterator[Check]:
+    """Judge the speed-ups on one node and on four, with those of links at a share of their rates (`slower`), and asynchronous training."""
+    rivals = {"p100x4": (node, FRAMEWORKS), "4xp100x4": (nodes, (TENSORFLOW_NODES, IMAGE))}
+    for (name, (own, frameworks)), reduced in zip(rivals.items(), slower, strict=True):
+        gains = {network: gains_over(each, frameworks) for network, each in reduced.items()}
+        cases = "; ".join(f"{network} {least:.2f} to {most:.2f}x" for network, (least, most) in gains.items() if least and most)
+        yield _over_frameworks(name, own, frameworks, published(name), cases=cases or "not predicted")
+    gains = {name: (gains_over(node[name], FRAMEWORKS)[1], gains_over(nodes[name], (TENSORFLOW_NODES, IMAGE))[1]) for name in node}
     yield claim("gain by nodes").each(gains)
     yield as_fast_as_asynchronous(node)
 
@@ -223,7 +274,18 @@ def of_large_networks(divided: Found, large: Found, steps: Networks, more: Netwo
         yield claim(f"ImageNet-22K, {rival}").each({name: (value, value / 1e6) for name, value in added.items()})
     ratios = {name: (wide.paper_bytes(wide.image) / wide.paper_bytes(wide.best),) for name, (_, wide) in pairs.items()}
     yield claim("ImageNet-22K, ratio").each(ratios)
-    slower = {n: tuple(ratio(figure(more[n][text]), figure(own[text])) for text in (FRAMEWORKS, DEEPA)) for n, own in steps.items()}
+    slower = {n: tuple(ratio(figure(more[n][text]), figure(own[text])) for text in (TENSORFLOW, DEEPA)) for n, own in steps.items()}
     left = published("large, throughput")
     least, most = left["frameworks"]
-    yield claim("ImageNet-22K, steps").each(slower, dict.fromkeys(slower, ((1 / most, 1 / least), (None, 1 / left["DeePa"]))))
+    words = "; ".join(f"{n} {_last_linear(wide)}" for n, (_, wide) in pairs.items())
+    own_claim = _because("ImageNet-22K, steps", cases=words)
+    yield own_claim.each(slower, dict.fromkeys(slower, ((1 / most, 1 / least), (None, 1 / left["DeePa"]))))
+
+
+def _last_linear(own: Divided) -> str:
+    """What the last linear layer takes in the cheapest configuration."""
+    layer = max(number for number in range(len(own.fastest)) if own.is_linear(number))
+    chosen = own.fastest[layer]
+    place = own.tables.place(layer, chosen)
+    compute_s, update_s = (float(table[layer][place]) for table in (own.tables.compute_s, own.tables.update_s))
+    return f"{chosen}, {1e3 * compute_s:.0f} ms to compute and {1e3 * update_s:.0f} ms to update"

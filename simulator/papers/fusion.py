@@ -15,6 +15,7 @@ from simulator.papers.predicting import (
     PredictedStep,
     Steps,
     StepsByStrategy,
+    asks,
     figure,
     first_refusal,
     ratio,
@@ -97,15 +98,28 @@ def reproduce(steps: Steps) -> Paper:
         }
         for name, batches in SCOPE.sweeps
     }
-    transformer = (row for length, own in by_length.items() for row in step_rows(own, "transformer", tokens=length))
+
+    def asked(job: Job) -> dict[str, tuple[str, ...]]:
+        return asks(job, steps.machine_name, *CALLED)
+
+    transformer = (
+        (*row, asked(job(model, batch, length)))
+        for length, own in by_length.items()
+        for row in step_rows(own, "transformer", tokens=length)
+    )
+    steps_of = ((*row, asked(job(*SCOPE.phases))) for row in step_rows(one, "speed-ups", _published("step, ms")))
+    gains = ((*_gains({"model": m, "batch": b}, own), (), asked(job(m, b))) for m, by in sweeps.items() for b, own in by.items())
+    of_optimizers = (
+        (*_gains({"optimizer": name}, own, _share), (), asked(job(*SCOPE.phases, optimizer=name))) for name, own in optimizers.items()
+    )
     words = dict(zip(("model", "batch"), SCOPE.phases, strict=True))
     tables = (
         PAPER.table("phases", phase_rows(one), **words),
-        PAPER.table("step", step_rows(one, "speed-ups", _published("step, ms")), **words),
+        PAPER.table("step", steps_of, **words),
         PAPER.table("origins", _origin_rows(one, free), **words),
         PAPER.table("transformer", transformer, model=model, batch=batch),
-        PAPER.table("sweeps", (_gains({"model": m, "batch": b}, own) for m, by in sweeps.items() for b, own in by.items())),
-        PAPER.table("optimizers", (_gains({"optimizer": name}, own, _share) for name, own in optimizers.items()), **words),
+        PAPER.table("sweeps", gains),
+        PAPER.table("optimizers", of_optimizers, **words),
     )
     predicted = {
         name: {batch: known for batch, own in by.items() if not isinstance(known := unless_refused(own), Refusal)}

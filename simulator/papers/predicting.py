@@ -2,22 +2,29 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
+from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
+from simulator.machine.presets import PYTORCH
+from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
-from simulator.plan.task import Resource
+from simulator.plan.task import Resource, Task
 from simulator.predict.forecast import Forecast, forecast_strategy
 from simulator.predict.preset import preset_costs
 from traces import units
 from traces.documents.comparison import Shares
+from traces.documents.profile import Profile
 from traces.documents.reproduction import OK
 from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
 from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
 T = TypeVar("T")
+#: What a kernel takes of the device alone.
+_SHARES = attrgetter("compute_share"), attrgetter("memory_share")
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,8 @@ class PredictedStep:
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
-    seconds per step in which at least two kernels run at once.
+    seconds per step in which at least two kernels run at once. `least_s`: how long computing units or bandwidth are busy for the kernels of
+    a step, whichever is longer: no order of the same kernels takes less.
     """
 
     step_s: float
@@ -35,6 +43,7 @@ class PredictedStep:
     stretches: dict[str, float]
     streams: int
     overlapped_s: float
+    least_s: float = 0.0
 
     @property
     def status(self) -> str:
@@ -89,15 +98,48 @@ def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | 
     return ratio(*(figure(steps[each]) if each in steps else None for each in (over, text)))
 
 
-class Steps:
-    """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction.
+def asks(job: Job, machine: str, *strategies: str) -> dict[str, tuple[str, ...]]:
+    """The options of `schedcast predict` that ask for steps of a job (`PaperCase.asks`)."""
+    size = {} if job.image_size is None else {"image-size": (str(job.image_size),)}
+    optimizer = (f"{job.optimizer}:{job.form}",)
+    named = {"model": (job.model,), "batch": (str(job.batch),), **size, "optimizer": optimizer, "machine": (machine,)}
+    return {**named, "strategy": strategies}
+
+
+class _SmallKernels(CostModel):
+    """Costs of kernels that take at most a share of the places for blocks: what if all left room for others?"""
+
+    def __init__(self, machine: Machine, profile: Profile | None, precision: str | None, share: float):
+        super().__init__(machine, profile, precision)
+        self._share = share
+
+    def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
+        own = super()._with_shares(cost, task, device)
+        most = max(1, int(self._share * self.machine.device(device).sms * own.blocks_per_sm))
+        return replace(own, grid=min(own.grid, most))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What is changed in an experiment.
 
     `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
-    machine's profile keep their time.
+    machine's profile keep their time. `links`: by what the bandwidth of all links is multiplied. `host`: what issues tasks, as
+    `presets.load_machine` takes it. `places`: the share of a GPU's places for blocks that a kernel takes at most; the others are free for
+    other kernels.
     """
 
-    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, free_launches: bool = False):
-        self.machine_name, self._progress, self._free_launches = machine, progress, free_launches
+    free_launches: bool = False
+    links: float = 1.0
+    host: str = PYTORCH
+    places: float = 1.0
+
+
+class Steps:
+    """Predictions on one machine, from the model: nothing is measured. `progress(text)` is called before each prediction."""
+
+    def __init__(self, machine: str, progress: Callable[[str], None] = lambda text: None, conditions: Conditions = Conditions()):
+        self.machine_name, self._progress, self._conditions = machine, progress, conditions
         self._steps: dict[tuple[str, str], PredictedStep | Refusal] = {}
         self._shares = {"measured": 0.0, "fitted": 0.0, "guessed": 0.0}
 
@@ -121,11 +163,26 @@ class Steps:
 
     def on(self, machine: str) -> "Steps":
         """Return predictions on another machine, with the same progress function."""
-        return Steps(machine, self._progress)
+        return Steps(machine, self._progress, self._conditions)
+
+    def issued_by(self, host: str) -> "Steps":
+        """Return predictions on the same machine with another host."""
+        return self._under(host=host)
+
+    def with_places(self, share: float) -> "Steps":
+        """Return predictions on the same machine with kernels that take at most this share of the places for blocks."""
+        return self._under(places=share)
 
     def without_launches(self) -> "Steps":
         """Return predictions on the same machine with a host that issues tasks in no time."""
-        return Steps(self.machine_name, self._progress, free_launches=True)
+        return self._under(free_launches=True)
+
+    def with_links(self, share: float) -> "Steps":
+        """Return predictions on the same machine whose links reach this share of their bandwidth."""
+        return self._under(links=share)
+
+    def _under(self, **changed: Any) -> "Steps":
+        return Steps(self.machine_name, self._progress, replace(self._conditions, **changed))
 
     def predict(self, job: Job, strategies: Iterable[str], over: str = BASELINE) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under `over`, with which others are compared, and `strategies`; returns a step or a refusal by strategy text."""
@@ -138,8 +195,12 @@ class Steps:
 
     def _predict(self, job: Job, texts: Sequence[str]) -> None:
         try:
-            machine, model = preset_costs(job, self.machine_name)
-            if self._free_launches:
+            conditions = self._conditions
+            machine, model = preset_costs(job, self.machine_name, host=conditions.host)
+            machine = scaled(machine, Scale(link=conditions.links))
+            if conditions.places < 1:
+                model = _SmallKernels(machine, model.profile, model.precision, conditions.places)
+            if conditions.free_launches:
                 machine = replace(
                     machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0, loop_s=0.0) for host in machine.hosts)
                 )
@@ -165,4 +226,5 @@ class Steps:
             phase_stretches(timeline),
             len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
+            max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
         )

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from itertools import chain, pairwise, repeat
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -226,8 +226,9 @@ class Source(Data):
     def table(self, name: str, rows: Iterable[tuple], **words: object) -> Table:
         """Return a table.
 
-        A row is its labels, the values of its first figures, what the paper prints of them, its status, and the intervals of the values.
-        All but the labels may be left out, and the published figures and the intervals may be fewer than the values.
+        A row is its labels, the values of its first figures, what the paper prints of them, its status, the intervals of the values, and
+        the options of `PaperCase.asks`. All but the labels may be left out, and the published figures and the intervals may be fewer than
+        the values.
         """
         form = _named(self.tables, name)
         figures = [(figure.format(**words), unit) for figure, unit in form.figures.items()]
@@ -269,10 +270,11 @@ def _row(
     published: Iterable[float | None] = (),
     status: str = OK,
     intervals: Iterable[tuple[float, float] | None] = (),
+    asks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PaperCase:
     columns = zip(figures, values, chain(published, repeat(None)), chain(intervals, repeat(None)), strict=False)
     shown = (Figure(name=name, unit=unit, predicted=value, published=printed, interval=i) for (name, unit), value, printed, i in columns)
-    return PaperCase(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status)
+    return PaperCase(labels={name: str(label) for name, label in labels.items()}, figures=tuple(shown), status=status, asks=dict(asks))
 
 
 def _named(forms, name: str):

@@ -1,23 +1,26 @@
 """TurboDL (Jin et al., 2020): streams within a layer, asynchronous layers, and priorities by critical path, on a P100.
 
 The paper's denominator is Caffe with cuDNN, which is not one stream: it runs the parts of a layer's backward on separate streams, with
-a barrier between layers.
+a barrier between layers. Both sides are issued by Caffe's C++.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 
+from simulator.machine.presets import CAFFE, PYTORCH
 from simulator.model.job import Job
 from simulator.papers import registry
 from simulator.papers.predicting import BASELINE, Steps, StepsByStrategy, figure, ratio, speedup, status_of
 from simulator.papers.registry import Measurement, line
+from simulator.plan.task import FORWARD
 from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
 
 PAPER = registry.get("turbodl")
-#: The paper's configurations as strategies; each adds one method to the one before.
-CUDNN, ASYNC, TURBODL = strategies.get("turbodl").steps
+_BARRIER, _ASYNC, _ALL = strategies.get("turbodl").steps
+#: The paper's configurations as strategies; each adds one method to the one before. Callbacks of streams start the updates (section 3.1).
+CUDNN, ASYNC, TURBODL = f"{_BARRIER},layers=caffe", f"{_ASYNC},update=callback", f"{_ALL},update=callback"
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 TEXTS = tuple(CALLED)
 
@@ -30,22 +33,28 @@ Cases = Mapping[Case, StepsByStrategy]
 class TurbodlScope(Data):
     """The scope of the predictions.
 
-    `networks`: figure 7; AlexNet and CaffeNet are those with grouped convolutions. `by_batch`: model and batches of figure 8. `depths`:
-    models from shallow to deep, figure 9. `other_machine`: the smaller card of figure 10, for the same networks.
+    `networks`: figure 7; AlexNet and CaffeNet are those with grouped convolutions. `by_batch`: batches of figure 8 by model, from small to
+    large. `depths`: models from shallow to deep, figure 9; `one_batch`: a batch for all of them. `other_machine`: the smaller card of
+    figure 10, for the same networks. `flops`: the model of figure 1. `places`: an occupancy that section 2.1 reports of most kernels.
     """
 
     networks: tuple[Case, ...]
-    by_batch: tuple[str, tuple[int, ...]]
+    by_batch: dict[str, tuple[int, ...]]
     depths: tuple[Case, ...]
+    one_batch: int
     other_machine: str
+    flops: str
+    places: float
 
 
 SCOPE = PAPER.scope(TurbodlScope)
+#: The model whose gains are printed by batch.
+_BATCHED = next(iter(PAPER.values("batches")))
 
 
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
-    return 2 * len(SCOPE.networks) + len(SCOPE.by_batch[1]) + len(SCOPE.depths)
+    return 4 * len(SCOPE.networks) + sum(map(len, SCOPE.by_batch.values())) + 2 * len(SCOPE.depths)
 
 
 def job(model: str, batch: int) -> Job:
@@ -55,21 +64,36 @@ def job(model: str, batch: int) -> Job:
 
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
+    steps = steps.issued_by(CAFFE)
     other = steps.on(SCOPE.other_machine)
     networks = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.networks}
-    model, batches = SCOPE.by_batch
-    by_batch = {(model, batch): steps.predict(job(model, batch), TEXTS) for batch in batches}
+    by_batch = {(m, batch): steps.predict(job(m, batch), TEXTS) for m, batches in SCOPE.by_batch.items() for batch in batches}
     depths = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.depths}
+    one_batch = {case: steps.predict(job(case[0], SCOPE.one_batch), TEXTS) for case in SCOPE.depths}
     others = {case: other.predict(job(*case), TEXTS) for case in SCOPE.networks}
     machines = {steps.machine_name: networks, other.machine_name: others}
+    small, python = (
+        {case: changed.predict(job(*case), TEXTS) for case in SCOPE.networks}
+        for changed in (steps.with_places(SCOPE.places), steps.issued_by(PYTORCH))
+    )
     tables = (
         PAPER.table("networks", _configurations(networks, _speed)),
         PAPER.table("streams", _configurations(networks, _concurrency)),
-        PAPER.table("batch", _gains(by_batch, _published(by_batch, "batches", 1)), model=model),
-        PAPER.table("depth", _gains(depths, _published(depths, "depths"))),
+        PAPER.table("causes", _causes(networks, small, python)),
+        PAPER.table("batch", _gains(by_batch, _by_batch(by_batch))),
+        PAPER.table("depth", _gains(depths, _published(depths, "depths"), one_batch), batch=SCOPE.one_batch),
         PAPER.table("machines", _on_both(machines), machine=steps.machine_name, other=other.machine_name),
+        PAPER.table("flops", _flops(), model=SCOPE.flops),
     )
-    return PAPER.paper(steps, tables, _checks(networks, by_batch, depths, others), _charts(by_batch, depths, networks))
+    checks = (
+        _methods(networks, small),
+        PAPER.claim("profile").each({case[0]: _shares(step) for case, step in networks.items() if case[0] in PAPER.values("streams")}),
+        _batch(by_batch),
+        _depth(depths, one_batch),
+        _card(networks, others),
+        PAPER.claim("flops").each({SCOPE.flops: (max(counts := _multiplications().values()) / min(counts),)}),
+    )
+    return PAPER.paper(steps, tables, checks, _charts(by_batch, depths, networks))
 
 
 def gain(steps: StepsByStrategy) -> float | None:
@@ -77,10 +101,16 @@ def gain(steps: StepsByStrategy) -> float | None:
     return speedup(steps, TURBODL, CUDNN)
 
 
-def _published(cases: Cases, name: str, key: int = 0) -> dict[Case, float]:
-    """Return the published gains of cases; `key`: what of a case they are printed by, 0: the model, 1: the batch."""
+def _published(cases: Cases, name: str) -> dict[Case, float]:
+    """Return the published gains of cases, which are printed by model."""
     values = PAPER.values(name)
-    return {case: values[str(case[key])] for case in cases if str(case[key]) in values}
+    return {case: values[case[0]] for case in cases if case[0] in values}
+
+
+def _by_batch(cases: Cases) -> dict[Case, float]:
+    """Return the published gains of cases, which are printed by model and batch."""
+    values = PAPER.values("batches")
+    return {(model, batch): values[model][str(batch)] for model, batch in cases if str(batch) in values.get(model, {})}
 
 
 def _configurations(networks: Cases, figures: Callable) -> Iterator[tuple]:
@@ -102,15 +132,37 @@ def _concurrency(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, 
     """Return section 4.3, and how much of a step two kernels or more run at once."""
     step, printed = steps[text], PAPER.values("streams").get(model, {})
     streams, overlapped_s = figure(step, "streams"), figure(step, "overlapped_s")
+    if text == CUDNN and streams:
+        streams -= 1  # Caffe does not create the default stream
     return (streams, overlapped_s, ratio(overlapped_s, figure(step))), (printed.get(CALLED[text]),)
 
 
-def _gains(cases: Cases, published: Mapping[Case, float]) -> Iterator[tuple]:
-    """Yield TurboDL over Caffe+cuDNN, case by case."""
+def _gains(cases: Cases, published: Mapping[Case, float], beside: Cases | None = None) -> Iterator[tuple]:
+    """Yield TurboDL over Caffe+cuDNN, case by case. `beside`: other predictions of the cases, whose gains come last."""
     for case, steps in cases.items():
-        step = steps[TURBODL]
-        labels, values = {"network": case[0], "batch": case[1]}, (figure(steps[CUDNN]), figure(step), gain(steps))
+        step, more = steps[TURBODL], () if beside is None else (gain(beside[case]),)
+        labels, values = {"network": case[0], "batch": case[1]}, (figure(steps[CUDNN]), figure(step), gain(steps), *more)
         yield labels, values, (None, None, published.get(case)), status_of(step), (None, figure(step, "interval_s"))
+
+
+def _causes(networks: Cases, small: Cases, python: Cases) -> Iterator[tuple]:
+    """Yield what limits the gain of each network, and what becomes of it if one mechanism is another."""
+    for case, steps in networks.items():
+        least_s = figure(steps[TURBODL], "least_s")
+        values = (least_s, ratio(figure(steps[CUDNN]), least_s), gain(steps), gain(small[case]), gain(python[case]))
+        yield {"network": case[0], "batch": case[1]}, values, (None, None, _published(networks, "networks").get(case))
+
+
+def _multiplications() -> dict[str, float]:
+    """Return the multiplications for one image in the forward pass of each convolution and linear layer of figure 1's model."""
+    forward = [op for op in job(SCOPE.flops, 1).graph().ops if op.phase == FORWARD]
+    return {op.layer: op.body.flops / 2 for op in forward if op.body.has_products or op.body.op.startswith("aten.convolution.")}
+
+
+def _flops() -> Iterator[tuple]:
+    """Yield figure 1: the layers' work, and the two convolutions whose numbers are printed."""
+    for number, (layer, count) in enumerate(_multiplications().items()):
+        yield {"layer": layer}, (count,), (PAPER.values("flops").get(str(number)),)
 
 
 def _on_both(machines: Mapping[str, Cases]) -> Iterator[tuple]:
@@ -124,17 +176,55 @@ def _on_both(machines: Mapping[str, Cases]) -> Iterator[tuple]:
         yield {"network": case[0], "batch": case[1]}, values, (), status
 
 
-def _checks(networks: Cases, by_batch: Cases, depths: Cases, others: Cases) -> Iterator[Check]:
-    yield PAPER.claim("methods").each({case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()})
-    yield PAPER.claim("batch").trend([(case[1], g) for case, steps in by_batch.items() if (g := gain(steps))])
-    yield PAPER.claim("depth").trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
-    yield PAPER.claim("card").each({case[0]: (gain(steps), gain(others[case])) for case, steps in networks.items()})
+def _shares(steps: StepsByStrategy) -> tuple[float | None, float | None]:
+    """Return the part of a step in which kernels overlap, in Caffe+cuDNN and in TurboDL."""
+    before, after = (ratio(figure(steps[text], "overlapped_s"), figure(steps[text])) for text in (CUDNN, TURBODL))
+    return before, after
+
+
+def _ends(by_batch: Cases) -> dict[str, tuple[float | None, float | None]]:
+    """Return the gains at the smallest and at the largest batch, by model; without models whose largest does not fit the card."""
+    ends = {model: (by_batch[model, batches[0]], by_batch[model, batches[-1]]) for model, batches in SCOPE.by_batch.items()}
+    return {model: (gain(small), gain(large)) for model, (small, large) in ends.items() if status_of(large[TURBODL]) == OK}
+
+
+def _because(check: Check, *figures: object) -> Check:
+    """Return a check whose reason, a format, has these figures."""
+    return check.model_copy(update={"reason": check.reason.format(*figures)})
+
+
+def _methods(networks: Cases, small: Cases) -> Check:
+    check = PAPER.claim("methods").each({case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()})
+    limits = "; ".join(
+        f"{case[0]} {limit:.3f}x and {if_small:.3f}x"
+        for case, steps in networks.items()
+        if None not in (limit := ratio(figure(steps[CUDNN]), figure(steps[TURBODL], "least_s")), if_small := gain(small[case]))
+    )
+    return _because(check, limits)
+
+
+def _batch(by_batch: Cases) -> Check:
+    batches = SCOPE.by_batch[SCOPE.flops]
+    shares = (_shares(by_batch[SCOPE.flops, batch])[1] or 0 for batch in (batches[0], batches[-1]))
+    return _because(PAPER.claim("batch").each(_ends(by_batch)), SCOPE.flops, *(100 * share for share in shares))
+
+
+def _depth(depths: Cases, one_batch: Cases) -> Check:
+    check = PAPER.claim("depth").trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
+    return _because(check, SCOPE.one_batch, ", ".join(f"{g:.3f}x" for steps in one_batch.values() if (g := gain(steps))))
+
+
+def _card(networks: Cases, others: Cases) -> Check:
+    fitting = {case: steps for case, steps in networks.items() if status_of(others[case][TURBODL]) == OK}
+    check = PAPER.claim("card").each({case[0]: (gain(steps), gain(others[case])) for case, steps in fitting.items()})
+    case = min(networks, key=lambda case: (gain(networks[case]) or 0.0) - (gain(others[case]) or 0.0))
+    return _because(check, case[0], *(100 * (_shares(cases[case])[1] or 0) for cases in (others, networks)))
 
 
 def _charts(by_batch: Cases, depths: Cases, networks: Cases) -> Iterator[Chart]:
     yield _chart("networks", networks, _published(networks, "networks"))
     yield _chart("depth", depths, _published(depths, "depths"))
-    yield _chart("batch", by_batch, _published(by_batch, "batches", 1), over_batch=True)
+    yield _chart("batch", {case: steps for case, steps in by_batch.items() if case[0] == _BATCHED}, _by_batch(by_batch), over_batch=True)
 
 
 def _chart(name: str, cases: Cases, published: Mapping[Case, float], over_batch: bool = False) -> Chart:
@@ -146,9 +236,11 @@ def _chart(name: str, cases: Cases, published: Mapping[Case, float], over_batch:
         for what, values in (("predicted", predicted), ("published", published))
     )
     ticks = () if over_batch else tuple(case[0] for case in cases)
-    return PAPER.chart(name, [Panel(title="", series=tuple(series))], ticks, model=SCOPE.by_batch[0])
+    return PAPER.chart(name, [Panel(title="", series=tuple(series))], ticks, model=_BATCHED)
 
 
 def measurements(gpu: bool) -> list[Measurement]:
-    """Return the paper's job on a GPU, and nothing on a CPU, which has no streams."""
-    return [Measurement(job("resnet50", 32), TEXTS[1:], "the paper's job on another card")] if gpu else []
+    """Return the paper's job on a GPU; on a CPU, whose streams are cores, a smaller one, which also checks table 1: the same numbers."""
+    if gpu:
+        return [Measurement(job("resnet50", 32), TEXTS[1:], "the paper's job on another card")]
+    return [Measurement(job("vgg16_cifar", 16), TEXTS[1:], "table 1's network on CIFAR images; streams are cores")]

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.machine.presets import load_machine, product_of
+from simulator.machine.presets import PYTORCH, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job
 from simulator.plan.plan import Plan
@@ -27,14 +27,20 @@ def dense_precision(job: Job, profile: Profile | None) -> str | None:
 
 
 def preset_costs(
-    job: Job, name: str, devices: int | None = None, link: str = ALIAS_LINK, limit_bytes: float | None = None, partitions: int = 1
+    job: Job,
+    name: str,
+    devices: int | None = None,
+    link: str = ALIAS_LINK,
+    limit_bytes: float | None = None,
+    partitions: int = 1,
+    host: str = PYTORCH,
 ) -> tuple[Machine, CostModel]:
     """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
 
     Raises SchedcastError for an unknown name.
     """
     profile = shipped_profile(product_of(name), job.precision == "tf32")
-    machine = load_machine(name, profile, devices, link, partitions).with_memory_limit(limit_bytes)
+    machine = load_machine(name, profile, devices, link, partitions, host).with_memory_limit(limit_bytes)
     return machine, CostModel(machine, profile, dense_precision(job, profile))
 
 

@@ -21,6 +21,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -56,12 +57,17 @@ class Options:
     """Reduce gradients while backward runs; off: after backward."""
     bucket: float = 25.0
     """Size of a gradient bucket in MB; 0: each gradient is reduced separately."""
-    server: Literal["all-reduce", "distributed", "host"] = "all-reduce"
-    """Who sums: all devices together; each device as the parameter server of its chunk; or the host (not for partitions of one GPU)."""
+    server: Literal["all-reduce", "distributed", "host", "first"] = "all-reduce"
+    """Who sums: all devices together; each device as the parameter server of its chunk; the host (not for partitions of one GPU); or first.
+
+    first: the first device sums all gradients and sends the sum back, as torch.nn.DataParallel's reduce and broadcast do.
+    """
     algorithm: Literal["ring", "tree"] = "ring"
     """Algorithm of the all-reduce."""
     priorities: bool = False
     """Transfer first the gradients of the parameters that the next forward uses first."""
+    streams: Literal["one", "turbodl"] = "one"
+    """Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."""
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
 
@@ -165,10 +171,26 @@ class Replicas:
             tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
         tasks += self._interleaved(builder.finish_gradients(options.lag) for builder in builders)
         if options.update in ("baseline", "asynchronous"):
-            tasks += self._interleaved(builder.updates(options.lag) for builder in builders)
+            tasks += self._interleaved(self._updates(builder) for builder in builders)
         elif options.update == "forward-fusion":
             tasks = delayed(tasks, self._delayed_updates(), merged(builder.tensors for builder in builders))
-        return tasks
+        return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
+
+    def _on_turbodl_streams(self, tasks: Sequence[Task]) -> list[Task]:
+        """The same order with each device's computing on TurboDL's streams. Events order them, so that no number changes."""
+        first_stream = 1 + max(task.stream for task in tasks)
+        placed: dict[str, Task] = {}
+        for builder in self.builders:
+            own = [task for task in tasks if task.device == builder.device and task.stream == COMPUTE]
+            placed |= {task.name: task for task in in_replica(builder, own, self._levels, first_stream)}
+        return [placed.get(task.name, task) for task in tasks]
+
+    def _updates(self, builder: PlanBuilder) -> list[Task]:
+        """A device's updates after backward; on TurboDL's streams one per layer, in the order of the next forward."""
+        if self.options.streams == "one":
+            return builder.updates(self.options.lag)
+        layers = builder.first_use(self._passes[self.builders.index(builder)])
+        return [builder.update(builder.layers[layer], f"{layer}/update", layer, self.options.lag) for layer in layers]
 
     def _interleaved(self, lists: Iterable[Sequence[Task]]) -> list[Task]:
         """The devices' lists of tasks, one task of each device in turn."""
@@ -212,10 +234,10 @@ class Replicas:
         options = self.options
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
-        root = HOST if options.server == "host" else ""
+        root = {"host": HOST, "first": self.devices[0]}.get(options.server, "")
         group = Group(self.machine, self.devices, algorithm, root, stream, priority)
         operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
-        at_host = self.builders[0].at_host(operands[0], bucket.name) if root and not self.machine.library else ()
+        at_host = self.builders[0].at_host(operands[0], bucket.name) if root == HOST and not self.machine.library else ()
         return group.all_reduce(bucket.name, operands, at_host)
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:

@@ -6,6 +6,7 @@ gets what it lacks. Batch-norm uses separate statistics for every part.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -37,6 +38,11 @@ class Options(StepOptions):
     """A JSON file with the configuration of each layer (schedcast.configurations/1); empty: the best ones are searched."""
     simulated: int = 3
     """How many of the best divisions that the search finds are simulated, to choose by what overlaps; 1: the smallest sum of costs."""
+    cost: Literal["exact", "repaired"] = "exact"
+    """What the search minimizes: costs of what really moves over the machine's links; or the paper's costs, on one pipe, repaired.
+
+    repaired: the smallest sum of the paper's costs, whatever `simulated` says; between equal configurations, the bytes that really move.
+    """
 
     def __post_init__(self):
         """Raise SchedcastError if no division is left to choose."""
@@ -69,6 +75,6 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 def _divisions(job: Job, network: Network, machine: Machine, costs: PlanCosts | None, options: Options) -> list[list[Configuration]]:
     """The divisions of all layers to choose from, the smallest sum of costs first. That sum hides no transfer behind computation."""
-    tables = search.cost_tables(network, machine, costs, options.server, optimizer=(job.optimizer, job.form))
-    several = (options.overlap or options.lag) and options.simulated > 1
+    tables = search.cost_tables(network, machine, costs, options.server, options.cost, (job.optimizer, job.form))
+    several = (options.overlap or options.lag) and options.simulated > 1 and options.cost == search.EXACT
     return search.candidates(tables, options.simulated) if several else [search.cheapest_of(tables)]

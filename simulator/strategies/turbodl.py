@@ -17,15 +17,16 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.model.layers import DX, LayerGraph
-from simulator.plan.bodies.host import Host
+from simulator.model.layers import DX, Layer, LayerGraph
+from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.fusion import insert
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Task, Value, ViewStep
+from simulator.plan.task import DTYPE_BYTES, FORWARD, SCRATCH, Operand, Task, Value, ViewStep
 from simulator.plan.tensors import contiguous
 from simulator.strategies.builder import PlanBuilder
+from traces.errors import SchedcastError
 
 
 def by_rank(tasks: Sequence[Task], dependencies: Dependencies, rank: Callable[[Task], Any]) -> list[Task]:
@@ -146,6 +147,8 @@ METHODS = ("streams=on,async=off,priorities=off", "streams=on,async=on,prioritie
 CANDIDATES = tuple(f"{text}{fuse}" for text in (*METHODS, "fallback=sync", "alpha=1") for fuse in ("", ",fuse=backward"))
 #: Sub-task types with a stream per layer path: forward and dX, dW and the update, dB.
 _TYPES = {"": 0, DX: 0, "dW": 1, "dB": 2}
+#: The same for the streams of one convolution in Caffe.
+_CAFFE_TYPES = {"": 0, "dB": 0, "dW": 1, DX: 2}
 
 Levels = Annotated[int, Field(ge=0)]
 
@@ -175,6 +178,10 @@ class Options:
     fallback: Literal["order", "sync"] = "order"
     """If the device has too few priority levels: issue a less urgent path later (order), or also make it wait for the urgent one (sync)."""
 
+    layers: Literal["shared", "caffe"] = "shared"
+    """With async=off. shared: all layers use the same streams; caffe: as Caffe with cuDNN does, each convolution has streams of its own,
+    all other tasks run on the default stream, and the host reads the loss before it issues backward."""
+
     update: Literal["event", "callback"] = "event"
     """What starts an update: an event on its stream, or a host function called by the stream."""
 
@@ -186,11 +193,17 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """Baseline's tasks on (layer paths x {dX, dW, dB}) streams, reused from block to block, with a further set for each extra group.
 
     The first layer's dW and update run on the urgent path's stream, because the next iteration's forward waits for them at once
-    (dependency distance 1). Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm.
+    (dependency distance 1). With `layers=caffe` streams are as in Caffe 1.0 (src/caffe/layers/cudnn_conv_layer.cu): a convolution creates
+    them for dX, dW and dB of each group, forward takes those of dB, and an empty kernel on the default stream is the barrier after it, in
+    forward and in backward. Here events are the barrier, which take the host about as long as the launch of that kernel.
+
+    Raises SchedcastError if `fuse=backward` is combined with clipping by the global norm, or `layers=caffe` with asynchronous layers.
     """
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
     by_events, by_urgency = options.streams and options.async_, options.streams and options.async_ and options.priorities
+    if options.layers == "caffe" and (by_events or not options.streams):
+        raise SchedcastError(f"{NAME}: layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off")
     graph, group_of = split_groups(job.graph()) if options.streams and options.groups else (job.graph(), {})
     build = PlanBuilder(job, machine.devices[0].name, graph)
     if options.fuse == "backward":
@@ -209,9 +222,32 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if by_urgency and options.fallback == "sync":
         placed = _with_path_order(placed, build, layers, lanes)
     complete = _with_updates(placed, build, lanes, options, by_events)
+    if options.layers == "caffe":
+        complete = _with_read_loss(complete, build)
     if options.streams and not by_events:
         complete = _with_barriers(complete)
     return build.plan(NAME, complete, options)
+
+
+def in_replica(build: PlanBuilder, tasks: Sequence[Task], levels: int, first_stream: int) -> list[Task]:
+    """A replica's tasks on TurboDL's streams, in the same order: the paper's extension to several devices (section 3.3).
+
+    `tasks`: those of `build` on its own stream, and updates of one layer each. The urgent path keeps that stream; the others are numbered
+    from `first_stream` on. Layer paths are ranked by the FLOPs of their dX, so that replicas on any machines have the same plan.
+    """
+    layers = LayerGraph(build.graph, [op.body.work(op).flops for op in build.graph.ops])
+    lanes = _Lanes(Options(), layers, levels, [0] * len(build.graph.ops))
+
+    def placed(task: Task) -> Task:
+        if task.name in build.served:
+            own = lanes.place(task, *build.served[task.name])
+        elif task.layer in build.layers:
+            own = lanes.place(task, build.graph.gradient_ops[build.layers[task.layer][0]], "dW")
+        else:
+            own = lanes.urgent(task)
+        return replace(own, stream=first_stream + own.stream - 1) if own.stream else own
+
+    return [placed(task) for task in tasks]
 
 
 class _Lanes:
@@ -225,6 +261,7 @@ class _Lanes:
         self._behind = (0, alpha, alpha if options.beta == "alpha" else options.beta)
         self._levels = levels
         self._least = max(self.level(path, kind) for path in range(paths) for kind in range(3))
+        self._first_stream: dict[Layer, int] = {}  # with layers=caffe, of the layers that have streams of their own
 
     def level(self, path: int, kind: int = 0) -> int:
         """Priority level of a path's dX (`kind` 0), dW (1) or dB (2); 0 is most urgent.
@@ -241,15 +278,25 @@ class _Lanes:
     def place(self, task: Task, op: int, role: str) -> Task:
         """The task on the stream of op `op` of the graph, which it serves in `role` (dX, dW, dB, or "" for forward)."""
         layer = self._layers.layer_of(op)
+        if self._options.layers == "caffe":
+            return self._on_own_stream(task, layer, op, role)
         path, kind = layer.path if self._options.async_ else 0, _TYPES[role]
         if kind and layer.distance(role) == 1:
             path = kind = 0
         return self._on(task, path, kind, self._group_of[op])
 
+    def _on_own_stream(self, task: Task, layer: Layer, op: int, role: str) -> Task:
+        """The task on a stream of its convolution; on the default one if it is no convolution of `layer`."""
+        if not task.body.op.startswith("aten.convolution"):
+            return task
+        first = self._first_stream.setdefault(layer, 1 + 3 * (max(self._group_of) + 1) * len(self._first_stream))
+        return replace(task, stream=first + 3 * self._group_of[op] + _CAFFE_TYPES[role])
+
     def _on(self, task: Task, path: int, kind: int, group: int) -> Task:
         if not self._options.streams:
             return task
-        priority = self.level(path, kind) - self._least if self._options.priorities else 0
+        caffe = self._options.layers == "caffe"  # whose streams all have the default priority
+        priority = self.level(path, kind) - self._least if self._options.priorities and not caffe else 0
         return replace(task, stream=3 * (path + self._paths * group) + kind, priority=priority)
 
 
@@ -298,6 +345,16 @@ def _with_updates(tasks: list[Task], build: PlanBuilder, lanes: _Lanes, options:
     if by_events:
         return tasks + [task for layer in build.first_use(tasks) for task in update(layer)]
     return tasks + [lanes.urgent(task) for task in build.updates()]
+
+
+def _with_read_loss(tasks: list[Task], build: PlanBuilder) -> list[Task]:
+    """Let the host wait for each microbatch's loss before it issues what follows, as cublasSdot does in Caffe's Layer::Forward."""
+    last = {task.microbatch: position for position, task in enumerate(tasks) if task.phase == FORWARD}
+    reads = [
+        (position + 1, Task(f"read_loss@{m}" if m else "read_loss", Synchronize(), build.device, phase=FORWARD, layer="loss", microbatch=m))
+        for m, position in last.items()
+    ]
+    return insert(tasks, reads)
 
 
 def _with_barriers(tasks: Sequence[Task]) -> list[Task]:

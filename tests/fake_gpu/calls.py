@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensor
 _SYNCHRONIZE = frozenset(
     f"aten.{name}"
     for name in ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount")
-)
+) | {"aten._ctc_loss", "aten._ctc_loss_backward"}  # they copy lengths from the host's pageable memory
 
 #: Ops that only allocate memory, or change the memory of a tensor.
 _ALLOCATE = frozenset(

@@ -111,7 +111,12 @@ class Bindings:
 
 
 class Stream:
-    """A stream from a pool of 32 per priority, handed out in turn, or a stream for an existing handle."""
+    """A stream from a pool of 32 per priority, handed out in turn, or a stream for an existing handle.
+
+    It takes no weak references: those to PyTorch's streams outlive them.
+    """
+
+    __slots__ = ("__dict__", "cuda_stream", "priority")
 
     pools: dict[int, "count[int]"] = {}
 

@@ -76,6 +76,8 @@ class Prediction(Document):
 
     `measured_share`: the share of the predicted task seconds that rests on measured costs, the smallest of this step's and of those that it
     is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
+
+    `unused_devices`: devices that the job was given and the plan does not use.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -109,6 +111,7 @@ class Prediction(Document):
     faster_than_pytorch_probability: float | None = Field(default=None, ge=0, le=1)
     measured_share: float | None = Field(default=None, ge=0, le=1)
     settled: bool = True
+    unused_devices: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

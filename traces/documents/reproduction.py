@@ -32,11 +32,15 @@ class Figure(Data):
 
 
 class PaperCase(Data):
-    """One case: its labels by column, and its figures. `status` is "ok" or says in words what is wrong with the case."""
+    """One case: its labels by column, and its figures. `status` is "ok" or says in words what is wrong with the case.
+
+    `asks`: options of `schedcast predict`, without dashes, that ask for the same step; empty if none do.
+    """
 
     labels: dict[str, str]
     figures: tuple[Figure, ...]
     status: str = OK
+    asks: dict[str, tuple[str, ...]] = {}
 
     def predicted(self, name: str) -> float | None:
         """The predicted value of the figure called `name`, or None."""

@@ -12,7 +12,7 @@ from ui.request import LINKED, JobRequest, optimizer_and_form, stored_profiles
 #: The names of all options.
 OPTIONS = tuple(option.key for option in LINKED)
 #: Options of a prediction that a validation lacks: it runs on this machine as it is.
-_ONLY_PREDICTED = frozenset({"machine", "scale", "memory-limit"})
+_ONLY_PREDICTED = frozenset({"machine", "host", "scale", "memory-limit"})
 
 
 def options_of(request: JobRequest) -> list[tuple[str, str]]:

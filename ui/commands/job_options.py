@@ -108,8 +108,9 @@ def _batches(batch: Option) -> Option:
 def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[Callable], Callable]:
     """Give a command the options of a job. The command receives `job: Job`, `placement: Placement` and `settings: list[str]` instead.
 
-    `settings` holds the OPTION=VALUE texts of --set. The --scale of a command that has it is in the placement. `memory_limit`: whether the
-    command has --memory-limit. With `several`, --batch takes several values, and the command receives `jobs: list[Job]` in place of `job`.
+    `settings` holds the OPTION=VALUE texts of --set. The --scale and --host of a command that has them are in the placement.
+    `memory_limit`: whether the command has --memory-limit. With `several`, --batch takes several values, and the command receives
+    `jobs: list[Job]` in place of `job`.
     Options are listed in this order: model, the command's own required options, the other options of a job, the command's other options.
     """
     offered = [option for option in DECLARED if option.help and (memory_limit or option.name != "memory_limit")]
@@ -131,7 +132,7 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             given |= {"settings": tuple(given["settings"] or ()), **optimizer_and_form(given["optimizer"])}
             batch = given.pop("batch")
             batches = (listed_numbers("--batch", batch or []) or [None]) if several else [batch]
-            request = JobRequest(**given, scale=values.pop("scale", ""))
+            request = JobRequest(**given, **{name: values.pop(name) for name in ("host", "scale") if name in values})
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
             jobs = [replace(request, batch=each).job() for each in batches]
             if strategies := values.get("strategy"):  # the same for strategies and their options

@@ -229,6 +229,9 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     communication = f"Communication not hidden by computation takes {hidden}; " if prediction.exposed_transfer_s else ""
     sentences.append(f"{communication}{'devices are' if communication else 'Devices are'} idle for {idle} of the step.")
+    if prediction.unused_devices:
+        used, given = len(prediction.devices), len(prediction.devices) + prediction.unused_devices
+        sentences.append(f"Uses {used} of {given} devices; the others have nothing to do.")
     return [*sentences, f"Predicted task time: {source_words(prediction.shares, here)}."]
 
 

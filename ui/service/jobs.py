@@ -17,7 +17,7 @@ from calibrate.identity import comparable_cpu
 from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
-from simulator.machine.presets import THIS_CPU, THIS_GPU, machine_names
+from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names
 from simulator.model.job import LAYOUTS, PRECISIONS
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
@@ -65,6 +65,7 @@ class Choices:
     machines: tuple[str, ...]
     layouts: tuple[str, ...] = LAYOUTS
     modes: tuple[str, ...] = ("eager", "graph")
+    hosts: tuple[str, ...] = HOSTS
 
 
 @dataclass(frozen=True)

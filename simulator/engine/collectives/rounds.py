@@ -19,8 +19,8 @@ RING: Final = "ring"
 TREE: Final = "tree"
 DISTRIBUTED: Final = "distributed"
 SERVER: Final = "server"
-#: By who sums, as strategies name it, the algorithm: all devices together, each one its chunk, or the host.
-ALGORITHM_OF: Mapping[str, Algorithm] = MappingProxyType({"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER})
+#: By who sums, as strategies name it, the algorithm: all devices together, each one its chunk, the host, or the first device.
+ALGORITHM_OF: Mapping[str, Algorithm] = MappingProxyType({"all-reduce": RING, "distributed": DISTRIBUTED, "host": SERVER, "first": SERVER})
 
 
 class Move(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import Device, Machine, Memory
+from simulator.machine.machine import Device, Machine, Memory, SmLimits
 from simulator.plan.bodies.op_class import winograd
 from simulator.plan.task import HasOperands, Operand, Task
 
@@ -47,6 +47,22 @@ class Number(NamedTuple):
     source: str
 
 
+class BlockShape(BaseModel):
+    """What a block of a typical kernel of a class takes of an SM, and what it computes.
+
+    `threads`, `registers` (of a thread) and `shared_bytes`: medians over the time of the kernels of the class in the source. `outputs`:
+    elements of the result; None: one channel of it.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    threads: int
+    registers: int
+    shared_bytes: int
+    outputs: int | None = None
+    source: str
+
+
 class EfficiencyRow(BaseModel):
     """One op class: fractions of peak FLOP/s (by precision) and of bandwidth, and the least time of a kernel (on a CPU: of an op call).
 
@@ -54,7 +70,8 @@ class EfficiencyRow(BaseModel):
     cache as from memory. `cold_start_s`: extra time with nothing in the cache. `tile`: output elements per block. `split_flops`: a kernel
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
-    a kernel has blocks for its outputs or for its FLOPs, whichever are more.
+    a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
+    what an SM holds.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -69,6 +86,7 @@ class EfficiencyRow(BaseModel):
     split_flops: Number | None = None
     saved: Number | None = None
     idle: Number | None = None
+    block: BlockShape | None = None
 
 
 class EfficiencyRows(BaseModel):
@@ -99,6 +117,7 @@ class Site(NamedTuple):
     peak_flops: dict[str, float]
     bandwidth_bytes_per_s: float
     cache_bytes: int
+    sm: SmLimits | None = None
 
     @staticmethod
     def of_device(device: Device, memory: Memory, share: float) -> "Site":
@@ -106,7 +125,7 @@ class Site(NamedTuple):
         part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
         drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
         peaks = {name: flops * part * device.reached for name, flops in device.peak_flops.items()}
-        return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes)
+        return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes, device.sm)
 
 
 class Seconds(NamedTuple):
@@ -242,6 +261,12 @@ def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | Non
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class
 
 
+def reached(task: Task, op_class: str, precision: str) -> float:
+    """The share of a GPU's peak that a task's kernel reaches while it computes; above 1 if it does far fewer FLOPs than those counted."""
+    row = table()["gpu"].row(row_class(task, op_class, precision))
+    return figure(row.compute, precision).value * (row.saved.value if row.saved is not None else 1.0)
+
+
 def outputs(task: HasOperands) -> float | None:
     """The elements of a convolution's result, or in backward of its gradient, which the kernel's blocks share; None for other tasks."""
     if not task.body.op.startswith("aten.convolution"):
@@ -274,15 +299,22 @@ def bound_by_compute(task: Task, site: Site, float32: str) -> bool:
 
 
 def geometry(task: Task, site: Site) -> tuple[int, int]:
-    """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core."""
+    """The grid and the blocks per SM of a task's kernel; (1, 1) on a CPU, where a task is one wave on one core.
+
+    On a device that says what an SM holds, the blocks per SM follow from what a block takes of it.
+    """
     work = task.body.work(task)
-    row = table()[site.kind].row(work.op_class)
+    element_wise = task.body.is_update and task.body.form == "for" and site.sm is not None
+    row = table()[site.kind].row(DEFAULT_CLASS if element_wise else work.op_class)
     if site.kind == "gpu" and (grid := task.body.blocks(task)) is not None:
         return grid, int(row.blocks_per_sm.value)
     if row.tile is None or row.blocks_per_sm is None:
         return 1, 1
     elements = sum(o.elements for o in (*task.writes, *task.mutates))
     grid, blocks = max(1, math.ceil(elements / row.tile.value)), int(row.blocks_per_sm.value)
+    if site.sm is not None and (own := row.block) is not None:
+        blocks = site.sm.resident(own.threads, own.registers, own.shared_bytes)
+        grid = max(1, math.ceil(elements / own.outputs)) if own.outputs else task.inputs[0].shape[1]
     if row.split_flops is not None:
         grid = max(grid, min(site.sms * blocks, math.ceil(work.flops / row.split_flops.value)))
     return grid, blocks

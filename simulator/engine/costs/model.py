@@ -281,6 +281,8 @@ class CostModel:
         precision = precision_of(task, work.op_class, self.precision)
         peak = efficiencies.figure(placed.peak_flops, precision)
         bandwidth = self.machine.memory(device).bandwidth_bytes_per_s
+        if placed.sm is not None:  # kernels that share SMs share their computing units, of which their own code decides what they reach
+            peak *= placed.reached * efficiencies.reached(task, work.op_class, precision)
         compute = min(1.0, work.flops / (peak * cost.warm_s)) if cost.warm_s else 0.0
         memory = min(1.0, efficiencies.traffic(task) / (bandwidth * cost.cold_s)) if cost.cold_s else 0.0
         if placed.kind == "cpu" and self.pair_multipliers:

@@ -27,7 +27,7 @@ from simulator.model.ops.aten_json import encode, name_of, text_of
 from simulator.model.ops.recurrent_layers import launches
 from simulator.plan.bodies.op_class import KERNELS
 from simulator.plan.bodies.opcall import OpCall, is_random
-from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep
+from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
 from traces.errors import Code, SchedcastError
 
 
@@ -238,6 +238,8 @@ class Recorder(TorchDispatchMode):
             return
         if func.is_view and self._on_seen_storage(args[0]):  # as a task it would hide that two values share memory
             raise SchedcastError(f"{func} in layer {self.layer!r} gives a view that capture cannot follow; please report the model")
+        if str(func) not in allowed():
+            raise SchedcastError(f"{func} is not a tensor op that a plan may call; use a model without it", Code.MODEL)
         encoder = NumberedArguments(self.operand, mutated)
         text, named = encode(args, kwargs, encoder)
         reads, mutates = encoder.finish()

@@ -24,7 +24,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.compute import Prices, compute_tables
-from simulator.strategies.sharding.costs.exact import CostTables, ExactCosts, paper_tables
+from simulator.strategies.sharding.costs.exact import CostTables, ExactCosts, paper_tables, repaired
 from simulator.strategies.sharding.network import Network
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -129,6 +129,7 @@ def min_plus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 EXACT: Final = "exact"
 PAPER: Final = "paper"
+REPAIRED: Final = "repaired"
 #: Shares of the seconds of transfers and updates that count, one candidate each: with overlap, the rest is hidden behind computation.
 _VISIBLE = ((1.0, 1.0), (1.0, 0.5), (1.0, 0.2), (1.0, 0.0), (0.5, 1.0), (0.5, 0.5), (0.5, 0.2), (0.2, 0.2), (0.2, 0.0))
 
@@ -138,12 +139,13 @@ def cost_tables(
     machine: Machine,
     costs: PlanCosts | None,
     server: str = "all-reduce",
-    cost: Literal["exact", "paper"] = EXACT,
+    cost: Literal["exact", "paper", "repaired"] = EXACT,
     optimizer: tuple[str, str] = ("momentum", "foreach"),
 ) -> CostTables:
     """What every configuration with at most as many workers as the machine has devices costs, and every pair of them along an edge.
 
     `costs`: as strategies get them; None: the cost model's estimates for the machine. `server`: who sums gradients, as in data-parallel.
+    `cost`: the bytes that really move over the machine's links, or the paper's costs, as printed or `repaired`.
     """
     with gc_paused():
         configurations = [tuple(network.legal(layer, len(machine.devices))) for layer in range(len(network.layers))]
@@ -151,7 +153,8 @@ def cost_tables(
         compute_s = compute_tables(network, configurations, prices)
         if cost == PAPER:
             return paper_tables(network, machine, configurations, compute_s)
-        return ExactCosts(network, machine, configurations, prices, server, optimizer).tables(compute_s)
+        exact = ExactCosts(network, machine, configurations, prices, server, optimizer).tables(compute_s)
+        return exact if cost == EXACT else repaired(paper_tables(network, machine, configurations, compute_s), exact)
 
 
 def cheapest_of(tables: CostTables, update: float = 1.0, transfer: float = 1.0) -> list[Configuration]:

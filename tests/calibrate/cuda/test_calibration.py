@@ -306,7 +306,7 @@ def _operands(compiled) -> list[torch.Tensor]:
 
 
 def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
-    plans, place, profile = planned(MLP), tmp_path / "gpu.json", empty_profile()
+    plans, place, profile = planned(MLP), tmp_path / "first" / "gpu.json", empty_profile()
     keys = {key for plan in plans for key in plan.keys(WHOLE)}
     seen = []
     with FakeGpu(facts=SMALL_CACHE) as gpu:

@@ -26,6 +26,7 @@ from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FakeGpu
+from tests.support import norm_models
 from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
 from tests.support.refusals import refuses
@@ -35,6 +36,7 @@ from traces.errors import Code, SchedcastError
 MODELS = {path.stem: f"{path}:make" for path in USER_MODELS}
 MODELS |= {"mlp": MLP, "lenet5": "lenet5"}
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "backward-fusion:update_stream=on", "turbodl"]
+CAFFE = "turbodl:async=off,layers=caffe"
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +52,14 @@ def job_and_plan(model: str, strategy: str, machine: Machine, **fields):
 #: Every model with the strategies that use several streams and iterations, in graph mode. Two models with all strategies, in both modes.
 CASES = {(model, strategy, "graph") for model in MODELS for strategy in STRATEGIES[1::2]}
 CASES |= {(model, strategy, mode) for model in ("mlp", "language_model") for strategy in STRATEGIES for mode in ("eager", "graph")}
-CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")}
+CASES |= {("mlp", "turbodl:update=callback", mode) for mode in ("eager", "graph")} | {("lenet5", CAFFE, "eager")}
 #: What `make test` runs: every model once in graph mode, every strategy in both modes.
 USUAL = {(model, STRATEGIES[1::2][number % 2], "graph") for number, model in enumerate(sorted(MODELS))}
 USUAL |= {
     (model, strategy, "graph" if (first + number) % 2 else "eager")
     for first, model in enumerate(("mlp", "language_model"))
     for number, strategy in enumerate(STRATEGIES)
-} | {("mlp", "turbodl:update=callback", "graph")}
+} | {("mlp", "turbodl:update=callback", "graph"), ("lenet5", CAFFE, "eager")}
 MARKED = [pytest.param(*case, marks=() if case in USUAL else pytest.mark.thorough, id="-".join(case)) for case in sorted(CASES)]
 
 
@@ -316,6 +318,18 @@ def test_a_task_that_fails_is_named(machine):
     plan = plan_of([mm("product", x, x, y, layer="encoder.0")], [x, y])
     with FakeGpu() as gpu, pytest.raises(TaskFailedError, match=r"task product in layer 'encoder\.0' failed"):
         CudaBackend(machine, gpu).load(plan, {"x": torch.randn(3, 4)}).run(1)
+
+
+def test_a_task_that_no_graph_can_contain_is_named_with_the_mode_that_runs_it(machine):
+    """CTC's kernels copy lengths from the host: PyTorch refuses that in a capture."""
+    job = Job(f"{norm_models.__file__}:letters", 4)
+    plan, tensors = planned("baseline", job, machine), job_tensors(job, job.build(), job.graph())
+    with FakeGpu() as gpu:
+        CudaBackend(machine, gpu).load(plan, tensors).run(3)
+        with pytest.raises(
+            TaskFailedError, match=r"task loss/_ctc_loss in layer 'loss' failed: .*; a CUDA graph may .*, so use --mode eager$"
+        ):
+            CudaBackend(machine, gpu, "graph").load(plan, tensors).run(3 + 4)
 
 
 def test_execute_reports_steps_tasks_losses_and_memory(machine):

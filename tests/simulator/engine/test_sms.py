@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulator.engine.costs.cost import Cost
 from simulator.engine.kernels import shape_of
 from simulator.engine.simulation import simulate
+from simulator.machine.machine import SmLimits
 from simulator.plan.bodies.host import Host
 from tests.support.tiny import build, cpu, gpu, rows, starts, task
 from traces.documents.timeline import Cause
@@ -30,6 +31,15 @@ def test_a_shape_counts_waves_in_whole_sms():
     assert shape_of(Cost("k", 1, 1, grid=25, blocks_per_sm=2), 10, 0.3)[:3] == (2, 10, 3)
     assert shape_of(Cost("k", 1, 1, grid=3, blocks_per_sm=2), 10, 0.3)[:3] == (1, 2, 2)
     assert shape_of(Cost("k", 1, 1, grid=20, blocks_per_sm=2), 10, 0.3)[:3] == (1, 10, 10)
+
+
+def test_kernels_that_share_sms_share_what_these_compute():
+    """Both have their places, but b needs all computing units: while a takes half of them, b is half as fast."""
+    plan, costs = build(kernel("a", grid=5, compute_share=0.5), kernel("b", grid=5, stream=1, compute_share=1.0))
+    alone, beside = gpu(), gpu()
+    beside = replace(beside, devices=(replace(beside.devices[0], sm=SmLimits(2048, 32, 65536, 65536)),))
+    assert rows(simulate(plan, alone, costs, iterations=1)) == [("a", 0.0, 1.0), ("b", 0.0, 1.0)]
+    assert rows(simulate(plan, beside, costs, iterations=1)) == [("a", 0.0, 1.0), ("b", 0.0, 1.5)]
 
 
 def test_full_speed_takes_what_compute_or_bandwidth_needs():

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from simulator.engine.clock import Clock
+from simulator.engine.links import Links
 from simulator.machine import this_cpu as cpu_module
 from simulator.machine.presets import data, load_machine, machine_names
 from simulator.machine.this_cpu import available_cores, this_cpu
@@ -86,7 +88,8 @@ def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
 
 
 def test_every_source_is_used():
-    used = {source for name in data().machines for source in load_machine(name).sources.values()}
+    loaded = (load_machine(name, host=host) for name in data().machines for host in ("pytorch", "caffe"))
+    used = {source for machine in loaded for source in machine.sources.values()}
     assert used == set(data().sources.values())
 
 
@@ -97,7 +100,16 @@ def test_links_reach_every_gpu():
         graph = load_machine(name).graph
         assert networkx.is_strongly_connected(graph), name
     assert load_machine("p100x4").graph.has_edge("cuda:0", "cuda:3")
-    assert {link.channel for link in load_machine("k80x16").links} == {"pcie"}
+
+
+def test_sixteen_k80_share_a_tree_of_slots_and_four_links_to_two_processors():
+    links = Links(Clock(), load_machine("k80x16"))
+    shared = {pair: set(links.route(*pair).channels) for pair in (("cuda:0", "cuda:4"), ("cuda:1", "cuda:8"), ("cuda:2", "cuda:12"))}
+    assert shared["cuda:0", "cuda:4"] & shared["cuda:1", "cuda:8"] == {("bridge 0", "riser 0"), ("riser 0", "host")}
+    assert shared["cuda:0", "cuda:4"] & shared["cuda:2", "cuda:12"] == {("riser 0", "host")}
+    assert len(links.route("cuda:0", "cuda:1").channels) == 2, "the switch of the board alone"
+    assert {link.source for link in load_machine("k80x16").links if link.target == "host"} == {f"riser {n}" for n in range(4)}
+    assert len(load_machine("k80x16", devices=6).links) == 2 * (6 + 3 + 2), "the second switch has one board"
 
 
 def test_machines_of_several_gpus_have_a_library_of_collectives():
@@ -202,6 +214,17 @@ def test_every_assumed_figure_has_an_error_and_every_error_a_source():
     assert {source for _, source in numbers} == set(data().errors)
     assert {source for _, source in data().errors.values()} == set(data().error_sources)
     assert all(0.1 <= error <= 2.0 for error, _ in data().errors.values())
+
+
+def test_a_host_is_a_choice():
+    python, caffe = (load_machine("p100", host=host).hosts[0] for host in ("pytorch", "caffe"))
+    assert (python.dispatch_s, python.loop_s) == (1e-5, 3.3e-5)
+    assert (caffe.dispatch_s, caffe.loop_s, caffe.errors["dispatch_s"]) == (3e-6, 0.0, 0.4)
+    assert load_machine("p100") == load_machine("p100", host="pytorch")
+    with pytest.raises(UnknownNameError, match="host 'caff'"):
+        load_machine("p100", host="caff")
+    with refuses(Code.REQUEST, "the launches of p100 were measured with PyTorch; leave it out"):
+        load_machine("p100", Profile(identity=Identity(kind="gpu")), host="caffe")
 
 
 def test_a_preset_knows_how_wrong_its_host_and_its_links_may_be():

@@ -84,6 +84,13 @@ def test_a_parameter_server_at_the_host_receives_and_sends_all_gradients_of_ever
     assert [task.body.add for task in to_host] == [False, True]
 
 
+def test_the_first_device_as_the_server_receives_all_other_gradients_and_sends_the_sum_back():
+    plan = plan_of("data-parallel:server=first,overlap=off", core_groups(4))
+    ends = [(task.body.source, task.body.target, task.body.add) for task in plan.tasks if task.phase == COLLECTIVE]
+    first, *others = (device.name for device in core_groups(4).devices)
+    assert ends == [*((other, first, True) for other in others), *((first, other, False) for other in others)]
+
+
 def test_each_device_fetches_its_shard_of_the_batch():
     plan = plan_of("data-parallel", core_groups())
     fetched = [task for task in plan.tasks if task.phase == TRANSFER]
@@ -129,7 +136,7 @@ def plain_pytorch(path: Path):
 @pytest.mark.parametrize(
     "options",
     ["", "overlap=off", "bucket=0", "update=forward-fusion", "update=backward-fusion,bucket=0", "update=backward-fusion,overlap=off",
-     "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "priorities=on,bucket=0,fetch=off"],
+     "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "server=first,overlap=off", "priorities=on,bucket=0,fetch=off"],
 )  # fmt: skip
 def test_five_steps_equal_plain_pytorch(options, two_groups):
     """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one microbatch per device."""
@@ -166,6 +173,39 @@ def test_asynchronous_updates_lack_one_update(options, two_groups):
         assert plan.semantics["staleness"] == 1
         assert all(task.stream for task in plan.tasks if task.phase == COLLECTIVE)
         assert largest_error(job, plan, backend) <= LIMIT, path.stem
+
+
+TURBODL = "data-parallel:streams=turbodl,bucket=0,priorities=on"
+
+
+def test_each_replica_computes_on_turbodls_streams():
+    """The urgent path stays on stream 0. dW and dB, and each layer's update, are beside the transfers, on lanes of one priority each."""
+    machine = load_machine("p100x4")
+    plan = planned(TURBODL, Job("lenet5", 8), machine)
+    own = [task for task in plan.tasks if task.device == "cuda:1" and task.phase != COLLECTIVE]
+    transfers = {task.stream for task in plan.tasks if task.phase == COLLECTIVE}
+    by_role = {role: {task.stream for task in own if task.name.partition("@")[0].endswith(f".{role}")} for role in ("dX", "dW", "dB")}
+    first = next(task for task in own if task.phase == "forward")
+    assert by_role["dX"] == {first.stream} == {0}
+    assert not (by_role["dW"] | by_role["dB"]) & transfers
+    assert 0 in by_role["dW"], "the first layer's are urgent: the next iteration waits for them at once"
+    updates = [task for task in own if task.phase == UPDATE]
+    assert [task.layer for task in updates] == ["features.0", "features.3", "classifier.0", "classifier.2", "classifier.4"], (
+        "in the order of the next forward, which waits layer by layer"
+    )
+    lanes = {}
+    for task in plan.tasks:
+        lanes.setdefault(task.lane, set()).add(task.priority)
+    assert all(len(priorities) == 1 for priorities in lanes.values()), "a CUDA stream has one priority"
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("options", ["", ",overlap=off", ",update=forward-fusion", ",update=backward-fusion", ",update=asynchronous"])
+def test_on_turbodls_streams_the_numbers_are_the_same(options, two_groups):
+    machine, backend = two_groups
+    for path in MODELS:
+        job = Job(f"{path}:make", 4, precision="fp64", optimizer="adam", accumulate=1)
+        assert largest_error(job, planned(f"data-parallel:streams=turbodl{options}", job, machine), backend) <= LIMIT, path.stem
 
 
 def test_over_links_at_a_stated_rate_the_numbers_are_the_same():

@@ -179,6 +179,42 @@ def test_one_of_grahams_anomalies_appears(shorter_by_s, expected_s):
     assert simulate(plan, tiny.cpu(cores=3), costs, iterations=1).step_s == expected_s
 
 
+CAFFE = "turbodl:async=off,layers=caffe"
+
+
+def test_caffe_creates_streams_for_every_convolution():
+    """VGG-16 has 38 (section 4.3): three for each of 13 convolutions but the first, which has no dX. The others are on the default one."""
+    plan = planned(CAFFE, Job("vgg16", 2, 32), load_machine("p100"))
+    assert {task.stream for task in plan.tasks if "convolution" not in task.name} == {0}
+    assert len({task.stream for task in plan.tasks if "convolution" in task.name}) == 3 * 13 - 1
+    grouped = {task.name: task.stream for task in plan_of(CAFFE, "grouped").tasks}
+    of_groups = [name for name, stream in grouped.items() if name.startswith("2/convolution") and stream]
+    assert len(of_groups) == len({grouped[name] for name in of_groups}) == 6, "forward, dW and dX of two groups; there is no bias"
+
+
+def test_caffe_has_a_barrier_around_every_convolution_in_both_phases():
+    plan = plan_of(CAFFE, "grouped")
+    edges = Dependencies(plan).edges(0)
+    waits = {
+        task.name: {plan.tasks[edge.index].name for edge in own} | set(task.after) for task, own in zip(plan.tasks, edges, strict=True)
+    }
+    previous = {f"1/convolution_backward.{role}" for role in ("dX", "dW")}
+    first = next(task.name for task in plan.tasks if task.phase == "backward" and task.layer == "0")
+    assert previous <= waits[first]
+    after_groups = next(task for task in plan.tasks if task.layer == "2" and task.name == "2/convolution/join")
+    assert {"2/convolution/group0", "2/convolution/group1"} <= waits[after_groups.name]
+
+
+def test_caffe_reads_the_loss_before_backward_and_updates_at_the_end():
+    tasks = plan_of(CAFFE, "grouped", accumulate=2).tasks
+    phases = [(task.phase, task.microbatch) for task in tasks if task.phase != UPDATE]
+    held = [position for position, task in enumerate(tasks) if task.body.blocks_host]
+    assert [(phases[at], phases[at + 1]) for at in held] == [(("forward", m), ("backward", m)) for m in (0, 1)]
+    assert [task.phase for task in tasks][-1] == UPDATE
+    with refuses(Code.REQUEST, "layers=caffe is streams with a barrier after each layer; use it with streams=on,async=off"):
+        plan_of("turbodl:layers=caffe")
+
+
 def test_groups_of_a_convolution_have_separate_streams():
     plan = plan_of("turbodl", "grouped")
     of = {task.name: task for task in plan.tasks}
@@ -193,7 +229,7 @@ def test_groups_of_a_convolution_have_separate_streams():
     assert flops[0] == flops[1]
 
 
-@pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", "turbodl:fuse=backward,fallback=sync"])
+@pytest.mark.parametrize("text", ["turbodl", "turbodl:async=off", CAFFE, "turbodl:fuse=backward,fallback=sync"])
 def test_groups_and_barriers_change_no_number(text, two_cores, backend):
     job = Job(f"{layered.__file__}:grouped", 4, precision="fp64")
     plan = plan_of(text, "grouped", two_cores, precision="fp64")

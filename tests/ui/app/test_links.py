@@ -18,7 +18,7 @@ REQUESTS = [
     JobRequest(
         "my models/net.py:make", 24, optimizer="adam", form="fused", precision="amp", machine="dgx-h100",
         strategies=("gpipe:microbatches=4", "turbodl"), devices=2, link="copy:0.5", accumulate=2, clip_norm=1.5, layout="nhwc",
-        mode="graph", memory_limit=16.0, scale="memory=2,sms=0.5", settings=("overlap=off",),
+        mode="graph", memory_limit=16.0, host="caffe", scale="memory=2,sms=0.5", settings=("overlap=off",),
     ),
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ def keep(name=NAME):
     shares = Shares(measured=0.0, fitted=0.0, guessed=1.0)
     paper = Paper(name=name, title="A paper", reference="2020", machine="h100", setting="s", shares=shares, tables=(table,), checks=checks)
     folder = papers_page.paper_folder(name)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     Reproduction(papers=(paper,)).save(folder / "reproduction.json")
     return folder
 
@@ -80,6 +80,23 @@ def test_what_is_kept_is_shown_with_its_claims(start):
     assert "1 of 2 claims hold" in words_of(app)
     assert "does not hold: always" in words_of(app)
     assert list(app.dataframe[0].value["net"]) == ["alexnet"]
+
+
+def test_what_comes_with_the_package_is_shown_until_something_is_kept(start):
+    app = app_at("papers")
+    app.query_params["paper"] = "fusion"
+    app.run()
+    assert not app.exception
+    words = words_of(app)
+    assert "These are the predictions that come with this version" in words
+    assert "holds: the speed-up rises with the optimizer's share of the step (BF one stream)" in words
+    assert (papers_page.paper_folder("fusion") / "shipped" / "fusion-sweeps.png").exists(), "its pictures are drawn here"
+    keep("fusion")
+    app.run()
+    assert "come with this version" not in words_of(app)
+    press(app, "Also measure it on this machine")
+    folder = papers_page.paper_folder("fusion")
+    assert runs.latest("papers").command.arguments == ["reproduce", "fusion", "--measure", "--out", str(folder)]
 
 
 def test_a_paper_is_predicted_here_until_it_is_cancelled(start):

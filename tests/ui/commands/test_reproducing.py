@@ -35,9 +35,12 @@ SMALL = fusion.FusionScope(
 )
 TURBO = turbodl.TurbodlScope(
     networks=(("lenet5", 64), ("no_such_net", 32)),
-    by_batch=("lenet5", (8, 16)),
+    by_batch={"lenet5": (8, 16)},
     depths=(("lenet5", 4), ("resnet18", 1)),
+    one_batch=2,
     other_machine="k20",
+    flops="lenet5",
+    places=0.25,
 )
 
 
@@ -236,7 +239,8 @@ def test_turbodl_claims():
     methods, card = turbodl.PAPER.claim("methods"), turbodl.PAPER.claim("card")
     for gains, holds in (({"a": (1.1, 1.2)}, True), ({"a": (1.1, 1.2), "b": (1.1, 1.1)}, False), ({"a": (1.0, 1.2)}, False), ({}, None)):
         assert methods.each(gains).holds is holds
-    assert [turbodl.PAPER.claim("batch").trend(points).holds for points in (FALLING, RISING)] == [True, False]
+    for gains, holds in (({"a": (1.3, 1.1), "b": (1.1, 1.0)}, True), ({"a": (1.3, 1.1), "b": (1.1, 1.2)}, False), ({}, None)):
+        assert turbodl.PAPER.claim("batch").each(gains).holds is holds
     assert [turbodl.PAPER.claim("depth").trend(points).holds for points in (RISING, FALLING)] == [True, False]
     for gains, holds in (({"a": (1.3, 1.1)}, True), ({"a": (1.3, 1.1), "b": (1.1, 1.1)}, False), ({}, None)):
         assert card.each(gains).holds is holds
@@ -339,6 +343,12 @@ class FakeSteps(Steps):
     def without_launches(self):
         return self
 
+    def issued_by(self, host):
+        return self
+
+    def with_places(self, share):
+        return self
+
     def predict(self, job, strategies, over=BASELINE):
         self._progress(job.label)
         if job.model == "no_such_net":
@@ -346,7 +356,7 @@ class FakeSteps(Steps):
         slow = 0.4 if self.machine_name == "k20" else 0.0
         stretches = {"forward": 0.3, "backward": 0.5, "update": 0.2}
         return {
-            text: PredictedStep(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25)
+            text: PredictedStep(self.TIMES.get(text, 1.9) + slow, (0.9, 1.1), 10**9, 10**10, stretches, 3, 0.25, least_s=0.75)
             for text in dict.fromkeys((over, *strategies))
         }
 
@@ -362,17 +372,30 @@ def test_turbodl_has_both_denominators(small):
     machines = paper.table("machines").rows[0]
     assert machines.predicted("p100 gain") == pytest.approx(1.5)
     assert machines.predicted("k20 gain") == pytest.approx(1.9 / 1.4)
+    causes = paper.table("causes").rows[0]
+    assert (causes.predicted("at least"), causes.predicted("limit"), causes.predicted("over cuDNN")) == (0.75, 2.0, 1.5)
     assert {check.name: check.holds for check in paper.checks}["card"] is True
 
 
 def test_published_figures_of_turbodl():
     paper = turbodl.reproduce(FakeSteps())
     last = {row.labels["network"]: row.figures[2].published for row in paper.table("networks").rows[3::4]}
-    assert last == {"lenet5": 1.38, "vgg16": 1.27, "alexnet_grouped": 1.21, "googlenet": 1.30, "resnet50": 1.35, "caffenet": 1.31}
+    assert last == {
+        "lenet5": 1.38,
+        "vgg16": 1.27,
+        "alexnet_grouped": 1.21,
+        "googlenet": 1.30,
+        "resnet50": 1.35,
+        "caffenet": 1.31,
+        "vgg16_cifar": 1.27,
+    }
     assert paper.table("networks").rows[18].figures[2].published == 1.15
     assert [row.figures[2].published for row in paper.table("depth").rows] == [1.27, 1.29, 1.35, 1.38, 1.40]
-    assert [row.figures[2].published for row in paper.table("batch").rows] == [1.27, None, 1.18]
-    assert [row.figures[0].published for row in paper.table("streams").rows[4:8]] == [None, 38, None, 3]
+    printed = {row.labels["batch"]: row.figures[2].published for row in paper.table("batch").rows if row.labels["network"] == "vgg16_cifar"}
+    assert printed == {"100": 1.27, "200": None, "400": 1.18}
+    streams = paper.table("streams").rows[4:8]
+    assert [row.figures[0].published for row in streams] == [None, 38, None, 3]
+    assert [row.predicted("streams") for row in streams] == [3, 2, 3, 3], "Caffe does not create the default stream"
 
 
 def test_an_absent_network_is_one_row_with_what_was_published(small):
@@ -418,7 +441,8 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     assert Reproduction.load(folder / "reproduction.json").document() == document
 
 
-def test_the_command_shows_tables(small, capsys):
+def test_the_command_shows_tables(small, capsys, monkeypatch):
+    monkeypatch.setattr(turbodl, "measurements", lambda gpu: [])
     reproducing.reproduction("turbodl", True, None, False)
     shown = capsys.readouterr()
     assert "Each method on top of the one before" in shown.out
@@ -485,6 +509,7 @@ def test_unusable_requests(schedcast, given, fragment):
 
 
 def test_a_paper_without_measurements_says_so(paper, monkeypatch):
+    monkeypatch.setattr(turbodl, "measurements", lambda gpu: [])
     monkeypatch.setattr(measuring, "gpu_here", lambda: None)
     with pytest.raises(SchedcastError, match="nothing to measure on this machine, which has no GPU"):
         measuring.measure_paper(reproduce.get("turbodl"), paper, partial(jobs.progress, quiet=True), print)

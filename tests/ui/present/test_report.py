@@ -335,6 +335,12 @@ def test_results_in_words(runs):
     assert sentences.phase_words(Comparison(empty, empty, exact)) == "No task ran within the drawn training step."
 
 
+def test_devices_that_a_strategy_does_not_use_are_named():
+    unused = " ".join(sentences.prediction_words(prediction(unused_devices=3)))
+    assert "Uses 1 of 4 devices; the others have nothing to do." in unused
+    assert "Uses" not in " ".join(sentences.prediction_words(prediction()))
+
+
 def test_predictions_in_words():
     text = " ".join(sentences.prediction_words(prediction()))
     assert "Against the baseline's 50.0 ms: 1.25x, cannot tell." in text

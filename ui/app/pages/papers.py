@@ -1,12 +1,14 @@
 """The app's page of papers: what they published beside what is predicted, and which of their claims hold."""
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 import streamlit as st
 
 from simulator.papers import registry as reproduce
 from traces.documents.comparison import Validation
-from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction
+from traces.documents.reproduction import Chart, DividedNetwork, Paper, Reproduction, Table
+from traces.documents.shipped import reproduction_file
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.model import reports_folder
@@ -22,6 +24,8 @@ from ui.present.labels import markdown_escaped
 TITLE, ICON, ORDER = "Papers", ":material/menu_book:", 90
 #: The module of `ui.app.pages` that shows the runs: this one.
 PAGE = "papers"
+#: The column of links.
+OPEN = "What if"
 
 
 def page() -> None:
@@ -51,16 +55,24 @@ def page() -> None:
     elif run is not None and run.status:
         st.error(markdown_escaped(f"The command ended with status {run.status}: {run.mistake}"))
         lines_ui(run)
-    if not kept:
+    shipped = None if kept else shipped_folder(name)
+    if shipped is not None:
+        st.write("These are the predictions that come with this version. Your own take a few minutes, because the models are captured.")
+    elif not kept:
         st.write("Nothing is kept of this paper yet. The first run takes a few minutes, because its models are captured.")
-    if st.button("Predict it again" if kept else "Predict what the paper published", type="secondary" if kept else "primary"):
+    again, measure, _ = st.columns((2, 2, 3))
+    pressed = again.button(
+        "Predict it again" if kept else "Predict what the paper published", type="secondary" if kept or shipped else "primary"
+    )
+    measured = measure.button("Also measure it on this machine", help="Runs what this machine can run of it, and compares.")
+    if pressed or measured:
         try:
-            runs.start(["reproduce", name, "--out", str(folder)], PAGE, folder)
+            runs.start(["reproduce", name, *(["--measure"] if measured else []), "--out", str(folder)], PAGE, folder)
             st.rerun()
         except SchedcastError as error:
             st.error(markdown_escaped(str(error)))
-    if kept:
-        document_ui(folder)
+    if kept or shipped is not None:
+        document_ui(shipped or folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
     files = [Download("Document (JSON)", f"{name}.json", "application/json", read)] if kept else []
     share_ui(f"schedcast reproduce {name} --out {name}", {"paper": [name]}, files)
@@ -69,6 +81,20 @@ def page() -> None:
 def paper_folder(name: str) -> Path:
     """The folder in the user's data folder that keeps a paper's reproduction."""
     return reports_folder().parent / "papers" / name
+
+
+def shipped_folder(name: str) -> Path | None:
+    """The reproduction that comes with the package, with pictures drawn here once; None if there is none that can be read."""
+    document, folder = reproduction_file(name), paper_folder(name) / "shipped"
+    try:
+        drawn = folder / "index.html"
+        if document.exists() and (not drawn.exists() or drawn.stat().st_mtime_ns < document.stat().st_mtime_ns):
+            with st.spinner("Drawing the pictures"):
+                reproduction_report.write(folder, Reproduction.load(document))
+    except SchedcastError as error:
+        st.error(markdown_escaped(str(error)))
+        return None
+    return folder if document.exists() else None
 
 
 def document_ui(folder: Path) -> None:
@@ -90,20 +116,22 @@ def load_reproduction(place: str, stamp: int) -> Reproduction:
 
 
 def paper_ui(paper: Paper, folder: Path) -> None:
-    """Show one paper: its setting, which claims hold, tables, pictures, measurements and notes."""
+    """Show one paper: its setting, pictures, which claims hold, tables, measurements and notes."""
     st.markdown(f"**{markdown_escaped(paper.title)}**")
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
-    claims_ui(paper)
-    for number, table in enumerate(paper.tables):
-        with st.expander(markdown_escaped(table.title), expanded=number == 0):
-            st.dataframe(reproduction_words.cells(table), hide_index=True)
-            st.caption(markdown_escaped(table.about))
+    if paper.checks:
+        verdicts_ui(paper)
     drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
     for shown in drawn:
         picture = folder / f"{paper.name}-{shown.name}.png"
         if picture.exists():
             st.image(picture.read_bytes(), caption=markdown_escaped(shown.title))
+    claims_ui(paper)
+    for number, table in enumerate(paper.tables):
+        with st.expander(markdown_escaped(table.title), expanded=number == 0):
+            table_of(table)
+            st.caption(markdown_escaped(table.about))
     for measured in paper.measured:
         validation = Validation.model_validate(measured)
         st.markdown(f"Measured: {markdown_escaped(sentences.job_words(validation))}")
@@ -112,14 +140,24 @@ def paper_ui(paper: Paper, folder: Path) -> None:
         st.caption(markdown_escaped(note))
 
 
-def claims_ui(paper: Paper) -> None:
-    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
-    if not paper.checks:
-        return
+def table_of(table: Table) -> None:
+    """Show a table; a row that can be asked for opens in What if."""
+    cells: list[dict[str, str]] = reproduction_words.cells(table)
+    if any(row.asks for row in table.rows):
+        cells = [{**cell, OPEN: f"what-if?{urlencode(row.asks, doseq=True)}"} for cell, row in zip(cells, table.rows, strict=True)]
+    st.dataframe(cells, hide_index=True, column_config={OPEN: st.column_config.LinkColumn(OPEN, display_text=OPEN)})
+
+
+def verdicts_ui(paper: Paper) -> None:
+    """Say how many claims hold."""
     holding = sum(check.holds is True for check in paper.checks)
     judged = sum(check.holds is not None for check in paper.checks)
-    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged)")
+    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged); they are below the pictures.")
+
+
+def claims_ui(paper: Paper) -> None:
+    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
     for check in paper.checks:
         claim, figures = reproduction_words.check_words(check)
         color = {True: "green", False: "orange", None: "gray"}[check.holds]
-        st.markdown(f"- :{color}[{markdown_escaped(claim)}]  \n  {markdown_escaped(figures)}")
+        st.markdown(f"- :{color}[{markdown_escaped(claim)}]  \n  :small[{markdown_escaped(figures)}]")

@@ -9,7 +9,7 @@ Worker k of every layer runs on device k.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from typing import NamedTuple
@@ -73,6 +73,7 @@ class CostTables:
     """By layer, its configurations and what each of them costs; and the edges between layers.
 
     `compute_s`: forward and backward. `update_s`, `update_bytes`: reducing the gradients of its parameters, and updating them.
+    `pipe_bytes_per_s`: of the one pipe on which all bytes move in the paper's model; 0: they move on the machine's links.
     """
 
     network: Network
@@ -81,6 +82,7 @@ class CostTables:
     update_s: tuple[np.ndarray, ...]
     update_bytes: tuple[np.ndarray, ...]
     transfers: tuple[Transfer, ...]
+    pipe_bytes_per_s: float = 0.0
 
     def nodes(self, update: float = 1.0) -> list[np.ndarray]:
         """By layer, the seconds of each configuration. `update`: the share of the update's seconds that counts."""
@@ -187,7 +189,7 @@ def holders(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
 # - Transfer of an edge: nothing between equal configurations, else 2 c |input|: the whole input goes to each of the reader's c parts along
 # the channels, and its gradient comes back. - Update of a layer: 2 (n h w) |W|: each of the n h w holders of a piece of the weights W sends
 # its gradient and receives the new weights;   nothing if there is one holder. Biases and normalizations do not count. All bytes share one
-# pipe.
+# pipe (`Machine.pipe_bytes_per_s`).
 
 
 def transfer_bytes(network: Network, edge: Edge, source: Configuration, target: Configuration) -> float:
@@ -205,7 +207,7 @@ def paper_tables(
     network: Network, machine: Machine, configurations: list[tuple[Configuration, ...]], compute_s: list[np.ndarray]
 ) -> CostTables:
     """The paper's costs on a machine. `compute_s`: by layer, the seconds of each configuration."""
-    pipe = Copies(machine).slowest_bytes_per_s
+    pipe = machine.pipe_bytes_per_s or Copies(machine).slowest_bytes_per_s
     updates = [np.array([update_bytes(network, layer, own) for own in options]) for layer, options in enumerate(configurations)]
 
     def transfer(edge: Edge) -> tuple[np.ndarray, np.ndarray]:
@@ -214,7 +216,24 @@ def paper_tables(
         return moved / pipe, moved
 
     seconds = tuple(moved / pipe for moved in updates)
-    return CostTables(network, tuple(configurations), tuple(compute_s), seconds, tuple(updates), transfers(network, transfer))
+    return CostTables(network, tuple(configurations), tuple(compute_s), seconds, tuple(updates), transfers(network, transfer), pipe)
+
+
+def repaired(paper: CostTables, exact: CostTables) -> CostTables:
+    """The paper's costs with one line of section 3 read by its reason (`cost=repaired`).
+
+    "xfer is zero if u and v have the same configuration, in which case no data is transferred": as printed, a chain of layers that are
+    divided by channel costs nothing, although each worker needs all channels. Here a transfer between equal configurations is charged
+    the bytes that really move (`exact`: none by image, halos by height and width, all other channels by channel), on the same pipe.
+    """
+
+    def charged(printed: Transfer, real: Transfer) -> Transfer:
+        ends = [paper.configurations[layer] for layer in (printed.source, printed.target)]
+        equal = np.array([[own == other for other in ends[1]] for own in ends[0]])
+        moved = np.where(equal, real.bytes, printed.bytes)
+        return printed._replace(seconds=moved / paper.pipe_bytes_per_s, bytes=moved)
+
+    return replace(paper, transfers=tuple(map(charged, paper.transfers, exact.transfers)))
 
 
 # What configurations of one layer cost by the paper's model, next to the bytes that really move (`schedcast deepa-cost`).

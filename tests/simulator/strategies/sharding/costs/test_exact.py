@@ -1,6 +1,7 @@
 """The costs of what a plan does: bytes box by box, copies as the engine times them, sums of gradients."""
 
 import random
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -10,6 +11,7 @@ from simpy import Environment
 from simulator.engine.costs.model import CostModel
 from simulator.engine.links import Links
 from simulator.engine.simulation import simulate
+from simulator.machine.machine import HOST, Link
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import Copy
@@ -38,8 +40,8 @@ def alexnet():
 
 @pytest.fixture(scope="module")
 def pipe():
-    """Bytes per second between two of the 16 K80."""
-    return load_machine("k80x16").links[0].bandwidth_bytes_per_s
+    """Bytes per second of the one pipe that the paper's costs give the 16 K80, which its links do not have."""
+    return load_machine("k80x16").pipe_bytes_per_s
 
 
 def input_of(network, layer):
@@ -78,6 +80,22 @@ def test_tables_hold_the_same_numbers(alexnet, pipe):
     assert total.transfer_bytes == 2 * 4 * 512 * 9216
     assert total.update_bytes == sum(exact.update_bytes(alexnet, layer, IMAGES) for layer in range(fc6, len(options)))
     assert total.step_s == pytest.approx((total.transfer_bytes + total.update_bytes) / pipe)
+
+
+def test_repaired_costs_charge_equal_configurations_what_really_moves(alexnet, pipe):
+    """Two images on two workers: by image nothing moves between equal configurations, by channel each lacks the other's half."""
+    options = [(IMAGES, CHANNELS) if {IMAGES, CHANNELS} <= set(alexnet.legal(n, 16)) else (IMAGES,) for n in range(len(alexnet.layers))]
+    machine = load_machine("k80x16")
+    nothing = [np.zeros(len(own)) for own in options]
+    printed = exact.paper_tables(alexnet, machine, options, nothing)
+    own = exact.repaired(printed, exact.ExactCosts(alexnet, machine, options, Prices(machine, None)).tables(nothing))
+    fc7 = layer_called(alexnet, "fc7")
+    (edge, before) = (next(e for e in tables.transfers if e.target == fc7) for tables in (own, printed))
+    images, channels = range(2)
+    assert before.bytes[channels, channels] == before.bytes[images, images] == own.transfers[0].bytes[images, images] == 0
+    moved = 2 * 15 * 4 * 512 * 4096  # forward and backward: each of 16 workers lacks 15 parts of a sixteenth
+    assert (edge.bytes[channels, channels], edge.seconds[channels, channels]) == (moved, pytest.approx(moved / pipe))
+    assert edge.bytes[images, channels] == before.bytes[images, channels] == 2 * 16 * 4 * 512 * 4096, "as printed"
 
 
 def network_of(model, batch, size):
@@ -212,10 +230,21 @@ def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine):
 
 
 def test_one_pipe_takes_all_bytes_one_after_another():
-    machine = load_machine("k80x16")
+    tree = load_machine("k80x16")
+    ways = tuple(Link(device.name, HOST, 1e-5, tree.pipe_bytes_per_s, duplex=False, channel="pipe") for device in tree.devices)
     matrix = np.zeros((16, 16))
     matrix[0, 1:], matrix[3, 4] = 1e6, 5e6
-    assert seconds_of(Copies(machine), matrix) == pytest.approx(20e6 / 4.494e9, rel=1e-3)
+    assert seconds_of(Copies(replace(tree, links=ways)), matrix) == pytest.approx(20e6 / tree.pipe_bytes_per_s, rel=1e-3)
+
+
+def test_on_the_tree_of_16_k80_copies_wait_for_the_links_that_they_share():
+    """cuda:0 sends 15 MB over its own slot, of which 12 leave the switch of two boards for the processor."""
+    matrix = np.zeros((16, 16))
+    matrix[0, 1:] = 1e6
+    matrix[1, 4:] = 1e6
+    assert seconds_of(Copies(load_machine("k80x16")), matrix) == pytest.approx(26e6 / 12e9, rel=1e-2), "the slot of both GPUs"
+    matrix[2, 4:] = 1e6
+    assert seconds_of(Copies(load_machine("k80x16")), matrix) == pytest.approx(36e6 / 12e9, rel=1e-2), "the link of both boards"
 
 
 def test_holders_of_a_piece_are_the_workers_with_the_same_channels():
