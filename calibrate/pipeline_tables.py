@@ -25,18 +25,18 @@ from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.reproduction import Table
 
-#: Seeds of each training, and how often it is evaluated, on so many samples at once.
-SEEDS, EVALUATIONS, AT_ONCE = 3, 10, 256
+#: How often a training is evaluated, on so many samples at once.
+EVALUATIONS, AT_ONCE = 10, 256
 #: Side of the digit in images of 32 pixels, as in MNIST.
 FRAMED = 20
 
 
 def tables(progress: Progress) -> tuple[Table, ...]:
     """A table for each task of the paper's scope: the accuracy of its trainings."""
-    total = SEEDS * sum(len(task.trainings) for task in paper.SCOPE.trained)
+    total = sum(task.seeds * len(task.trainings) for task in paper.SCOPE.trained)
     done = iter(range(total))
     return tuple(
-        PAPER.table(task.table, _rows(task, lambda text: progress(next(done), total, text)), seeds=SEEDS, steps=task.steps)
+        PAPER.table(task.table, _rows(task, lambda text: progress(next(done), total, text)), seeds=task.seeds, steps=task.steps)
         for task in paper.SCOPE.trained
     )
 
@@ -46,7 +46,7 @@ def _rows(task: Trained, begin: Callable[[str], None]) -> Iterator[tuple]:
     layers, without = numbered_layers(task.job(0).graph()), math.nan
     for training in task.trainings:
         runs = []
-        for seed in range(SEEDS):
+        for seed in range(task.seeds):
             begin(f"{task.network}, {training.name or training.placed}, seed {seed}")
             runs.append(trained(task, training, seed))
         finals = [run[-1][1] for run in runs]

@@ -81,7 +81,8 @@ class Training:
 class Trained:
     """Trainings of a network on one task, the first of them plain; they fill a table.
 
-    `rate`: the learning rate, a tenth of it after `decay` of the iterations (1: never). `level`: an accuracy to reach.
+    `rate`: the learning rate, a tenth of it after `decay` of the iterations (1: never). `level`: an accuracy to reach. `seeds`: trainings
+    of each kind.
     """
 
     table: str
@@ -95,6 +96,7 @@ class Trained:
     decay: float
     level: float
     trainings: tuple[Training, ...]
+    seeds: int = 3
 
     def job(self, seed: int, training: Training = Training()) -> Job:
         """The job of a training."""
@@ -283,12 +285,12 @@ def more_by_stashing(networks: Captured) -> Check:
 
 def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
     """Judge what trainings decide, with or without the `tables` of the trainings, by name."""
-    lenet, resnet = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "resnet"))
+    lenet, resnet, mixed = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "resnet", "hybrid"))
     small = {f"{2 * len(placement) + 2} stages": (drop,) for (name, placement), drop in lenet.items() if name == "stale"}
     stale = {placement: drop for (name, placement), drop in resnet.items() if name == "stale"}
     increasing = {placement[-1]: drop for placement, drop in stale.items() if placement[:1] == (3,)}
     alike = {f"after layer {last}": (drop, stale[last,], abs(drop - stale[last,])) for last, drop in increasing.items() if (last,) in stale}
-    hybrid = {str(placement): (drop, stale[placement]) for (name, placement), drop in resnet.items() if name == "hybrid"}
+    hybrid = {str(placement): (drop, mixed["stale", placement]) for (name, placement), drop in mixed.items() if name == "hybrid"}
     by_stages = PAPER.claim("drop by stages")
     return (
         PAPER.claim("small network").each(small),

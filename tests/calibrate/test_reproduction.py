@@ -54,7 +54,7 @@ def test_updates_are_timed_with_their_gradients_in_the_cache_and_without(monkeyp
         assert row.predicted("gain") == pytest.approx(row.predicted("evicted") / row.predicted("in the cache"))
 
 
-TASK = pipeline.Trained("lenet", "LeNet-5", "lenet5", "digits", 20, 16, 40, 0.02, 1.0, 0.3, ())
+TASK = pipeline.Trained("lenet", "LeNet-5", "lenet5", "digits", 20, 16, 40, 0.02, 1.0, 0.3, (), seeds=1)
 
 
 def test_trainings_with_stale_weights_fill_a_table(monkeypatch):
@@ -64,7 +64,6 @@ def test_trainings_with_stale_weights_fill_a_table(monkeypatch):
         pipeline.Training((1, 2, 3, 4), rate=1e9),
     )
     monkeypatch.setattr(pipeline, "SCOPE", pipeline.SCOPE.model_copy(update={"trained": (replace(TASK, trainings=trainings),)}))
-    monkeypatch.setattr(pipeline_tables, "SEEDS", 1)
     reports = []
     (table,) = pipeline_tables.tables(lambda done, total, text: reports.append((done, total)))
     assert reports == [(0, 3), (1, 3), (2, 3)]

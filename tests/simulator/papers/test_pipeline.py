@@ -209,10 +209,13 @@ def test_claims_about_accuracy_can_hold_and_fail():
     early, middle, deep = (3, 5, 7), (3, 5, 7, 9, 11, 13), (3, 5, 7, 9, 11, 13, 15, 17, 19)
     resnet = plain | {
         ("stale", early): 0.02, ("stale", middle): 0.05, ("stale", deep): 0.2, ("stale", (7,)): 0.01, ("stale", (19,)): 0.21,
-        ("stale", (5, 12, 17)): 0.1, ("hybrid", (5, 12, 17)): 0.01,
     }  # fmt: skip
+    mixed = plain | {("stale", (5, 12, 17)): 0.1, ("hybrid", (5, 12, 17)): 0.01}
     lenet = plain | {("stale", (1,)): 0.001, ("stale", (1, 2)): 0.004, ("stashed", (1, 2)): 0.5}
-    assert set(verdicts(trainings("lenet", lenet), trainings("resnet", resnet)).values()) == {True}
+    tables = trainings("lenet", lenet), trainings("resnet", resnet), trainings("hybrid", mixed)
+    assert set(verdicts(*tables).values()) == {True}
     lenet |= {("stale", (1, 2)): 0.02}
-    resnet |= {("stale", (19,)): 0.1, ("stale", early): 0.3, ("hybrid", (5, 12, 17)): 0.1}
-    assert set(verdicts(trainings("lenet", lenet), trainings("resnet", resnet)).values()) == {False}
+    resnet |= {("stale", (19,)): 0.1, ("stale", early): 0.3}
+    mixed |= {("hybrid", (5, 12, 17)): 0.1}
+    tables = trainings("lenet", lenet), trainings("resnet", resnet), trainings("hybrid", mixed)
+    assert set(verdicts(*tables).values()) == {False}
