@@ -19,8 +19,9 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches, cluttered_digits
 from simulator.papers import pipeline as paper
-from simulator.papers.pipeline import PAPER, STRATEGY, Trained, Training
+from simulator.papers.pipeline import PAPER, STRATEGY
 from simulator.papers.pipeline_model import cuts, numbered_layers, stale_weights
+from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.reproduction import Table

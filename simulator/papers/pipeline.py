@@ -3,21 +3,20 @@
 The paper counts stages of forward and backward: its 4 stages are one pair of pipeline registers, on two GPUs.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
 
 from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
+from simulator.papers.pipeline_trainings import Trained, of_trainings
 from simulator.papers.predicting import BASELINE, Steps, status_of, unless_refused
 from simulator.papers.registry import Measurement, line
 from traces.documents.base import Data
-from traces.documents.reproduction import OK, Chart, Check, Panel, Paper, Table
+from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
 
 PAPER = registry.get("pipeline")
@@ -53,56 +52,6 @@ class Network:
     def title(self) -> str:
         """The name with the placement."""
         return f"{self.name} {self.placed}"
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training: pairs of registers as in `Network.placement`, none for plain training, and what differs from the others.
-
-    `pipelined`: the share of the iterations in the pipeline, before it drains and trains plainly. `inputs`: "framed" like those of MNIST.
-    """
-
-    placement: tuple[int, ...] = ()
-    name: str = ""
-    pipelined: float = 1.0
-    rate: float = 0.0
-    optimizer: str = "momentum"
-    backward_weights: Literal["current", "stashed"] = "current"
-    activation: Literal["relu", "tanh"] = "relu"
-    inputs: Literal["standard", "framed"] = "standard"
-
-    @property
-    def placed(self) -> str:
-        """The placement as the paper writes it."""
-        return f"({', '.join(map(str, self.placement))})" if self.placement else "none"
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Trainings of a network on one task, the first of them plain; they fill a table.
-
-    `rate`: the learning rate, a tenth of it after `decay` of the iterations (1: never). `level`: an accuracy to reach. `seeds`: trainings
-    of each kind.
-    """
-
-    table: str
-    network: str
-    model: str
-    data: Literal["digits", "cluttered"]
-    batch: int
-    image_size: int
-    steps: int
-    rate: float
-    decay: float
-    level: float
-    trainings: tuple[Training, ...]
-    seeds: int = 3
-
-    def job(self, seed: int, training: Training = Training()) -> Job:
-        """The job of a training."""
-        rate, lower = training.rate or self.rate, int(self.decay * self.steps)
-        schedule = f"0:{rate:g}" + (f",{lower}:{rate / 10:g}" if lower < self.steps else "")
-        return Job(self.model, self.batch, self.image_size, training.optimizer, lr_schedule=schedule, seed=seed)
 
 
 class PipelineScope(Data):
@@ -163,7 +112,16 @@ def reproduce(steps: Steps) -> Paper:
     resnets, others = (
         {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
     )
-    checks = (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others), *of_trainings({}))
+    checks = (
+        bounded(SCOPE.pairs),
+        more_with_depth(pipelined),
+        hybrid_bounded(pipelined),
+        modest_memory(resnets),
+        more_by_stashing(others),
+        more_by_weights(others),
+        less_by_batch(others),
+        *of_trainings({}),
+    )
     return PAPER.paper(steps, tables, checks, [_chart(others)])
 
 
@@ -272,6 +230,40 @@ def more_with_depth(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
     return PAPER.claim("gain by depth").trend([(rank, step.speedup) for rank, step in enumerate(known)])
 
 
+def bounded(pairs: Iterable[int]) -> Check:
+    """Judge: pipelines of K pairs reach 2K + 1, K + 1 and 1.5K + 1."""
+    cases = {f"K = {k}": (model.of_equal_accelerators(k), model.of_equal_stages(k), model.of_equal_layers(k, 2.0)) for k in pairs}
+    limits = [(2 * k + 1, k + 1, 1.5 * k + 1) for k in pairs]
+    return PAPER.claim("bounds").each(cases, {case: [(each, each) for each in own] for case, own in zip(cases, limits, strict=True)})
+
+
+def hybrid_bounded(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
+    """Judge: half a training that is pipelined on two GPUs gains, and by less than a third."""
+    known = {network.name: (_hybrid(step.speedup),) for network, step in networks.items() if isinstance(step, Pipelined)}
+    return PAPER.claim("hybrid speed-up").each(known)
+
+
+def more_by_weights(networks: Captured) -> Check:
+    """Judge: what PipeDream is charged beyond stale weights grows with the weights beside the activations."""
+    points = []
+    for network, own in networks.items():
+        ratio = sum(layer.weights_bytes for layer in own) / sum(layer.activations_bytes for layer in own)
+        points.append((ratio, _charged(network, own, BATCH)))
+    return PAPER.claim("stashing by weights").trend(points)
+
+
+def less_by_batch(networks: Captured) -> Check:
+    """Judge: it falls with the batch; of the network for which it is the largest."""
+    most = max(networks, key=lambda network: _charged(network, networks[network], BATCH), default=None)
+    points = [(batch, _charged(most, networks[most], batch)) for batch in SCOPE.batches] if most else []
+    return PAPER.claim("stashing by batch").trend(points)
+
+
+def _charged(network: Network, own: tuple[NumberedLayer, ...], batch: int) -> float:
+    """What PipeDream is charged beyond stale weights, as a share of plain training's memory."""
+    return model.pipedream_increase(own, network.placement, batch) - model.stale_increase(own, network.placement, batch)
+
+
 def modest_memory(networks: Captured) -> Check:
     """Judge: the memory of the deep ResNets increases by no more than the published percentage. The paper prints whole percents."""
     return PAPER.claim("modest memory").each({n.name: (model.stale_increase(own, n.placement, BATCH),) for n, own in networks.items()})
@@ -281,29 +273,6 @@ def more_by_stashing(networks: Captured) -> Check:
     """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it keeps them rather than as the paper charges."""
     cases = {n.title: [increase(own, n.placement, BATCH) for increase in INCREASES.values()] for n, own in networks.items()}
     return PAPER.claim("weight stashing").each(cases)
-
-
-def of_trainings(tables: Mapping[str, Table]) -> tuple[Check, ...]:
-    """Judge what trainings decide, with or without the `tables` of the trainings, by name."""
-    lenet, resnet, mixed = (_drops(tables[name]) if name in tables else {} for name in ("lenet", "resnet", "hybrid"))
-    small = {f"{2 * len(placement) + 2} stages": (drop,) for (name, placement), drop in lenet.items() if name == "stale"}
-    stale = {placement: drop for (name, placement), drop in resnet.items() if name == "stale"}
-    increasing = {placement[-1]: drop for placement, drop in stale.items() if placement[:1] == (3,)}
-    alike = {f"after layer {last}": (drop, stale[last,], abs(drop - stale[last,])) for last, drop in increasing.items() if (last,) in stale}
-    hybrid = {str(placement): (drop, mixed["stale", placement]) for (name, placement), drop in mixed.items() if name == "hybrid"}
-    by_stages = PAPER.claim("drop by stages")
-    return (
-        PAPER.claim("small network").each(small),
-        by_stages.trend(list(increasing.items())) if increasing else by_stages.unjudged(),
-        PAPER.claim("share decides").each(alike),
-        PAPER.claim("hybrid").each(hybrid),
-    )
-
-
-def _drops(table: Table) -> dict[tuple[str, tuple[int, ...]], float | None]:
-    """The drop of accuracy by training and placement."""
-    placements = [tuple(map(int, re.findall(r"\d+", row.labels["pairs after"]))) for row in table.rows]
-    return {(row.labels["training"], placement): row.predicted("drop") for row, placement in zip(table.rows, placements, strict=True)}
 
 
 def _chart(networks: Captured) -> Chart:

@@ -8,6 +8,7 @@ from calibrate import fusion_tables, pipeline_tables, reproduction
 from calibrate.cpu.testbed import CpuTestbed
 from simulator.model.job import Job
 from simulator.papers import bppsa_sparse, pipeline
+from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.plan.bodies.csr.rules import ConvolutionRule, MaxPoolRule
 from tests.support.jobs import MLP
 from traces.documents.profile import Profile
@@ -54,14 +55,14 @@ def test_updates_are_timed_with_their_gradients_in_the_cache_and_without(monkeyp
         assert row.predicted("gain") == pytest.approx(row.predicted("evicted") / row.predicted("in the cache"))
 
 
-TASK = pipeline.Trained("lenet", "LeNet-5", "lenet5", "digits", 20, 16, 40, 0.02, 1.0, 0.3, (), seeds=1)
+TASK = Trained("lenet", "LeNet-5", "lenet5", "digits", 20, 16, 40, 0.02, 1.0, 0.3, (), seeds=1)
 
 
 def test_trainings_with_stale_weights_fill_a_table(monkeypatch):
     trainings = (
-        pipeline.Training(name="plain"),
-        pipeline.Training((1, 2), name="drained at once", pipelined=0.0),
-        pipeline.Training((1, 2, 3, 4), rate=1e9),
+        Training(name="plain"),
+        Training((1, 2), name="drained at once", pipelined=0.0),
+        Training((1, 2, 3, 4), rate=1e9),
     )
     monkeypatch.setattr(pipeline, "SCOPE", pipeline.SCOPE.model_copy(update={"trained": (replace(TASK, trainings=trainings),)}))
     reports = []
@@ -78,8 +79,8 @@ def test_trainings_with_stale_weights_fill_a_table(monkeypatch):
 
 
 def test_a_stale_training_learns_otherwise_than_a_plain_one():
-    plain = pipeline_tables.trained(TASK, pipeline.Training(), 0)
-    assert plain != pipeline_tables.trained(TASK, pipeline.Training((1, 2)), 0)
-    assert plain != pipeline_tables.trained(TASK, pipeline.Training(activation="tanh"), 0)
-    assert plain != pipeline_tables.trained(TASK, pipeline.Training(inputs="framed"), 0)
-    assert plain != pipeline_tables.trained(replace(TASK, data="cluttered"), pipeline.Training(), 0)
+    plain = pipeline_tables.trained(TASK, Training(), 0)
+    assert plain != pipeline_tables.trained(TASK, Training((1, 2)), 0)
+    assert plain != pipeline_tables.trained(TASK, Training(activation="tanh"), 0)
+    assert plain != pipeline_tables.trained(TASK, Training(inputs="framed"), 0)
+    assert plain != pipeline_tables.trained(replace(TASK, data="cluttered"), Training(), 0)

@@ -17,6 +17,7 @@ from simulator.papers.pipeline_model import (
     stale_increase,
     stale_weights,
 )
+from simulator.papers.pipeline_trainings import Training, of_trainings
 from simulator.papers.predicting import Steps
 from simulator.strategies.pipeline.partition import units
 from traces.documents.reproduction import OK, Paper
@@ -146,6 +147,26 @@ def test_memory_claims_can_hold_and_fail():
     assert pipeline.more_by_stashing({}).holds is None
 
 
+def test_claims_about_bounds_and_stashing_can_hold_and_fail(monkeypatch):
+    assert pipeline.bounded((1, 2)).holds is True
+    one, *_ = networks = pipeline.SCOPE.resnets
+    assert pipeline.hybrid_bounded({one: Pipelined(1.9, 1.9)}).holds is True
+    assert pipeline.hybrid_bounded({one: Pipelined(2.1, 2.1)}).holds is False
+    assert pipeline.hybrid_bounded({}).holds is None
+    heavier = {n: tuple(NumberedLayer(10, 40 * 10**k, 100.0) for _ in range(200)) for k, n in enumerate(networks)}
+    assert pipeline.more_by_weights(heavier).holds is True
+    assert pipeline.more_by_weights(dict(list(heavier.items())[:2])).holds is None
+    assert pipeline.less_by_batch(heavier).holds is True
+    assert pipeline.less_by_batch({}).holds is None
+    monkeypatch.setattr(pipeline, "SCOPE", SMALL.model_copy(update={"batches": (8, 16, 128)}))
+    monkeypatch.setattr(pipeline.model, "of_equal_stages", lambda pairs: pairs + 0.9)
+    monkeypatch.setattr(pipeline, "_charged", lambda network, own, batch: batch)
+    assert pipeline.bounded((1, 2)).holds is False
+    assert pipeline.less_by_batch(heavier).holds is False
+    monkeypatch.setattr(pipeline, "_charged", lambda network, own, batch: -own[0].weights_bytes)
+    assert pipeline.more_by_weights(heavier).holds is False
+
+
 def test_the_gain_by_depth_can_hold_and_fail():
     networks = pipeline.SCOPE.resnets
     assert pipeline.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
@@ -192,14 +213,14 @@ def test_the_command_prints_and_writes_it(monkeypatch, tmp_path, capsys):
 def trainings(name: str, drops: dict[tuple[str, tuple[int, ...]], float]):
     """A table of trainings with these drops, by training and placement."""
     rows = [
-        ({"training": training, "pairs after": pipeline.Training(placement).placed}, (None, None, None, None, drop))
+        ({"training": training, "pairs after": Training(placement).placed}, (None, None, None, None, drop))
         for (training, placement), drop in drops.items()
     ]
     return PAPER.table(name, rows, seeds=3, steps=10)
 
 
 def verdicts(*tables) -> dict[str, bool | None]:
-    paper = Paper(name="", title="", reference="", machine="", setting="", shares=None, tables=tables, checks=pipeline.of_trainings({}))
+    paper = Paper(name="", title="", reference="", machine="", setting="", shares=None, tables=tables, checks=of_trainings({}))
     return {check.name: check.holds for check in pipeline.judged(paper).checks}
 
 
