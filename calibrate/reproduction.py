@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrate import fusion_tables
+from calibrate import fusion_tables, pipeline_tables
 from calibrate.placement import Placement
 from calibrate.profiles import gpu_here, open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
@@ -113,7 +113,11 @@ def _timed(call: Callable[[], object]) -> float:
 
 #: Tables that are measured in addition to jobs, by paper.
 _TABLES: MappingProxyType[str, Callable[[Testbed, Profile, Progress], tuple[Table, ...]]] = MappingProxyType(
-    {"bppsa": lambda *_: (generation_table(),), "fusion": fusion_tables.tables}
+    {
+        "bppsa": lambda *_: (generation_table(),),
+        "fusion": fusion_tables.tables,
+        "pipeline": lambda testbed, profile, progress: pipeline_tables.tables(progress),
+    }
 )
 #: Opens a progress bar with a title; yields the function that reports progress.
 Bar = Callable[[str], AbstractContextManager[Progress]]
@@ -144,7 +148,7 @@ def measure_paper(source: Source, paper: Paper, bar: Bar, look: Look) -> tuple[P
     documents = tuple(outcome.validation.document() for outcome in outcomes)
     notes = [f"Measured on this machine: {measurement.job.label}, {measurement.about}." for measurement in chosen]
     shown = paper.model_copy(update={"tables": tables, "measured": documents, "notes": (*paper.notes, *notes)})
-    return shown, all(outcome.same_numbers for outcome in outcomes)
+    return source.judged(shown), all(outcome.same_numbers for outcome in outcomes)
 
 
 def _opened(precision: str, device: str, look: Look) -> tuple[Testbed, Profile, Path | None]:

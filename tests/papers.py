@@ -34,7 +34,8 @@ def with_measured(paper: Paper, path: Path) -> Paper:
     (before,) = Reproduction.load(path).papers
     names = {table.name for table in paper.tables}
     measured = tuple(table for table in before.tables if table.name not in names)
-    return paper.model_copy(update={"tables": (*paper.tables, *measured), "measured": before.measured})
+    kept = paper.model_copy(update={"tables": (*paper.tables, *measured), "measured": before.measured})
+    return registry.get(paper.name).judged(kept)
 
 
 def page() -> str:

@@ -15,12 +15,12 @@ from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP, Executable
 from executors.segments import Start, highest_of_parts, load_parts
 from executors.tensors import copy_current
-from simulator.machine.machine import Machine
+from simulator.machine.machine import HOST, Machine
 from simulator.plan.json import dump
 from simulator.plan.messages import between_devices
 from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 
 class DistributedBackend:
@@ -85,6 +85,7 @@ class DistributedBackend:
 
     def _load(self, plan: Plan, tensors: Named, seed: int, keep: tuple[str, ...], start: Start) -> "DistributedProgram":
         """Load a plan of one segment."""
+        require_own_values(plan)
         number = next(self.numbers)
         self._prepare(plan, tensors, self._drop_unused())
         before = cast(DistributedProgram, start.before)
@@ -242,6 +243,14 @@ class DistributedProgram:
         own, answers = backend.run_everywhere(lambda: backend.loaded.difference(self.number, expected, gradients), message, expected)
         differences = [own["difference"], *(answer.get("difference", 0.0) for answer in answers)]
         return nan if any(map(isnan, differences)) else max(differences)
+
+
+def require_own_values(plan: Plan) -> None:
+    """Raise SchedcastError if values pass the host's memory from one process to another."""
+    if any(task.body.is_copy and task.body.ends and task.body.ends[1] == HOST for task in plan.tasks):
+        raise SchedcastError(
+            f"{plan.strategy} with sends=staged is predicted only: here processes send to each other; leave it out", Code.DEVICES
+        )
 
 
 def _parameters(tensors: Named) -> list[str]:

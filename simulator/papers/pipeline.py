@@ -6,13 +6,15 @@ The paper counts stages of forward and backward: its 4 stages are one pair of pi
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
+from simulator.papers.pipeline_trainings import Trained, of_trainings
 from simulator.papers.predicting import BASELINE, Steps, status_of, unless_refused
-from simulator.papers.registry import line, span
+from simulator.papers.registry import Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
 from traces.errors import Refusal
@@ -58,6 +60,7 @@ class PipelineScope(Data):
     `pairs`: numbers of register pairs whose bounds are computed. `resnets`: networks of tables 5 and 7. `memory`: networks of table 9.
     `stale`: networks whose percentage of stale weights is computed, beside those above; section 6.3 has a pair of registers more after
     every two layers, from (3, 5, 7) on, and section 6.4 the placement of hybrid training. `batches`: samples per minibatch of figure 8.
+    `trained`: what this machine trains.
     """
 
     pairs: tuple[int, ...]
@@ -65,6 +68,7 @@ class PipelineScope(Data):
     memory: tuple[Network, ...]
     stale: tuple[Network, ...]
     batches: tuple[int, ...]
+    trained: tuple[Trained, ...] = ()
 
 
 SCOPE = PAPER.scope(PipelineScope)
@@ -72,10 +76,10 @@ SCOPE = PAPER.scope(PipelineScope)
 
 @dataclass(frozen=True)
 class Pipelined:
-    """The predicted speed-up of pipelined training over one GPU; `not_hidden`: if all GPUs wait for every transfer."""
+    """The predicted speed-up over one GPU of pipelined training as the paper ran it, and with transfers beside computation."""
 
     speedup: float
-    not_hidden: float
+    beside: float
     status: str = OK
 
 
@@ -86,8 +90,8 @@ Captured = Mapping[Network, tuple[NumberedLayer, ...]]
 
 
 def predictions() -> int:
-    """Return the number of networks that are captured, and of those that are predicted."""
-    return len(_models()) + len(SCOPE.resnets)
+    """Return the number of networks that are captured, and of predictions of time and of memory."""
+    return len(_models()) + 2 * len(SCOPE.resnets) + len(SCOPE.memory)
 
 
 def reproduce(steps: Steps) -> Paper:
@@ -95,6 +99,7 @@ def reproduce(steps: Steps) -> Paper:
     layers = {name: steps.attempt(name, partial(_numbered_layers, name)) for name in _models()}
     pipelined = {network: _pipelined(network, layers[network.model], steps) for network in SCOPE.resnets}
     networks = (*SCOPE.resnets, *SCOPE.memory)
+    planned = {network: _planned_increase(network, layers[network.model], steps) for network in networks}
     first_of = {network.model: network for network in reversed(networks)}
     first = [network for network in networks if first_of[network.model] is network]
     tables = (
@@ -102,12 +107,36 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("speedups", speedup_rows(pipelined)),
         PAPER.table("stale", _layer_rows(dict.fromkeys((*networks, *SCOPE.stale)), layers, _staleness)),
         PAPER.table("sizes", _layer_rows(first, layers, _sizes, placed=False)),
-        PAPER.table("memory", _layer_rows(networks, layers, _increases)),
+        PAPER.table("memory", _layer_rows(networks, layers, partial(_increases, planned=planned))),
     )
     resnets, others = (
         {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
     )
-    return PAPER.paper(steps, tables, (more_with_depth(pipelined), modest_memory(resnets), more_by_stashing(others)), [_chart(others)])
+    checks = (
+        bounded(SCOPE.pairs),
+        more_with_depth(pipelined),
+        hybrid_bounded(pipelined),
+        modest_memory(resnets),
+        more_by_stashing(others),
+        more_by_weights(others),
+        less_by_batch(others),
+        *of_trainings({}),
+    )
+    return PAPER.paper(steps, tables, checks, [_chart(others)])
+
+
+def measurements(gpu: bool) -> list[Measurement]:
+    """Return LeNet-5 in ten stages on one device, whose numbers are compared with those of the trainings' reference."""
+    job = Job("lenet5", 100, IMAGE_SIZE)
+    placement = "-".join(map(str, model.cuts(job.graph(), (1, 2, 3, 4))))
+    texts = [f"{STRATEGY}:on=simulated,placement={placement}{more}" for more in ("", ",backward_weights=stashed")]
+    return [Measurement(job, (BASELINE, *texts), "ten forward and backward stages on one device")]
+
+
+def judged(paper: Paper) -> Paper:
+    """Return the paper with the claims judged that its measured trainings decide."""
+    decided = {check.name: check for check in of_trainings({table.name: table for table in paper.tables})}
+    return paper.model_copy(update={"checks": tuple(decided.get(check.name, check) for check in paper.checks)})
 
 
 def _models() -> list[str]:
@@ -129,12 +158,24 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         steps.report(network.name)
         return layers
     job = _job(network.model)
-    text = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
-    predicted = unless_refused(steps.predict(job, [text]))
+    direct = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
+    staged = f"{direct},sends=staged"
+    predicted = unless_refused(steps.predict(job, [direct, staged]))
     if isinstance(predicted, Refusal):
         return predicted
-    one, several = predicted[BASELINE], predicted[text]
-    return Pipelined(one.step_s / several.step_s, one.step_s / (several.step_s + several.transfer_s), several.status)
+    one_s = predicted[BASELINE].step_s
+    return Pipelined(one_s / predicted[staged].step_s, one_s / predicted[direct].step_s, predicted[staged].status)
+
+
+def _planned_increase(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, steps: Steps) -> float | None:
+    """The increase of the peak of allocated memory, all stages on one device, over that of plain training; None if it is refused."""
+    if isinstance(layers, Refusal):
+        steps.report(network.name)
+        return None
+    job = _job(network.model)
+    text = f"{STRATEGY}:on=simulated,placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
+    predicted = unless_refused(steps.predict(job, [text]))
+    return None if isinstance(predicted, Refusal) else predicted[text].peak_bytes / predicted[BASELINE].peak_bytes - 1
 
 
 def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:
@@ -150,7 +191,7 @@ def speedup_rows(predicted: Mapping[Network, Pipelined | Refusal]) -> Iterator[t
     """Yield table 5: pipelined training, and hybrid training from its speed-up. `predicted`: pipelined training."""
     for network, own in predicted.items():
         pipelined, hybrid = (PAPER.values(name).get(network.title) for name in ("pipelined", "hybrid"))
-        values = (None, None, None) if isinstance(own, Refusal) else (own.speedup, own.not_hidden, _hybrid(own.speedup))
+        values = (None, None, None) if isinstance(own, Refusal) else (own.speedup, own.beside, _hybrid(own.speedup))
         by_formula = pipelined and _hybrid(pipelined)
         yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), status_of(own)
 
@@ -175,18 +216,52 @@ def _sizes(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Seq
     return (weights, own and 2 * activations), [mib * MIB for mib in PAPER.values("sizes, MiB").get(network.title, ())]
 
 
-def _increases(network: Network, own: tuple[NumberedLayer, ...] | None) -> tuple[Sequence, Sequence]:
-    """Tables 7 and 9: memory beyond plain training, with both accountings of PipeDream's copies of the weights."""
+def _increases(
+    network: Network, own: tuple[NumberedLayer, ...] | None, planned: Mapping[Network, float | None] = MappingProxyType({})
+) -> tuple[Sequence, Sequence]:
+    """Tables 7 and 9: memory beyond plain training, with both accountings of PipeDream's copies of the weights, and the plan's."""
     increases = [own and increase(own, network.placement, BATCH) for increase in INCREASES.values()]
-    return increases, PAPER.values("memory").get(network.title, ())
+    return [*increases, planned.get(network)], PAPER.values("memory").get(network.title, ())
 
 
 def more_with_depth(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
-    """Judge: deeper networks gain more. The reason has the speed-ups if both GPUs wait for every transfer."""
-    claim = PAPER.claim("gain by depth")
+    """Judge: deeper networks gain more."""
     known = [step for step in networks.values() if isinstance(step, Pipelined)]
-    waiting = span([step.not_hidden for step in known]) if known else ""
-    return claim.trend([(rank, step.speedup) for rank, step in enumerate(known)], claim.reason.format(waiting=waiting))
+    return PAPER.claim("gain by depth").trend([(rank, step.speedup) for rank, step in enumerate(known)])
+
+
+def bounded(pairs: Iterable[int]) -> Check:
+    """Judge: pipelines of K pairs reach 2K + 1, K + 1 and 1.5K + 1."""
+    cases = {f"K = {k}": (model.of_equal_accelerators(k), model.of_equal_stages(k), model.of_equal_layers(k, 2.0)) for k in pairs}
+    limits = [(2 * k + 1, k + 1, 1.5 * k + 1) for k in pairs]
+    return PAPER.claim("bounds").each(cases, {case: [(each, each) for each in own] for case, own in zip(cases, limits, strict=True)})
+
+
+def hybrid_bounded(networks: Mapping[Network, Pipelined | Refusal]) -> Check:
+    """Judge: half a training that is pipelined on two GPUs gains, and by less than a third."""
+    known = {network.name: (_hybrid(step.speedup),) for network, step in networks.items() if isinstance(step, Pipelined)}
+    return PAPER.claim("hybrid speed-up").each(known)
+
+
+def more_by_weights(networks: Captured) -> Check:
+    """Judge: what PipeDream is charged beyond stale weights grows with the weights beside the activations."""
+    points = []
+    for network, own in networks.items():
+        ratio = sum(layer.weights_bytes for layer in own) / sum(layer.activations_bytes for layer in own)
+        points.append((ratio, _charged(network, own, BATCH)))
+    return PAPER.claim("stashing by weights").trend(points)
+
+
+def less_by_batch(networks: Captured) -> Check:
+    """Judge: it falls with the batch; of the network for which it is the largest."""
+    most = max(networks, key=lambda network: _charged(network, networks[network], BATCH), default=None)
+    points = [(batch, _charged(most, networks[most], batch)) for batch in SCOPE.batches] if most else []
+    return PAPER.claim("stashing by batch").trend(points)
+
+
+def _charged(network: Network, own: tuple[NumberedLayer, ...], batch: int) -> float:
+    """What PipeDream is charged beyond stale weights, as a share of plain training's memory."""
+    return model.pipedream_increase(own, network.placement, batch) - model.stale_increase(own, network.placement, batch)
 
 
 def modest_memory(networks: Captured) -> Check:
@@ -196,7 +271,8 @@ def modest_memory(networks: Captured) -> Check:
 
 def more_by_stashing(networks: Captured) -> Check:
     """Judge: PipeDream needs more memory than the paper's pipeline, with its weights as it keeps them rather than as the paper charges."""
-    return PAPER.claim("weight stashing").each({network.title: _increases(network, own)[0] for network, own in networks.items()})
+    cases = {n.title: [increase(own, n.placement, BATCH) for increase in INCREASES.values()] for n, own in networks.items()}
+    return PAPER.claim("weight stashing").each(cases)
 
 
 def _chart(networks: Captured) -> Chart:

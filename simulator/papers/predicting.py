@@ -18,7 +18,7 @@ from traces import units
 from traces.documents.comparison import Shares
 from traces.documents.profile import Profile
 from traces.documents.reproduction import OK
-from traces.documents.spans import overlapped_kernel_seconds, phase_stretches, transfer_seconds
+from traces.documents.spans import overlapped_kernel_seconds, phase_stretches
 from traces.errors import Code, Refusal, SchedcastError
 
 BASELINE = "baseline"
@@ -32,9 +32,8 @@ class PredictedStep:
     """One predicted step.
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
-    seconds per step in which at least two kernels run at once. `transfer_s`: seconds per step of all transfers together, hidden or not.
-    `least_s`: how long computing units or bandwidth are busy for the kernels of a step, whichever is longer: no order of the same kernels
-    takes less.
+    seconds per step in which at least two kernels run at once. `least_s`: how long computing units or bandwidth are busy for the kernels of
+    a step, whichever is longer: no order of the same kernels takes less.
     """
 
     step_s: float
@@ -44,7 +43,6 @@ class PredictedStep:
     stretches: dict[str, float]
     streams: int
     overlapped_s: float
-    transfer_s: float = 0.0
     least_s: float = 0.0
 
     @property
@@ -228,6 +226,5 @@ class Steps:
             phase_stretches(timeline),
             len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
-            transfer_seconds(timeline) * timeline.step_s / (end - start),
             max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
         )

@@ -4,10 +4,11 @@ The file has what the paper published and where, the cases that are predicted, a
 descriptions are formats of what differs between runs, such as the name of the machine.
 
 The module has `predictions()`: how many predictions it makes, for the progress bar; and `reproduce(steps) -> Paper`, where `steps` is a
-`predicting.Steps` of the paper's machine. It may have `measurements(gpu) -> list[Measurement]`: what this machine can run of the paper; and
-`document(paper) -> Reproduction`: the document of the paper alone.
+`predicting.Steps` of the paper's machine. It may have `measurements(gpu) -> list[Measurement]`: what this machine can run of the paper;
+`judged(paper) -> Paper`: the paper with the claims judged that measured tables decide; and `document(paper) -> Reproduction`: the document
+of the paper alone.
 
-Claims are judged by predictions alone: that figures rise or fall, have an order, or lie within bounds.
+Other claims are judged by predictions alone: that figures rise or fall, have an order, or lie within bounds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -205,6 +206,10 @@ class Source(Data):
     def measurements(self, gpu: bool) -> list[Measurement]:
         """Return what this machine can run."""
         return self.module.measurements(gpu) if hasattr(self.module, "measurements") else []
+
+    def judged(self, paper: Paper) -> Paper:
+        """Return the paper with the claims judged that its measured tables decide."""
+        return self.module.judged(paper) if hasattr(self.module, "judged") else paper
 
     def document(self, paper: Paper) -> Reproduction:
         """Return the document of this paper alone."""

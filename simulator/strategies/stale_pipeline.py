@@ -33,6 +33,9 @@ class Options(StageOptions):
     """What a cycle begins with; backward makes the weights of all but the last stage one update less stale."""
     backward_weights: Literal["current", "stashed"] = "current"
     """Weights of a backward: the current ones (one copy, as the paper), or those that the mini-batch's forward read."""
+    sends: Literal["direct", "staged"] = "direct"
+    """How GPUs send: on streams of their own, beside computation, or staged: copied to the host's memory and from it, in the order of
+    computations, and each GPU's host waits, as `.cpu()` and `.cuda()` do (section 5 of the paper; predicted only)."""
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -56,7 +59,7 @@ def stale(
         tuple(2 * (stages - 1) - stage for stage in range(stages)),
         options.first == "backward",
     )
-    return asynchronous(name, job, machine, costs, options, cycle, forward, backward, options.backward_weights)
+    return asynchronous(name, job, machine, costs, options, cycle, forward, backward, options.backward_weights, options.sends == "staged")
 
 
 def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -99,12 +99,6 @@ def overlapped_kernel_seconds(timeline: Timeline) -> float:
     return overlapped_seconds(kernels, *timeline.window_s)
 
 
-def transfer_seconds(timeline: Timeline) -> float:
-    """Seconds of all transfers of the steady period, each counted from its start to its end."""
-    start, end = timeline.window_s
-    return sum(min(span.end_s, end) - max(span.start_s, start) for span in timeline.window() if span.phase == TRANSFER)
-
-
 def phase_stretches(timeline: Timeline) -> dict[str, float]:
     """Seconds of the steady period by phase, as a clock read at the end of the last forward and of the last backward task would show them.
 

@@ -104,6 +104,62 @@ def digits(channels: int, batch: int, image_size: int, seed: int) -> Batches:
     return Batches(name, len(labels) - held_out, batch, seed, make, held_out)
 
 
+def cluttered_digits(channels: int, batch: int, image_size: int, seed: int) -> Batches:
+    """Return a harder task than `digits`: each picture is at a random place and size, in a random color, between pieces of others.
+
+    Images [batch, channels, image_size, image_size] with about mean 0 and standard deviation 1. There are several of each picture. Those of
+    the held-out pictures are held out, and pieces in them come from held-out pictures too; all are the same for every seed.
+    """
+    import numpy as np
+    import torch
+    from torch.nn import functional as F
+
+    images, labels = _pictures()
+    inks = (images - images.min()) / (images.max() - images.min())
+    kept = len(labels) - len(labels) // 5
+    samples, held_out = _EACH[0] * kept, _EACH[1] * (len(labels) - kept)
+    pieces, draws = 1 + _PIECES, _draws(samples + held_out)
+
+    def make(numbers: "np.ndarray") -> "tuple[tuple[Tensor, ...], Tensor]":
+        shares = draws[numbers]
+        trained, place = numbers < samples, torch.from_numpy(shares[:, : 4 * pieces]).view(-1, pieces, 4)
+        chosen = np.where(trained, numbers % kept, kept + (numbers - samples) % (len(labels) - kept))
+        others = (shares[:, 4 * pieces : 5 * pieces - 1] * np.where(trained, kept, len(labels) - kept)[:, None]).astype(int)
+        which = np.concatenate([chosen[:, None], others + np.where(trained, 0, kept)[:, None]], 1)
+        drawn = inks[torch.from_numpy(which)].flatten(0, 1)
+        drawn[torch.arange(len(drawn)) % pieces > 0, :, _PIECE:] = 0  # of the others, a piece
+        sizes = 0.6 + 0.25 * place[..., 0]
+        shifts = (2 * place[..., 1:3] - 1) * (1 - torch.where(torch.arange(pieces) == 0, sizes, 0.3))[..., None]
+        inverse = torch.zeros(len(numbers), pieces, 2, 3)
+        inverse[..., 0, 0] = inverse[..., 1, 1] = 1 / sizes
+        inverse[..., 2] = -shifts / sizes[..., None]
+        grid = F.affine_grid(inverse.flatten(0, 1), [len(drawn), 1, image_size, image_size], align_corners=False)
+        masks = F.grid_sample(drawn, grid, align_corners=False).unflatten(0, (-1, pieces))
+        colors = torch.from_numpy(shares[:, 5 * pieces :]).view(-1, pieces + 1, 3)[..., :channels, None, None]
+        result = 0.4 * colors[:, -1]
+        for number in reversed(range(pieces)):
+            result = result + masks[:, number] * ((0.3 if number else 0.5) + 0.5 * colors[:, number] - result)
+        return (((result - 0.4) / 0.25).contiguous(),), labels[torch.from_numpy(chosen)]
+
+    name = f"handwritten digits, cluttered and colored, {samples:,} images of {image_size}x{image_size}"
+    return Batches(name, samples, batch, seed, make, held_out)
+
+
+#: Images of each picture that are trained on, and that are held out.
+_EACH = (8, 3)
+#: Pieces of other pictures in an image, and the rows of each.
+_PIECES, _PIECE = 2, 4
+
+
+@cache
+def _draws(count: int) -> "np.ndarray":
+    """Numbers from 0 to 1 [count, ...]: by picture or piece 4 of its place and the number of a picture, and all colors."""
+    import numpy as np
+
+    pieces = 1 + _PIECES
+    return np.random.default_rng(0).random((count, 5 * pieces + 3 * (pieces + 1)), np.float32)
+
+
 @cache
 def _pictures() -> "tuple[Tensor, Tensor]":
     """Images [1797, 1, 8, 8] and labels [1797], shuffled: neighbors in the collection are by one writer."""

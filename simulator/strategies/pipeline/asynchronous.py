@@ -41,11 +41,12 @@ def asynchronous(
     forward: Sequence[str],
     backward: Sequence[str],
     weights: Literal["current", "stashed"],
+    staged: bool = False,
 ) -> Plan:
     """Plan a pipeline whose stages work on whole mini-batches in the order of `cycle`.
 
     `forward`, `backward`: the device of each stage's forward, and of its backward and update. `weights`: those that a backward reads: the
-    current ones, or those that its forward read. Raises SchedcastError for gradient accumulation and for clipping.
+    current ones, or those that its forward read. `staged`: as in `Pipeline`. Raises SchedcastError for gradient accumulation and clipping.
     """
     refuse_clipping(job, name)
     if job.accumulate > 1 or options.microbatches > 1:
@@ -53,7 +54,7 @@ def asynchronous(
     with gc_paused():
         stages = len(forward)
         with named(name):
-            pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, 1), 1, forward, backward)
+            pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, 1), 1, forward, backward, staged)
         forwards: list[Task] = []
         stashes: dict[int, dict[str, str]] = {}
         for stage, lag in enumerate(cycle.forward_lags):

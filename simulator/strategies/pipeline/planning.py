@@ -15,9 +15,10 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.pipeline import grid_csv
+from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
 from simulator.strategies.pipeline.partition import balanced, units
-from simulator.strategies.pipeline.pipeline import Cut, Pipeline
+from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
 from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
 from traces.errors import Code, SchedcastError

@@ -18,7 +18,8 @@ from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.opcall import is_random
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import CARRIED_KINDS, INPUT, Task
-from simulator.strategies.pipeline.pipeline import Cut, Pipeline
+from simulator.strategies.pipeline.cut import Cut
+from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.schedule import AGAIN, BACKWARD, FORWARD, Action, Schedule
 
 #: The op whose mutated operands, the running statistics, can be left out without changing what it returns.

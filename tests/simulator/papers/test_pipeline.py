@@ -17,15 +17,16 @@ from simulator.papers.pipeline_model import (
     stale_increase,
     stale_weights,
 )
+from simulator.papers.pipeline_trainings import Training, of_trainings
 from simulator.papers.predicting import Steps
 from simulator.strategies.pipeline.partition import units
-from traces.documents.reproduction import OK
+from traces.documents.reproduction import OK, Paper
 from traces.errors import Code, Refusal
 from ui.commands import reproducing
 
 #: Ten weights of 4 bytes and 100 bytes of outputs each, but for the last layer, which has mostly weights.
 CHAIN = (NumberedLayer(10, 40, 100.0), NumberedLayer(10, 40, 100.0), NumberedLayer(80, 320, 10.0))
-ALEXNET, _, VGG_LATER, RESNET20 = pipeline.SCOPE.memory
+ALEXNET, _, VGG_LATER, RESNET20, LENET = pipeline.SCOPE.memory
 SMALL = PipelineScope(
     pairs=(1, 2),
     resnets=(Network("ResNet-20", "resnet20", (7,)),),
@@ -76,7 +77,7 @@ def test_predicted_speed_ups_have_their_columns():
     network = pipeline.SCOPE.resnets[0]
     (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Pipelined(1.5, 1.4)})).rows
     assert row.predicted("pipelined") == 1.5
-    assert row.predicted("not hidden") == 1.4
+    assert row.predicted("beside") == 1.4
     assert row.predicted("hybrid") == pytest.approx(1.2)
     (row,) = PAPER.table("speedups", pipeline.speedup_rows({network: Refusal(Code.MODEL, "why")})).rows
     assert row.predicted("pipelined") is None
@@ -116,14 +117,14 @@ def test_memory_beyond_plain_training():
     assert one_f_one_b_increase(CHAIN, (1, 2), 5) == pytest.approx((5 * (2 * 100 + 100) + 2 * 40 + 40) / plain)
 
 
-@pytest.mark.parametrize("network", [ALEXNET, VGG_LATER, RESNET20], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [ALEXNET, VGG_LATER, RESNET20, LENET], ids=lambda network: network.name)
 def test_table_9(network):
-    """Weights within 0.2 %, increases within a point of whole percents; AlexNet's activations within 2 %."""
+    """Weights within 0.2 % or as rounded, increases within a point of whole percents (LeNet-5's 1.5); AlexNet's activations within 2 %."""
     weights, activations = (MIB * mib for mib in PAPER.values("sizes, MiB")[network.title])
     stale, pipedream = PAPER.values("memory")[network.title]
     layers = numbered_layers(Job(network.model, 128, 32).graph())
-    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(weights, rel=0.002)
-    assert stale_increase(layers, network.placement, 128) == pytest.approx(stale, abs=0.01)
+    assert sum(layer.weights_bytes for layer in layers) == pytest.approx(weights, rel=0.002, abs=0.005 * MIB)
+    assert stale_increase(layers, network.placement, 128) == pytest.approx(stale, abs=0.015 if network is LENET else 0.01)
     if network is ALEXNET:
         assert 2 * sum(layer.activations_bytes for layer in layers) == pytest.approx(activations, rel=0.02)
         assert pipedream_increase(layers, network.placement, 128) == pytest.approx(pipedream, abs=0.02)
@@ -146,12 +147,30 @@ def test_memory_claims_can_hold_and_fail():
     assert pipeline.more_by_stashing({}).holds is None
 
 
+def test_claims_about_bounds_and_stashing_can_hold_and_fail(monkeypatch):
+    assert pipeline.bounded((1, 2)).holds is True
+    one, *_ = networks = pipeline.SCOPE.resnets
+    assert pipeline.hybrid_bounded({one: Pipelined(1.9, 1.9)}).holds is True
+    assert pipeline.hybrid_bounded({one: Pipelined(2.1, 2.1)}).holds is False
+    assert pipeline.hybrid_bounded({}).holds is None
+    heavier = {n: tuple(NumberedLayer(10, 40 * 10**k, 100.0) for _ in range(200)) for k, n in enumerate(networks)}
+    assert pipeline.more_by_weights(heavier).holds is True
+    assert pipeline.more_by_weights(dict(list(heavier.items())[:2])).holds is None
+    assert pipeline.less_by_batch(heavier).holds is True
+    assert pipeline.less_by_batch({}).holds is None
+    monkeypatch.setattr(pipeline, "SCOPE", SMALL.model_copy(update={"batches": (8, 16, 128)}))
+    monkeypatch.setattr(pipeline.model, "of_equal_stages", lambda pairs: pairs + 0.9)
+    monkeypatch.setattr(pipeline, "_charged", lambda network, own, batch: batch)
+    assert pipeline.bounded((1, 2)).holds is False
+    assert pipeline.less_by_batch(heavier).holds is False
+    monkeypatch.setattr(pipeline, "_charged", lambda network, own, batch: -own[0].weights_bytes)
+    assert pipeline.more_by_weights(heavier).holds is False
+
+
 def test_the_gain_by_depth_can_hold_and_fail():
     networks = pipeline.SCOPE.resnets
     assert pipeline.more_with_depth({n: Pipelined(1.6 + k / 10, 1.5) for k, n in enumerate(networks)}).holds is True
-    falling = pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5 + k / 10) for k, n in enumerate(networks)})
-    assert falling.holds is False
-    assert "1.500x to 1.800x" in falling.reason
+    assert pipeline.more_with_depth({n: Pipelined(1.9 - k / 10, 1.5) for k, n in enumerate(networks)}).holds is False
     assert pipeline.more_with_depth(dict.fromkeys(networks, Refusal(Code.MODEL, "why"))).holds is None
 
 
@@ -162,15 +181,17 @@ def test_the_paper_has_a_row_for_every_network_and_says_why_one_is_missing(monke
     monkeypatch.setattr(pipeline, "SCOPE", SMALL)
     reports = []
     paper = pipeline.reproduce(Steps("2xgtx1060", reports.append))
-    assert len(reports) == pipeline.predictions() == 4
+    assert len(reports) == pipeline.predictions() == 7
     (row,) = paper.table("speedups").rows
     assert row.status == OK
-    assert 1 < row.predicted("not hidden") < row.predicted("pipelined") < 2.1  # two GPUs, each with a cache of its own
+    assert 1 < row.predicted("pipelined") < row.predicted("beside") < 2.1  # two GPUs, each with a cache of its own
     assert [row.labels["placement"] for row in paper.table("stale").rows] == ["(7)", "(3)", "(1)", "(3, 5, 7)"]
     by_network = {row.labels["network"]: row for row in paper.table("memory").rows}
     assert by_network["AlexNet"].status == OK
     assert by_network["nothing"].status == "not available: unknown model 'no_such_net'"
     assert by_network["AlexNet"].predicted("stale weights") == pytest.approx(0.37, abs=0.01)
+    assert by_network["ResNet-20"].predicted("stale weights, plan") > 2 * by_network["ResNet-20"].predicted("stale weights")
+    assert by_network["nothing"].predicted("stale weights, plan") is None
     (chart,) = paper.charts
     assert [panel.title for panel in chart.panels] == ["AlexNet (3)"]
     for increases in (series.y for series in chart.panels[0].series if series.name == "PipeDream, as charged" and not series.published):
@@ -184,3 +205,38 @@ def test_the_command_prints_and_writes_it(monkeypatch, tmp_path, capsys):
     assert "Bounds on the speed-up" in printed
     assert "unknown model 'no_such_net'" in " ".join(printed.split())
     assert (tmp_path / "out" / "pipeline-memory.png").exists()
+
+
+# ---- claims that trainings decide
+
+
+def trainings(name: str, drops: dict[tuple[str, tuple[int, ...]], float]):
+    """A table of trainings with these drops, by training and placement."""
+    rows = [
+        ({"training": training, "pairs after": Training(placement).placed}, (None, None, None, None, drop))
+        for (training, placement), drop in drops.items()
+    ]
+    return PAPER.table(name, rows, seeds=3, steps=10)
+
+
+def verdicts(*tables) -> dict[str, bool | None]:
+    paper = Paper(name="", title="", reference="", machine="", setting="", shares=None, tables=tables, checks=of_trainings({}))
+    return {check.name: check.holds for check in pipeline.judged(paper).checks}
+
+
+def test_claims_about_accuracy_can_hold_and_fail():
+    assert set(verdicts().values()) == {None}, "without trainings nothing is judged"
+    plain = {("plain", ()): 0.0}
+    early, middle, deep = (3, 5, 7), (3, 5, 7, 9, 11, 13), (3, 5, 7, 9, 11, 13, 15, 17, 19)
+    resnet = plain | {
+        ("stale", early): 0.02, ("stale", middle): 0.05, ("stale", deep): 0.2, ("stale", (7,)): 0.01, ("stale", (19,)): 0.21,
+    }  # fmt: skip
+    mixed = plain | {("stale", (5, 12, 17)): 0.1, ("hybrid", (5, 12, 17)): 0.01}
+    lenet = plain | {("stale", (1,)): 0.001, ("stale", (1, 2)): 0.004, ("stashed", (1, 2)): 0.5}
+    tables = trainings("lenet", lenet), trainings("resnet", resnet), trainings("hybrid", mixed)
+    assert set(verdicts(*tables).values()) == {True}
+    lenet |= {("stale", (1, 2)): 0.02}
+    resnet |= {("stale", (19,)): 0.1, ("stale", early): 0.3}
+    mixed |= {("hybrid", (5, 12, 17)): 0.1}
+    tables = trainings("lenet", lenet), trainings("resnet", resnet), trainings("hybrid", mixed)
+    assert set(verdicts(*tables).values()) == {False}

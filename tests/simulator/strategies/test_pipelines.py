@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrate.numerics import References
+from calibrate.numerics import References, reference
 from executors.cpu.backend import CpuBackend
+from executors.cpu.cores import available_cores
+from executors.distributed.backend import require_own_values
+from executors.tensors import job_tensors
 from simulator.engine.collectives.local import local_plan
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
@@ -19,14 +22,16 @@ from simulator.plan.dependencies import Dependencies
 from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.task import BACKWARD, TRANSFER, UPDATE
+from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.predict.forecast import forecast, plan_strategy, prediction
 from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
 from simulator.strategies.hybrid_pipeline import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
+from simulator.strategies.pipeline.staleness import staleness
 from tests.benchmarks.ddp import predicted
-from tests.support import staged_models
+from tests.support import norm_models, staged_models
 from tests.support.jobs import planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
 from tests.support.refusals import refuses
@@ -57,6 +62,53 @@ def test_plans_that_carry_a_parameter_on_two_devices_cannot_follow_each_other():
         in_turn("both", [(planned("gpipe:placement=2", JOB, devices(2)), 1), (planned("gpipe:placement=6", JOB, devices(2)), 1)], {}, {})
 
 
+# Values that go through the host's memory.
+
+
+def over_the_host(count: int, bytes_per_s: float) -> Machine:
+    """GPUs whose only links are those to the host, and which need no time to launch."""
+    names = [f"cuda:{number}" for number in range(count)]
+    gpus = tuple(Device(name, "gpu", 1, {"fp32": 1e9, "fp64": 1e9}, f"memory of {name}", priority_levels=2) for name in names)
+    memories = tuple(Memory(f"memory of {name}", 1 << 40, 1e15, 1) for name in names)
+    links = tuple(Link(*ends, 1e-5, bytes_per_s) for name in names for ends in ((name, "host"), ("host", name)))
+    return Machine("made up", gpus, memories, (), links)
+
+
+def test_staged_sends_take_turns_with_the_computations_of_both_devices():
+    """The busiest device computes and copies, one after the other. Sent directly, the same values move beside computation."""
+    machine = over_the_host(3, 1e7)
+    model = CostModel(machine)
+    direct, staged = (
+        forecast(planned(f"stale-pipeline:placement=3-6{more}", JOB, machine), machine, model) for more in ("", ",sends=staged")
+    )
+    tasks = {task.name: task for task in staged.plan.tasks}
+    sends = [task for task in direct.plan.tasks if task.body.is_copy]
+    for task in sends:
+        there, back = tasks[task.name], tasks[task.name.replace("send", "receive")]
+        assert (there.body.ends, back.body.ends) == ((task.device, "host"), ("host", task.body.target))
+        assert {tasks[f"{copy.name}/wait"].body.kind for copy in (there, back)} == {"synchronize"}
+        assert (there.device, back.device) == (task.device, task.body.target)
+        assert there.stream == back.stream == 0
+    copies_s = dict.fromkeys(staged.plan.devices, 0.0)
+    for task in staged.plan.tasks:
+        if task.body.is_copy:
+            copies_s[task.device] += 1e-5 + task.body.moved_bytes(task) / 1e7
+    computing_s = dict.fromkeys(staged.plan.devices, 0.0)
+    for task, cost in zip(direct.plan.tasks, model.resolve(direct.plan), strict=True):
+        computing_s[task.device] += 0.0 if task.body.is_copy else cost.cold_s
+    assert staged.timeline.step_s == pytest.approx(max(computing_s[device] + copies_s[device] for device in copies_s), rel=0.01)
+    assert direct.timeline.step_s < staged.timeline.step_s
+    assert staged.plan.semantics == direct.plan.semantics
+    require_own_values(direct.plan)
+    with refuses(Code.DEVICES, "sends=staged is predicted only"):
+        require_own_values(staged.plan)
+
+
+def test_devices_that_share_the_hosts_memory_stage_nothing():
+    plans = [planned(f"stale-pipeline:placement=4{more}", JOB, devices(2)) for more in ("", ",sends=staged")]
+    assert plans[0].tasks == plans[1].tasks
+
+
 FUSED = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:shape=v")
 SYNCHRONOUS = (*FUSED, "zero-bubble:memory=free", *(f"{text}{',' if ':' in text else ':'}update=backward-fusion" for text in FUSED))
 STALE = (
@@ -77,6 +129,27 @@ def test_numbers_are_those_of_the_reference_trainer(strategy, training):
     """That is plain PyTorch with as many microbatches, or one mini-batch after another with old weights put into the module."""
     machine = this_cpu(devices=2)
     assert largest_error(training, plan_pipeline(strategy, training, machine), CpuBackend(machine), 6) == 0.0
+
+
+@pytest.mark.parametrize("options", ["", ",backward_weights=stashed"])
+def test_batch_norm_trains_with_its_backward_on_another_device(options):
+    """In training, backward needs the statistics of the batch, not the running ones, which stay with the forward."""
+    training, machine = Job(f"{norm_models.__file__}:batch_norm", 4, precision="fp64"), devices(3)
+    plan = plan_pipeline(f"stale-pipeline:on=unfolded,placement=1{options}", training, machine)
+    backend = CpuBackend(machine, cores=3 * available_cores())
+    of_norm = {task.phase: task.device for task in plan.tasks if "batch_norm" in task.name and not task.body.is_copy}
+    assert of_norm[FORWARD_PHASE] != of_norm[BACKWARD]
+    assert largest_error(training, plan, backend, 6) == 0.0
+    built = training.build()
+    program = backend.load(plan, job_tensors(training, built, training.graph()))
+    program.run(5)
+    newest = {name: torch.zeros_like(tensor) for name, tensor in built.module.state_dict().items() if "running" in name}
+    program.copy_current(newest)
+    trainer = reference(training, built, False, stale=staleness(plan))
+    for _ in range(5):  # the first stage's forward has had five mini-batches
+        trainer.step()
+    for name, tensor in newest.items():
+        torch.testing.assert_close(tensor, built.module.state_dict()[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", FUSED)

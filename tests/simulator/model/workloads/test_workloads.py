@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from simulator.model.find import find_factory
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
-from simulator.model.workloads.data import Batches
+from simulator.model.workloads.data import Batches, cluttered_digits, digits
 from simulator.model.workloads.networks.chains import TwoTowerAlexNet
 from simulator.model.workloads.networks.sequences import Transformer
 from simulator.model.workloads.networks.shortcuts import padded_shortcut
@@ -354,3 +354,22 @@ def test_digits_are_enlarged_alike_in_every_channel():
     assert images.shape == (5, 3, 40, 40)
     assert torch.equal(labels, same)
     assert all(torch.equal(images[:, channel], grey[:, 0]) for channel in range(3))
+
+
+def test_cluttered_digits_are_made_from_their_numbers():
+    data, other = cluttered_digits(3, 8, 16, 0), cluttered_digits(3, 8, 16, 1)
+    (images,), labels = data.make(np.arange(5, 9))
+    (same,), _ = other.make(np.array([2, 7]))
+    assert torch.equal(images[2], same[1])
+    assert images.shape == (4, 3, 16, 16)
+    pictures = digits(1, 8, 16, 0)
+    assert torch.equal(labels, pictures.make(np.arange(5, 9))[1])
+    (again,), of_the_same = data.make(np.arange(5, 9) + pictures.samples)
+    assert torch.equal(of_the_same, labels)
+    assert not torch.equal(again, images)  # the picture is elsewhere, in another color
+
+
+def test_held_out_cluttered_digits_are_held_out_pictures():
+    data, pictures = cluttered_digits(1, 8, 16, 0), digits(1, 8, 16, 0)
+    assert data.samples % pictures.samples == data.held_out % pictures.held_out == 0
+    assert torch.equal(data.make(data.samples + np.arange(20))[1], pictures.make(pictures.samples + np.arange(20))[1])

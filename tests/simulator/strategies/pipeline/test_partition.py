@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.partition import balanced, balanced_unfolded, in_flight_1f1b, stages_of, units
-from simulator.strategies.pipeline.pipeline import Cut, Sent
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from tests.support import staged_models
 from tests.support.refusals import refuses
