@@ -38,7 +38,7 @@ def rnn_steps(rule: RnnSteps, places: Tensor, states: Tensor, w_hh: Tensor) -> T
     """W_hh^T diag(f'(h_t)) of every step, [m, B, H, H] in scan order. `places`: [m], the step of each Jacobian."""
     out = states.index_select(0, places)
     slopes = 1 - out * out if rule.nonlinearity == "tanh" else (out > 0).to(out.dtype)
-    return w_hh.t() * slopes.unsqueeze(2)
+    return w_hh.t().contiguous() * slopes.unsqueeze(2)  # a product keeps the order of its factors in memory; plans are row-major
 
 
 def gru_steps(rule: GruSteps, places: Tensor, before: Tensor, reset_update: Tensor, new: Tensor, of_hidden: Tensor, w_hh: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def gru_steps(rule: GruSteps, places: Tensor, before: Tensor, reset_update: Tens
     """
     hidden = before.shape[-1]
     factors, _, update = gru_factors(*(tensor.index_select(0, places) for tensor in (before, reset_update, new, of_hidden)))
-    weights = w_hh.view(3, hidden, hidden).transpose(1, 2).unbind()
+    weights = w_hh.view(3, hidden, hidden).transpose(1, 2).contiguous().unbind()  # row-major, as their products shall be
     by_gate = factors.unsqueeze(3).unbind(2)
     jacobians = weights[0] * by_gate[0]
     for weight, factor in zip(weights[1:], by_gate[1:], strict=True):

@@ -190,7 +190,7 @@ def _full_gradient(matrix: Tensor, gradient: Tensor) -> Tensor:
 
 def _sparse_full(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
     if pattern.diagonal:
-        return lambda values, matrix: matrix * _per_row(values, samples[0])
+        return lambda values, matrix: _scaled(matrix, _per_row(values, samples[0]))
     indptr, index = _stacked(pattern, samples, device)
 
     def multiply(values: Tensor, matrix: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def _sparse_full(pattern: Pattern, samples: tuple[int, int], device: torch.devic
 def _full_sparse(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
     """Multiplies the transposes: (A B)^T = B^T A^T."""
     if pattern.diagonal:
-        return lambda matrix, values: matrix * _per_row(values, samples[1]).transpose(-1, -2)
+        return lambda matrix, values: _scaled(matrix, _per_row(values, samples[1]).transpose(-1, -2))
     transposed, order = _transpose(pattern)
     positions, swapped = on_device(order, device), (samples[1], samples[0])
     indptr, index = _stacked(transposed, swapped, device)
@@ -220,6 +220,11 @@ def _full_sparse(pattern: Pattern, samples: tuple[int, int], device: torch.devic
         )
 
     return multiply
+
+
+def _scaled(matrix: Tensor, factors: Tensor) -> Tensor:
+    """The matrix times factors of its rows or columns, row-major as plans have it: `*` keeps the order of a transposed weight."""
+    return torch.mul(matrix, factors, out=matrix.new_empty(torch.broadcast_shapes(matrix.shape, factors.shape)))
 
 
 def _transpose(pattern: Pattern) -> tuple[Pattern, np.ndarray]:

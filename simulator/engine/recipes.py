@@ -158,6 +158,8 @@ def recipes_of(
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
         site = sites[task.device]
         seconds = cost.cold_s - (cost.cold_s - cost.warm_s) * share
+        if not graph and site.host is not None:
+            seconds -= cost.fed_s
         gap_s = 0.0 if graph else _launch_gap_s(task, cost, site.host)
         recipe = _recipe(task, cost, max(0.0, seconds + gap_s), gap_s, site, links)
         if graph and recipe.route is not None and recipe.route.alias and task.body.resource is Resource.LINK:

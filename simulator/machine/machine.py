@@ -121,6 +121,10 @@ class HostLane:
     `callback_s`: time for which a stream that calls a host function (a task with body `Host`) is blocked, besides the body's duration.
     `call_s`: host time to issue such a call, besides `dispatch_s`.
     `loop_s`: what PyTorch's own loop (modules, autograd) adds to the issue of an op, where no profile says so.
+    `forward_step_s`, `backward_step_s`: what a time step of a recurrent layer takes in the one call of cuDNN that launches the kernels of
+    all steps, where no profile says so.
+    `batch_s`, `sample_s`: what a training loop takes between two steps to load a batch, and more for each of its samples. A predicted step
+    does not contain it.
     `errors`: by field, one standard deviation of the logarithm of a time that was not measured; a field without one counts as exact.
     """
 
@@ -141,6 +145,10 @@ class HostLane:
     callback_s: float = 10e-6
     call_s: float = 0.0
     loop_s: float = 0.0
+    forward_step_s: float = 0.0
+    backward_step_s: float = 0.0
+    batch_s: float = 0.0
+    sample_s: float = 0.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 

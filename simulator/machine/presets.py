@@ -73,6 +73,10 @@ class HostEntry(_Entry):
     cross_gap_s: Sourced
     callback_s: Sourced
     loop_s: Sourced
+    forward_step_s: Sourced
+    backward_step_s: Sourced
+    batch_s: Sourced
+    sample_s: Sourced
 
 
 class LinkEntry(_Entry):

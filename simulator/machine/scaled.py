@@ -13,6 +13,7 @@ MOST = 1000.0
 #: The times of a host and of a CPU's device that `Scale.launch` multiplies.
 _HOST_TIMES = (
     "dispatch_s", "record_s", "wait_s", "switch_s", "graph_launch_s", "graph_node_s", "graph_branch_s", "callback_s", "call_s", "loop_s",
+    "forward_step_s", "backward_step_s", "batch_s", "sample_s",
 )  # fmt: skip
 _DEVICE_TIMES = ("task_overhead_s", "shared_overhead_s", "wake_s")
 #: What the names of `Scale` mean, for people.

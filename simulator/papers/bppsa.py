@@ -1,16 +1,21 @@
-"""BPPSA (Wang et al., 2020): back-propagation through recurrent layers as a parallel scan, on a V100."""
+"""BPPSA (Wang et al., 2020): back-propagation through recurrent layers as a parallel scan, on a V100 and on the paper's two other cards."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import log
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.model.workloads.networks import chains
+from simulator.papers import bppsa_claims as claims
 from simulator.papers import bppsa_sparse, registry
-from simulator.papers.bppsa_model import GRU, RNN, SCAN, Case, Constants, Epoch, Epochs, Workloads, fit
+from simulator.papers.bppsa_claims import EpochsByCase
+from simulator.papers.bppsa_epochs import FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
 from simulator.papers.predicting import Steps
-from simulator.papers.registry import EQUAL, Measurement, line, span
+from simulator.papers.registry import Measurement, line
+from simulator.predict.forecast import forecast
+from simulator.strategies import registry as strategies
 from traces.documents.base import Data
 from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch
 
@@ -19,20 +24,17 @@ PAPER = registry.get("bppsa")
 BATCH = 16
 #: The fit that is tested uses the lengths up to this one, and predicts the others.
 FITTED_TO = 300
-#: A time that grows with a smaller power of the length than _HARDLY hardly grows; with at least the power _BOUND, the work bounds it.
-_HARDLY, _BOUND = 0.25, 0.5
-#: Predicted epochs by case.
-EpochsByCase = Mapping[Case, Epoch]
-#: Length or mini-batch, and a figure.
-Points = Sequence[tuple[int, float]]
+#: The name of the line of published points in a chart.
+PUBLISHED = "published, V100"
 
 
 class BppsaScope(Data):
     """The scope of the predictions.
 
     `lengths`: compared at the mini-batch of table 4. `length`: where `batches` are compared, figure 8d to 8f. `sets`: audio features and
-    their lengths, table 3. `constants`: what the fitted constants are the times of, by name. `other_machine`: a GPU with fewer SMs and
-    less bandwidth, for the claims that compare two.
+    their lengths, table 3. `constants`: what the fitted figures of the host are the times of, by name. `cards`: the presets of the paper's
+    other cards by what it calls them, the smaller one first. `epochs`: those of the curves in figures 7 and 13, by model.
+    `cluster`: a machine for scans over several numbers of `devices`.
     """
 
     lengths: tuple[int, ...]
@@ -41,7 +43,10 @@ class BppsaScope(Data):
     sets: tuple[tuple[str, int], ...]
     set_batches: tuple[int, ...]
     constants: dict[str, str]
-    other_machine: str
+    cards: dict[str, str]
+    epochs: dict[str, int]
+    cluster: str
+    devices: tuple[int, ...]
 
     @property
     def by_length(self) -> tuple[Case, ...]:
@@ -64,7 +69,8 @@ SCOPE = PAPER.scope(BppsaScope)
 
 def predictions() -> int:
     """Return the number of workloads that are planned, including the pruned network."""
-    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *published()}) + 1
+    seen = [case for case in published() if case.length <= FITTED_TO]
+    return len({*SCOPE.by_length, *SCOPE.by_batch, *SCOPE.gru, *seen}) + 1 + len(SCOPE.devices)
 
 
 def published() -> dict[Case, Epoch]:
@@ -73,28 +79,35 @@ def published() -> dict[Case, Epoch]:
     return {Case(RNN, int(length), BATCH): Epoch(forward, forward, *others) for length, (forward, *others) in values}
 
 
-def fitted(machine: Machine, workloads: Workloads, up_to: int | None = None) -> Constants:
-    """Fit the constants on table 4, or on its lengths up to `up_to`."""
-    return fit({case: epoch for case, epoch in published().items() if up_to is None or case.length <= up_to}, machine, workloads)
+def fitted(machine: Machine, workloads: Workloads, up_to: int | None = None) -> Machine:
+    """Return the machine with its host fitted on table 4, or on its lengths up to `up_to`."""
+    seen = {case: epoch for case, epoch in published().items() if up_to is None or case.length <= up_to}
+    return with_fitted(machine, fit(seen, machine, workloads))
 
 
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures."""
-    machine, other_machine = load_machine(steps.machine_name), load_machine(SCOPE.other_machine)
+    machine = load_machine(steps.machine_name)
     workloads = Workloads(machine, steps.report)
-    constants, early = fitted(machine, workloads), fitted(machine, workloads, FITTED_TO)
-    epochs = Epochs(machine, constants, workloads)
-    other_epochs, early_epochs = Epochs(other_machine, constants, workloads), Epochs(machine, early, workloads)
+    early = fitted(machine, workloads, FITTED_TO)
     cases = tuple(dict.fromkeys((*SCOPE.by_length, *SCOPE.by_batch)))
-    rnn, other = ({case: predicted.epoch(case) for case in cases} for predicted in (epochs, other_epochs))
-    gru = {case: epochs.epoch(case) for case in SCOPE.gru}
-    held_out = {case: early_epochs.epoch(case) for case in SCOPE.by_length if case.length > FITTED_TO}
+
+    def on(place: Machine, of: Sequence[Case]) -> dict[Case, Epoch]:
+        epochs = Epochs(place, workloads)
+        return {case: epochs.epoch(case) for case in of}
+
+    rnn, gru = on(machine, cases), on(machine, tuple(SCOPE.gru))
+    held_out = on(early, [case for case in SCOPE.by_length if case.length > FITTED_TO])
+    places = {card: load_machine(preset) for card, preset in SCOPE.cards.items()}
+    cards = {card: on(place, (*cases, *SCOPE.gru)) for card, place in places.items()}
     by_length, by_batch = ({case: rnn[case] for case in group} for group in (SCOPE.by_length, SCOPE.by_batch))
+    peaks = {count: peak_bytes(count, steps.report) for count in SCOPE.devices}
     steps.report(bppsa_sparse.MODEL)
     chain = bppsa_sparse.operators()
     scan = bppsa_sparse.steps(chain)
-    both = {"machine": steps.machine_name, "other": SCOPE.other_machine}
-    fits = (({"constant": what}, (getattr(constants, name), getattr(early, name))) for name, what in SCOPE.constants.items())
+    hosts = (machine.hosts[0], early.hosts[0])
+    fits = (({"constant": SCOPE.constants[name]}, [getattr(host, name) for host in hosts]) for name in FITTED)
+    everywhere = {steps.machine_name: rnn | gru, **cards}
     tables = (
         PAPER.table("constants", fits),
         PAPER.table("lengths", _rows(by_length, "totals", published())),
@@ -105,12 +118,17 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("batches", _rows(by_batch, "totals"), length=SCOPE.length),
         PAPER.table("batch-speed-ups", _rows(by_batch, "speedups"), length=SCOPE.length),
         PAPER.table("gru", (({"set": name, **_labels(c)}, (*gru[c], *gru[c].speedups)) for c, name in SCOPE.gru.items())),
-        PAPER.table("greatest", _greatest(rnn, gru), machine=steps.machine_name),
-        PAPER.table("machines", ((_labels(case), (*rnn[case].speedups, *other[case].speedups)) for case in cases), **both),
+        PAPER.table("greatest", _greatest(cards)),
+        PAPER.table("training", _training(cards)),
+        PAPER.table("devices", (({"devices": count, "layers": 2 * count}, own) for count, own in peaks.items())),
+        PAPER.table("cards", _by_card(everywhere, cases), machine=steps.machine_name),
+        PAPER.table("gru-cards", _by_card(everywhere, tuple(SCOPE.gru)), machine=steps.machine_name),
         *bppsa_sparse.tables(scan, chain),
     )
-    checks = (*_checks(rnn, gru, other), bppsa_sparse.steps_are_like_operators(scan, chain))
-    return PAPER.paper(steps, tables, checks, (*_charts(rnn, gru), bppsa_sparse.chart(scan, chain)))
+    greatest = claims.greatest_differ(*claims.points(cards), reason=lambda: claims.why_at_one_point(places, cases, workloads))
+    checks = (*_checks(rnn, gru, cards), greatest, claims.memory_is_constant(peaks), bppsa_sparse.steps_are_like_operators(scan, chain))
+    charts = (*_charts(everywhere, gru), _devices_chart(peaks), bppsa_sparse.chart(scan, chain))
+    return PAPER.paper(steps, tables, checks, charts)
 
 
 def _rows(predicted: EpochsByCase, what: str, printed: EpochsByCase = MappingProxyType({})) -> Iterator[tuple]:
@@ -123,91 +141,81 @@ def _labels(case: Case) -> dict[str, object]:
     return {"T": case.length, "B": case.batch}
 
 
-def _greatest(rnn: EpochsByCase, gru: EpochsByCase) -> Iterator[tuple]:
-    """Yield section 5's greatest speed-ups, on other cards."""
-    example = [epoch for case, epoch in rnn.items() if case == Case(RNN, 1000, BATCH)]
-    cards = {"RTX 2070 and RTX 2080 Ti": rnn.values(), "RTX 2070": example, "either": gru.values()}
-    for (card, epochs), (what, printed) in zip(cards.items(), PAPER.values("greatest").items(), strict=True):
-        greatest = [max(gains) for gains in zip(*(epoch.speedups for epoch in epochs), strict=True)] or (None, None)
-        yield {"workload": what, "published card": card}, greatest, printed
+def _by_card(everywhere: Mapping[str, EpochsByCase], cases: Sequence[Case]) -> Iterator[tuple]:
+    """Yield the speed-ups of each case, card after card."""
+    for case in cases:
+        labels = {"set": SCOPE.gru[case]} if case in SCOPE.gru else {}
+        yield labels | _labels(case), [gain for epochs in everywhere.values() for gain in epochs[case].speedups]
 
 
-def _checks(rnn: EpochsByCase, gru: EpochsByCase, other: EpochsByCase) -> Iterator[Check]:
+def _greatest(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
+    """Yield section 5's greatest speed-ups, on the cards that the paper names."""
+    small, large = cards
+    gru, example = frozenset(SCOPE.gru), {Case(RNN, SCOPE.length, BATCH)}
+    rnn = frozenset(cards[small]) - gru
+    scopes = (((small,), (large,), rnn), ((small,), (small,), example), ((small, large), (small, large), gru))
+    for (*names, cases), (what, printed) in zip(scopes, PAPER.values("greatest").items(), strict=True):
+        greatest = [
+            max((cards[card][case].speedups[position] for card in own for case in cases if case in cards[card]), default=None)
+            for position, own in enumerate(names)
+        ]
+        yield {"workload": what, "cards": " and ".join(dict.fromkeys(name for own in names for name in own))}, greatest, printed
+
+
+def _training(cards: Mapping[str, EpochsByCase]) -> Iterator[tuple]:
+    """Yield what the curves of figures 7 and 13 take on the smaller card, whose points are one for each epoch."""
+    card, epochs = next(iter(cards.items()))
+    for case, epoch in epochs.items():
+        if case in (*SCOPE.gru, Case(RNN, SCOPE.length, BATCH)) and case.batch == BATCH:
+            count = SCOPE.epochs[case.model]
+            printed = [None, None, PAPER.values("greatest")["RNN, T = 1000, B = 16"][0] if case.model == RNN else None]
+            labels = {"workload": f"GRU, set {SCOPE.gru[case]}" if case in SCOPE.gru else "RNN", **_labels(case), "epochs": count}
+            yield labels | {"card": card}, (count * epoch.baseline_s, count * epoch.bppsa_s, epoch.speedups[0]), printed
+
+
+def _checks(rnn: EpochsByCase, gru: EpochsByCase, cards: Mapping[str, EpochsByCase]) -> Iterator[Check]:
     by_length, by_batch = SCOPE.by_length, SCOPE.by_batch
-    overall, backward = ({case: epoch.speedups[position] for case, epoch in rnn.items()} for position in (0, 1))
-    yield PAPER.claim("length").trend([(case.length, overall[case]) for case in by_length])
-    yield bound_by_workers([(case.length, rnn[case].backwards[1]) for case in by_length])
-    yield PAPER.claim("batch").trend([(case.batch, backward[case]) for case in by_batch])
-    yield longer_sets_gain_more(gru)
-    yield greatest_differ(*({f"T = {c.length}, B = {c.batch}": gain for c, gain in gains.items()} for gains in (overall, backward)))
-    yield larger_card_peaks_later(*([(case.length, epochs[case].speedups[1]) for case in by_length] for epochs in (rnn, other)))
-    yield larger_card_falls_slower(*([(case.batch, epochs[case].speedups[1]) for case in by_batch] for epochs in (rnn, other)))
+    yield PAPER.claim("length").trend([(case.length, rnn[case].speedups[0]) for case in by_length])
+    yield claims.bound_by_workers([(case.length, rnn[case].backwards[1]) for case in by_length])
+    yield PAPER.claim("batch").trend([(case.batch, rnn[case].speedups[1]) for case in by_batch])
+    yield claims.longer_sets_gain_more(gru)
+    small, large = cards.values()
+    yield claims.larger_card_peaks_later(*([(case.length, epochs[case].speedups[1]) for case in by_length] for epochs in (large, small)))
+    yield claims.larger_card_falls_slower(*([(case.batch, epochs[case].speedups[1]) for case in by_batch] for epochs in (large, small)))
 
 
-def bound_by_workers(points: Points) -> Check:
-    """Judge: BPPSA's backward takes Theta(n/p + log p). `points`: length and seconds of BPPSA's backward."""
-    claim = PAPER.claim("workers")
-    if len(points) < 3:
-        return claim.unjudged(f"{len(points)} of at least 3 lengths could be predicted")
-    low, high = _power(*points[:2]), _power(*points[-2:])
-    said = f"it grows as T^{low:.2f} from {points[0][0]} to {points[1][0]} steps, as T^{high:.2f} from {points[-2][0]} to {points[-1][0]}"
-    return claim.judged(low < _HARDLY and high >= _BOUND, said, {"first power": low, "last power": high})
+def peak_bytes(count: int, report: Callable[[str], None]) -> tuple[int, int]:
+    """Return the most bytes on a device of `count` that share twice as many layers: of a scan, and of GPipe as in appendix B.
+
+    GPipe has as many microbatches as devices, each as large as the scan's batch, and repeats forwards.
+    """
+    machine, model = load_machine(SCOPE.cluster, devices=count), f"{chains.__file__}:tanh_{2 * count}"
+    report(f"{2 * count} layers on {count} devices")
+    peaks = []
+    for text, batch in ((f"bppsa:scan=blelloch,devices={count}", BATCH), (f"gpipe:microbatches={count},rematerialize=on", BATCH * count)):
+        strategy, options = strategies.parse(text)
+        plan = strategy.plan(Job(model, batch), machine, None, options)
+        peaks.append(max(forecast(plan, machine, CostModel(machine)).peak_bytes.values()))
+    return peaks[0], peaks[1]
 
 
-def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
-    return log(other[1] / one[1]) / log(other[0] / one[0])
+def _devices_chart(peaks: Mapping[int, tuple[int, int]]) -> Chart:
+    lines = (line(name, ((count, own[position]) for count, own in peaks.items())) for position, name in enumerate(("BPPSA", "GPipe")))
+    return PAPER.chart("devices", [Panel(title="", series=tuple(lines))])
 
 
-def longer_sets_gain_more(gru: EpochsByCase) -> Check:
-    """Judge: at every mini-batch, the GRU's backward gains more on the last set than on the first."""
-    by_batch: dict[str, list[float]] = {}
-    for case, epoch in gru.items():
-        by_batch.setdefault(f"B = {case.batch}", []).append(epoch.speedups[1])
-    return PAPER.claim("sets").each({batch: (gains[0], gains[-1]) for batch, gains in by_batch.items()})
-
-
-def greatest_differ(overall: Mapping[str, float], backward: Mapping[str, float]) -> Check:
-    """Judge: the greatest overall speed-up and the greatest backward speed-up are at different points. Both arguments: by point name."""
-    best, best_backward = max(overall, key=overall.get), max(backward, key=backward.get)
-    said = f"{overall[best]:.2f}x at {best}, the backward's {backward[best_backward]:.1f}x at {best_backward}"
-    figures = {"overall": overall[best], "backward": backward[best_backward]}
-    return PAPER.claim("greatest").judged(best != best_backward, said, figures)
-
-
-def larger_card_peaks_later(large: Points, small: Points) -> Check:
-    """Judge: the GPU with more SMs has its greatest backward speed-up at a greater length. Points: length and speed-up, by length."""
-    claim = PAPER.claim("peak")
-    peaks = [max(points, key=lambda point: point[1])[0] for points in (large, small)]
-    longest = max(length for length, _ in large)
-    if peaks == [longest, longest]:
-        return claim.unjudged(f"on both it still rises at T = {longest}, the greatest length")
-    said = f"at T = {peaks[0]} on the larger, {peaks[1]} on the smaller"
-    return claim.judged(peaks[0] > peaks[1], said, {"larger": peaks[0], "smaller": peaks[1]})
-
-
-def larger_card_falls_slower(large: Points, small: Points) -> Check:
-    """Judge: as the mini-batch grows, the backward speed-up falls less on the larger GPU. Points: mini-batch and speed-up."""
-    claim = PAPER.claim("cards")
-    if min(len(large), len(small)) < 2:
-        return claim.unjudged()
-    shares = [max(points)[1] / min(points)[1] for points in (large, small)]
-    said = f"of its {span([g for _, g in large])} the larger keeps {shares[0]:.0%} at the largest mini-batch, the smaller {shares[1]:.0%}"
-    return claim.judged(shares[0] > shares[1] + EQUAL, said, {"larger": shares[0], "smaller": shares[1]})
-
-
-def _charts(rnn: EpochsByCase, gru: EpochsByCase) -> Iterator[Chart]:
+def _charts(everywhere: Mapping[str, EpochsByCase], gru: EpochsByCase) -> Iterator[Chart]:
     """Figures 8 and 9, with the points of table 4: epochs and speed-ups over the length and the mini-batch."""
     table_4 = published()
+    machine = next(iter(everywhere))
     for over, charts, cases in (
         ("length", ("lengths", "length-speedups"), SCOPE.by_length),
         ("batch", ("batches", "batch-speedups"), sorted(SCOPE.by_batch)),
     ):
-        lines = {
-            "predicted": {getattr(case, over): rnn[case] for case in cases},
-            "published": {getattr(case, over): table_4[case] for case in cases if case in table_4},
-        }
-        for name, what in zip(charts, ("totals", "speedups"), strict=True):
-            yield PAPER.chart(name, _panels(lines, what), length=SCOPE.length)
+        lines = {card: {getattr(case, over): epochs[case] for case in cases} for card, epochs in everywhere.items()}
+        printed = {PUBLISHED: {getattr(case, over): table_4[case] for case in cases if case in table_4}}
+        yield PAPER.chart(charts[0], _panels({machine: lines[machine]} | printed, "totals"), length=SCOPE.length)
+        yield PAPER.chart(charts[1], _panels(lines | printed, "speedups"), length=SCOPE.length)
     sets: dict[str, dict[int, Epoch]] = {}
     for case, name in SCOPE.gru.items():
         sets.setdefault(f"set {name}", {})[case.batch] = gru[case]
@@ -218,7 +226,7 @@ def _panels(lines: Mapping[str, Mapping[int, Epoch]], what: str) -> Iterator[Pan
     """Yield a panel for each figure of an epoch. `what`: the name of the property."""
     for position, title in enumerate({"totals": ("forward", "baseline", "BPPSA"), "speedups": ("whole epoch", "backward")}[what]):
         series = (
-            line(name, ((x, getattr(epoch, what)[position]) for x, epoch in epochs.items()), published=name == "published")
+            line(name, ((x, getattr(epoch, what)[position]) for x, epoch in epochs.items()), published=name == PUBLISHED)
             for name, epochs in lines.items()
         )
         yield Panel(title=title, series=tuple(series))

@@ -1,12 +1,13 @@
 """BPPSA: back-propagation as a parallel scan (Wang et al., "BPPSA: Scaling Back-propagation by Parallel Scan Algorithm", 2020)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simulator.engine.collectives.tasks import Sender
 from simulator.engine.costs.cost import PlanCosts
 from simulator.engine.memory.over_time import TooLargeError
 from simulator.machine.machine import Machine
@@ -14,6 +15,9 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.pipeline.pipeline import Cut, Pipeline
+from simulator.strategies.pipeline.planning import StageOptions, cut, devices_of, named, refuse_clipping
+from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
 from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
@@ -27,6 +31,8 @@ USES_COSTS = True
 
 #: The search for a level stops at the first level whose step takes longer than this many times the shortest step so far.
 FAR = 2.0
+#: Steps that differ by less than this factor are equal: both wait for the same host, which hides what the scan takes.
+EQUAL = 1.01
 #: Most terms in one product of sparse Jacobians while searching for a level; working out the pattern of a larger product takes minutes.
 FEW_TERMS = 2**23
 
@@ -50,6 +56,14 @@ class Options:
     workers: Workers | Literal["auto"] = "auto"
     """Number of lanes that share the elements of a scan; auto: one, or one per core of a CPU if that is predicted faster."""
 
+    devices: Workers = 1
+    """Number of devices that share the layers of a chain, each with its own part of the scan."""
+
+    def __post_init__(self):
+        """Raise SchedcastError for several lanes on each of several devices."""
+        if self.devices > 1 and self.workers not in ("auto", 1):
+            raise SchedcastError(f"bppsa: workers is {self.workers} and devices {self.devices}; give one of the two")
+
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """Baseline's tasks, with each chain of activation gradients replaced by a scan; parameter gradients are computed from its results.
@@ -61,7 +75,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     if job.autocast_dtype is not None:
         raise SchedcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16", Code.MODEL)
-    drafts = _Drafts(job, machine, options)
+    drafts = _Drafts(job, machine, options, costs)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
         return drafts.fastest(range(drafts.full_level + 1), costs or CostModel(machine))
@@ -73,11 +87,15 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 class _Drafts:
     """Plans of one job at different levels."""
 
-    def __init__(self, job: Job, machine: Machine, options: Options):
+    def __init__(self, job: Job, machine: Machine, options: Options, costs: PlanCosts | None):
         self._job, self._machine, self._options = job, machine, options
         self._device = machine.devices[0]
-        build = self._build()
-        scan = self._scan(build, build.backward())
+        self._devices = devices_of(machine, options.devices, NAME) if options.devices > 1 else (self._device.name,)
+        self._cut = self._cut_by(costs) if options.devices > 1 else None
+        self._sender: Sender | None = None
+        self._updates: Callable[[], list[Task]]
+        build, passes = self._passes()
+        scan = self._scan(build, passes[0][1])
         self.full_level = scan.full_level
         needed, available = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes
         if needed > available:
@@ -86,55 +104,87 @@ class _Drafts:
                 " choose a smaller batch or --image-size",
                 needed - available,
             )
-        cores = self._device.sms if self._device.kind == "cpu" else 1
+        cores = self._device.sms if self._device.kind == "cpu" and self._cut is None else 1
         self._workers = sorted({1, cores}) if options.workers == "auto" else [options.workers]
 
-    def _build(self) -> PlanBuilder:
-        return PlanBuilder(self._job, self._device.name)
+    def _cut_by(self, costs: PlanCosts | None) -> Cut:
+        """The graph in one stage for each device."""
+        refuse_clipping(self._job, NAME)
+        with named(NAME):
+            return cut(self._job, self._machine, costs, StageOptions(), len(self._devices), self._job.accumulate)
+
+    def _passes(self) -> tuple[PlanBuilder, list[tuple[list[Task], list[Task]]]]:
+        """The builder, and the forward and backward of each microbatch."""
+        microbatches = range(self._job.accumulate)
+        if self._cut is None:
+            build = PlanBuilder(self._job, self._device.name)
+            self._updates = build.updates
+            return build, [(build.forward(microbatch), build.backward(microbatch)) for microbatch in microbatches]
+        pipeline = Pipeline(self._job, self._machine, self._cut, self._job.accumulate, self._devices, self._devices)
+        stages = range(pipeline.stages)
+        pipeline.begin_with([Action(stage, BACKWARD, 0) for stage in stages])
+        self._sender = pipeline.sender
+        self._updates = lambda: [task for stage in stages for task in pipeline.updates(stage)]
+
+        def work(kind: str, order: Iterable[int], microbatch: int) -> list[Task]:
+            return [replace(task, action="") for stage in order for task in pipeline.work(Action(stage, kind, microbatch))]
+
+        return pipeline.build, [(work(FORWARD, stages, m), work(BACKWARD, reversed(stages), m)) for m in microbatches]
 
     def _scan(self, build: PlanBuilder, backward: list[Task]) -> RecurrentScan | LayerScan:
         if any(map(is_recurrent, backward)):
+            if self._cut is not None:
+                raise SchedcastError("bppsa: devices share the layers of a chain, not the steps of a recurrent layer; leave out devices")
             return RecurrentScan(build, backward)
         level_is_fixed = self._options.scan != "hybrid" or self._options.level != "auto"
-        return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if level_is_fixed else FEW_TERMS)
+        return LayerScan(build, backward, self._options.jacobian, MOST_TERMS if level_is_fixed else FEW_TERMS, self._sender)
 
     def at(self, level: int, workers: int) -> Plan:
         """The plan whose scans have `level` levels, or their own full level if that is lower."""
-        build = self._build()
+        build, passes = self._passes()
         tasks: list[Task] = []
-        for microbatch in range(self._job.accumulate):
-            forward, backward = build.forward(microbatch), build.backward(microbatch)
+        for forward, backward in passes:
             jacobians, scanned = self._scan(build, backward).tasks(level, workers)
             tasks += [*forward, *jacobians, *scanned]
-        return build.plan(NAME, [*tasks, *build.finish_gradients(), *build.updates()], self._options, {"scan_level": level})
+        return build.plan(NAME, [*tasks, *build.finish_gradients(), *self._updates()], self._options, {"scan_level": level})
 
     def fastest(self, levels: Sequence[int], costs: PlanCosts) -> Plan:
         """The plan with the shortest predicted step among `levels`, tried in ascending order.
 
         Higher levels take more memory, and products of sparse Jacobians grow denser. The search stops at the first level that cannot be
-        planned, does not fit into memory, or takes longer than FAR times the shortest step. Raises SchedcastError if the first level cannot
-        be planned.
+        planned, does not fit into memory, or takes longer than FAR times the shortest step. Of steps that are EQUAL because launches take
+        longer than kernels, the one with the shortest kernels is best: it stays so with a faster host, and in a CUDA graph. Raises
+        SchedcastError if the first level cannot be planned.
         """
-        from simulator.engine.simulation import simulate
-
-        best, shortest_s = None, inf
+        first, shortest_s = None, inf
+        drafted: list[tuple[float, Plan]] = []
         for level in levels:
             try:
                 drafts = [self.at(level, workers) for workers in self._workers]
             except SchedcastError:
-                if best is None:
+                if first is None:
                     raise
                 break
-            best = best or drafts[0]
+            first = first or drafts[0]
             if len(levels) == len(drafts) == 1:
-                break
-            timelines = [simulate(d, self._machine, costs.resolve(d), pair_multipliers=costs.pair_multipliers) for d in drafts]
-            steps_s = [timeline.step_s if self._fits(timeline) else inf for timeline in timelines]
+                return first
+            steps_s = [self._step_s(draft, self._machine, costs) for draft in drafts]
             if min(steps_s) > FAR * shortest_s or min(steps_s) == inf:
                 break
-            if min(steps_s) < shortest_s:
-                best, shortest_s = drafts[steps_s.index(min(steps_s))], min(steps_s)
-        return best
+            shortest_s = min(shortest_s, *steps_s)
+            drafted += zip(steps_s, drafts, strict=True)
+        alone = replace(self._machine, hosts=()) if self._machine.hosts else self._machine
+        equal = [(step_s, draft) for step_s, draft in drafted if step_s <= shortest_s * (EQUAL if self._machine.hosts else 1.0)]
+        if len(equal) < 2:
+            return equal[0][1] if equal else first
+        return min(equal, key=lambda each: self._step_s(each[1], alone, costs))[1]
+
+    def _step_s(self, draft: Plan, machine: Machine, costs: PlanCosts) -> float:
+        """Seconds of a step; infinite if it does not fit into memory."""
+        from simulator.engine.simulation import simulate
+
+        timeline = simulate(draft, machine, costs.resolve(draft), pair_multipliers=costs.pair_multipliers)
+        return timeline.step_s if self._fits(timeline) else inf
 
     def _fits(self, timeline: Timeline) -> bool:
-        return max(use.peak_bytes for use in timeline.devices) <= self._machine.memory(self._device.name).size_bytes
+        return all(use.peak_bytes <= self._machine.memory(use.name).size_bytes for use in timeline.devices)

@@ -176,7 +176,12 @@ FEW = [STYLES[0], STYLES[3], STYLES[4]]
 #: a layer in two stages.
 PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "hybrid-pipeline:then=gpipe"]
 PIPELINED = {
-    f"{SUPPORT}/chain_models.py:every_layer": [*PIPELINES, "stale-pipeline:first=backward,backward_weights=stashed", "model-parallel"],
+    f"{SUPPORT}/chain_models.py:every_layer": [
+        *PIPELINES,
+        "stale-pipeline:first=backward,backward_weights=stashed",
+        "model-parallel",
+        "bppsa:scan=blelloch,devices=2",
+    ],
     f"{SUPPORT}/chain_models.py:residual": ["1f1b", "stale-pipeline:on=simulated"],
     f"{SUPPORT}/mlp.py:shared": ["gpipe", "stale-pipeline"],
 }
@@ -197,7 +202,7 @@ def numerics(channel) -> dict[str, float]:
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
-    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": PIPELINES}
+    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": [*PIPELINES, "bppsa:scan=blelloch,devices=4"]}
     errors_by_case = {}
     for model, texts in models.items():
         job = Job(model, 8, precision="fp64", optimizer="adam")

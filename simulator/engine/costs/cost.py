@@ -29,6 +29,7 @@ class Cost:
     `launches`: kernel launches. `calls`: op calls by a worker of a CPU.
     `issue_s`: host time to issue the task's op in eager mode, launches included; None if the profile has no issue times.
     `issue_error`: relative error of `issue_s` if it was estimated from other keys (one standard deviation of the log).
+    `fed_s`: the part of `cold_s` that runs while the host still issues the op, one kernel after another (eager mode).
     `overhead_s`: time on the device that PyTorch's own loop adds to the task (a CPU; see `costs.autograd`).
     `fresh_s`: the part of `overhead_s` in which the system hands out memory (`costs.fresh_memory`), and `fresh_error`, its relative error.
     `group`: the contention group (`contention.group_of`); empty for tasks that use no SM.
@@ -51,6 +52,7 @@ class Cost:
     issue_s: float | None = None
     issue_error: float = 0.0
     group: str = ""
+    fed_s: float = 0.0
     overhead_s: float = 0.0
     fresh_s: float = 0.0
     fresh_error: float = 0.0

@@ -33,10 +33,15 @@ from simulator.engine.costs.efficiencies import Sites, precision_of
 from simulator.engine.costs.fits import ProfileFits
 from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
 from simulator.machine.machine import HostLane, Machine
+from simulator.plan.bodies.op_class import time_steps
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, Resource, Task
 from traces.documents.profile import KeyCost, LoopCosts, Profile
+
+#: Kernels of a time step in cuDNN: a product and the activations, in each direction (Appleyard et al. 2016, "Optimizing Performance of
+#: Recurrent Neural Networks on GPUs", section 3).
+_STEP_KERNELS = 2
 
 
 def with_loop(cost: Cost, task: Task, loop: LoopCosts, on_host: bool) -> Cost:
@@ -254,7 +259,8 @@ class CostModel:
         work = task.body.work(task)
         site = self._sites.site(device)
         precision = precision_of(task, work.op_class, self.precision)
-        moved, count = efficiencies.traffic(task), task.body.least_kernels(site.kind)
+        steps = self._library_steps(task, device)
+        moved, count = efficiencies.traffic(task), _STEP_KERNELS * steps or task.body.least_kernels(site.kind)
         row = efficiencies.row_class(task, work.op_class, precision)
         seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=efficiencies.outputs(task))
         grid, blocks = efficiencies.geometry(task, site)
@@ -268,8 +274,11 @@ class CostModel:
         grid, blocks = max(((c.grid, c.blocks_per_sm) for c in costs), default=(1, 1))
         error = sum(c.cold_s * (c.error or c.spread) for c in costs) / cold_s if cold_s else 0.0
         source = DATASHEET if any(c.source == DATASHEET for c in costs) else FITTED
-        issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none, since one issue time serves for all
-        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=sum(issues) if issues else None)
+        issues = [c.issue_s for c in costs if c.issue_s is not None]  # all or none of a profile, since one issue time serves for all
+        issue_s, fed_s = sum(issues) if issues else None, sum(c.fed_s for c in costs)
+        if issue_s is not None and self.profile is None:  # besides the calls of recurrent ops, every launch takes `dispatch_s`
+            issue_s += (sum(c.launches for c in costs) - 1) * self.machine.host(device).dispatch_s
+        return Cost(key, warm_s, cold_s, source, grid, blocks, error=error, issue_s=issue_s, fed_s=fed_s)
 
     def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
         """Add the task's contention group and the shares of the device's peak and of its memory's bandwidth that it draws alone.
@@ -296,19 +305,45 @@ class CostModel:
             cost,
             compute_share=compute,
             memory_share=memory,
-            launches=task.body.launches,
+            launches=self._launches(task, device),
             calls=task.body.calls,
             op_class=work.op_class,
             issue_s=issue_s,
             issue_error=issue_error,
             group=group,
         )
+        if steps := self._library_steps(task, device):
+            priced = self._in_one_call(priced, task, device, steps)
         if self._executor is None or not isinstance(task, Task):  # the loop's time of a list of ops is added to the list
             return priced
         host = self.machine.host(device)
         if self.profile is None:
             return priced if host is None else with_assumed_loop(priced, task, host)
         return priced if self.profile.loop is None else with_loop(priced, task, self.profile.loop, host is not None)
+
+    def _launches(self, task: Task, device: str) -> int:
+        """The calls that the host makes one by one: kernels, or a recurrent op as a whole."""
+        if task.body.inner_ops:
+            return sum(self._launches(step, device) for step in task.body.inner_ops)
+        return 1 if self._library_steps(task, device) else task.body.launches
+
+    def _library_steps(self, task: Task, device: str) -> int:
+        """The time steps that one call of cuDNN runs; 0 for ops that are not recurrent, on a CPU, and where a profile has their costs."""
+        return time_steps(task) if self.profile is None and self._kind(device) == "gpu" else 0
+
+    def _in_one_call(self, cost: Cost, task: Task, device: str, steps: int) -> Cost:
+        """The cost of a recurrent op that one call issues. The kernels of a step run while the host launches those of the next one.
+
+        In table 4 of the BPPSA paper (V100), what a step launches after a recurrent forward never hides behind it, however long that is.
+        So the host is as busy as the GPU: the launches determine the time of a step.
+        """
+        host = self.machine.host(device)
+        if host is None:
+            return cost
+        figure = "backward_step_s" if "_backward" in task.body.op else "forward_step_s"
+        issue_s = steps * getattr(host, figure)
+        fed_s = min(issue_s, cost.warm_s * (steps - 1) / steps)
+        return replace(cost, issue_s=issue_s, issue_error=host.errors.get(figure, 0.0), fed_s=fed_s)
 
     def _kind(self, device: str) -> str:
         return self.machine.device(device).kind

@@ -97,6 +97,15 @@ def op_class(target: str, narrow_groups: bool = False) -> str:
     return "grouped-conv" if listed == "conv" and narrow_groups else listed
 
 
+def time_steps(task: HasOperands) -> int:
+    """The time steps of a recurrent layer's op; 0 for other ops. Its first result has the states or the gates of all steps."""
+    target = task.body.op
+    if op_class(target) != "recurrent":
+        return 0
+    rows = task.writes[0].shape[0]
+    return rows if "_backward" in target else rows - 1  # the states begin with the initial one
+
+
 def work_of(task: HasOperands, target: str, args: str, flops: float) -> Work:
     """The work of an aten op on the operands of `task`: `flops` (at least one per output element), and the bytes that its kernels move."""
     read = sum(times * operand.bytes for times, operand in zip(reads(task, target, args), task.inputs, strict=True))

@@ -30,7 +30,7 @@ class RnnSteps:
     of: Literal["rnn"] = "rnn"
 
     launches: ClassVar[int] = 1
-    calls: ClassVar[int] = 2
+    calls: ClassVar[int] = 3
 
     @property
     def key(self) -> str:
@@ -54,7 +54,7 @@ class GruSteps:
     of: Literal["gru"] = "gru"
 
     launches: ClassVar[int] = 1
-    calls: ClassVar[int] = 14
+    calls: ClassVar[int] = 15
 
     @property
     def key(self) -> str:

@@ -77,7 +77,7 @@ def work_bound(
     for task, cost in zip(plan.tasks, costs, strict=True):
         if task.body.resource is Resource.COMPUTE:
             host = machine.host(task.device)
-            gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches
+            gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches - cost.fed_s
             work_s[task.lane] += max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
     return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
 

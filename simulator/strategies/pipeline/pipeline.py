@@ -37,7 +37,7 @@ class Pipeline:
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
         self.build = PlanBuilder(job, place, cut.graph, Share(microbatches, range(microbatches)))
-        self._sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
+        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)
@@ -109,7 +109,7 @@ class Pipeline:
         name = f"send {target.value}"
         if self._is_staged(sent):
             return self._waited(name, sent.source, HOST, source, self._on_host(target))
-        return [self._sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)]
+        return [self.sender.send(name, sent.source, sent.target, (source,), (target,), changed=sent.changed, microbatch=microbatch)]
 
     def _is_staged(self, sent: Sent) -> bool:
         return self._staged and means(self.machine, sent.source, HOST) == means(self.machine, sent.source, sent.target) == LINK

@@ -1,21 +1,27 @@
 """A back-propagation scan over a chain of layers as tasks of a plan, one per product. The Jacobians differ in shape and pattern.
 
+The layers may lie on several devices. An element is on the device of the last layer that it spans, which computes it; what it needs of
+other devices is sent there for one product. So a device holds one element for each of its layers and receives few at a time, however
+many devices there are (the paper, section 3.6).
+
 Finds the chain of activation gradients among the tasks of a backward pass.
 
 Reshapes operands, with the strides that PyTorch gives them.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from simulator.engine.collectives.tasks import Sender
 from simulator.model.layers import DX
 from simulator.plan.bodies.csr.product import Recipe
 from simulator.plan.bodies.csr.rules import LinearRule, Rule
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.scan import Full, Gradient, JacobianProduct, JacobianValues, shape
-from simulator.plan.task import Body, Operand, Task
+from simulator.plan.task import PARAMETER, SCRATCH, TRANSFER, Body, Operand, Task
 from simulator.plan.tensors import contiguous, transposed, viewed
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.scan.algorithm import exclusive_scan, full_level
@@ -63,6 +69,7 @@ def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
     Raises SchedcastError if there is no op with a rule, if an op after the first link has no rule, or if gradients branch or meet.
     """
     gradients = {operand.value for task in backward for operand in task.writes}
+    origin = {task.writes[0].value: task.reads[0].value for task in backward if task.phase == TRANSFER}
     links: list[Link] = []
     refusals: list[SchedcastError] = []
     for task in backward:
@@ -71,7 +78,7 @@ def layer_chain(build: PlanBuilder, backward: Sequence[Task]) -> list[Link]:
             continue
         read = [operand for operand in task.reads if operand.value in gradients]
         if links:
-            _check_continuation(task, read, links[-1])
+            _check_continuation(task, [replace(o, value=origin.get(o.value, o.value)) for o in read], links[-1])
         op = build.graph.ops[index]
         try:
             rule, reads = jacobian_of(op, build.graph)
@@ -126,9 +133,13 @@ class _Element:
 class LayerScan:
     """The chain of one microbatch's backward tasks."""
 
-    def __init__(self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS):
-        """`jacobian`: dense, csr or auto. Raises SchedcastError if the backward pass is not a chain."""
+    def __init__(
+        self, build: PlanBuilder, backward: Sequence[Task], jacobian: str, most_terms: int = MOST_TERMS, sender: Sender | None = None
+    ):
+        """`jacobian`: dense, csr or auto. `sender`: for layers on several devices. Raises SchedcastError if backward is not a chain."""
         self._build, self._backward, self._jacobian, self._most_terms = build, backward, jacobian, most_terms
+        self._sender = sender
+        self._copies: dict[tuple[str, str], str] = {}
         self._links = layer_chain(build, backward)
         self._seed = self._links[0].gradient
         self._samples = self._seed.shape[0]
@@ -143,22 +154,28 @@ class LayerScan:
 
     @property
     def jacobian_bytes(self) -> int:
-        """Bytes of all Jacobians and of the index arrays of sparse ones; without their products and without Jacobians that are a weight."""
-        total = 0
+        """Bytes of all Jacobians on one device and of the index arrays of sparse ones, without products and Jacobians that are a weight.
+
+        Of several devices, the one with the most counts.
+        """
+        total: Counter[str] = Counter()
         for link in self._links:
             if not _is_weight(link):
-                total += prod(self._shape(link)) * self._seed.bytes // self._seed.elements
-                total += 0 if isinstance(self._form(link), Full) else _INDEX_BYTES * link.rule.nnz
-        return total
+                total[link.task.device] += prod(self._shape(link)) * self._seed.bytes // self._seed.elements
+                total[link.task.device] += 0 if isinstance(self._form(link), Full) else _INDEX_BYTES * link.rule.nnz
+        return max(total.values(), default=0)
 
     def tasks(self, level: int, workers: int) -> tuple[list[Task], list[Task]]:
         """(tasks of the Jacobians, backward tasks with those of the chain replaced by the scan), in issue order."""
-        self._tasks, self._workers = [], workers
+        self._tasks, self._workers, self._copies = [], workers, {}
         jacobians = [self._jacobian_of(number, link) for number, link in enumerate(self._links, start=1)]
         value_tasks, self._tasks = self._tasks, []
         prefixes = exclusive_scan([self._gradient(), *jacobians], level, self._product)
         links = {link.task.name: link for link in self._links}
-        read = {operand.value for task in self._backward if task.name not in links for operand in task.inputs}
+        others = [task for task in self._backward if task.name not in links]
+        wanted = {operand.value for task in others if task.phase != TRANSFER for operand in task.inputs}
+        unused = {task.name for task in others if task.phase == TRANSFER and task.writes[0].value not in wanted}
+        read = {operand.value for task in others if task.name not in unused for operand in task.inputs}
         results = {link.task.name: element for link, element in zip(self._links, prefixes[1:], strict=True) if link.result.value in read}
         scan = _needed(self._tasks, {element.operand.value for element in results.values()})
         used = {operand.value for task in scan for operand in task.inputs}
@@ -168,7 +185,7 @@ class LayerScan:
                 backward += scan
             if task.name in results:
                 backward.append(_original_result(links[task.name], results[task.name]))
-            elif task.name not in links:
+            elif task.name not in links and task.name not in unused:
                 backward.append(task)
         return [task for task in value_tasks if task.writes[0].value in used], backward
 
@@ -189,7 +206,7 @@ class LayerScan:
         form, samples = self._form(link), self._samples_of(link)
         if _is_weight(link):
             return _Element(form, transposed(link.reads[0]), samples, lane, number, number)
-        jacobian = self._build.scratch(f"{link.task.name}/jacobian", self._shape(link), link.result.dtype)
+        jacobian = self._scratch(f"{link.task.name}/jacobian", self._shape(link), link.result.dtype, link.task)
         body = JacobianValues(link.rule, full=isinstance(form, Full))
         self._add(link.task, "jacobian", body, lane, link.reads, jacobian)
         return _Element(form, jacobian, samples, lane, number, number)
@@ -197,7 +214,7 @@ class LayerScan:
     def _gradient(self) -> _Element:
         """The gradient at the start of the chain, with one column per sample."""
         rows = self._seed.elements // self._samples
-        gradient = self._build.scratch(f"{self._links[0].task.name}/first", (rows, self._samples), self._seed.dtype)
+        gradient = self._scratch(f"{self._links[0].task.name}/first", (rows, self._samples), self._seed.dtype, self._links[0].task)
         flat = reshaped(self._seed, (self._samples, rows))
         self._add(self._links[0].task, "first", _CLONE, 0, (transposed(flat),), gradient)
         return _Element(Gradient(rows), gradient, self._samples, 0, 0, 0)
@@ -206,9 +223,28 @@ class LayerScan:
         """The product of two elements, computed by the worker of the later one."""
         body, samples = self._body(later, earlier), max(later.samples, earlier.samples)
         name, like = f"product{earlier.first}-{later.last}", self._links[later.last - 1].task
-        product = self._build.scratch(f"{like.name}/{name}", shape(body.result, samples), earlier.operand.dtype)
-        self._add(like, name, body, later.lane, (later.operand, earlier.operand), product)
+        product = self._scratch(f"{like.name}/{name}", shape(body.result, samples), earlier.operand.dtype, like)
+        self._add(like, name, body, later.lane, (later.operand, self._brought(earlier.operand, like)), product)
         return _Element(body.result, product, samples, later.lane, earlier.first, later.last)
+
+    def _scratch(self, name: str, shape: tuple[int, ...], dtype: str, like: Task) -> Operand:
+        return self._build.tensors.scratch(name, shape, dtype, like.device)
+
+    def _brought(self, operand: Operand, to: Task) -> Operand:
+        """The operand on the device of a task, sent there once if it is on another one."""
+        held = self._build.tensors.values[operand.value]
+        if held.device == to.device:
+            return operand
+        assert self._sender is not None  # otherwise all are on one device
+        copy = self._copies.get((held.name, to.device))
+        if copy is None:
+            copy = self._copies[held.name, to.device] = f"{to.name}/{held.name}@{to.device}"
+            sent = self._build.tensors.add(replace(held, name=copy, device=to.device, storage=copy, kind=SCRATCH, source=None))
+            name, changed = f"send {copy}", held.kind == PARAMETER
+            microbatch = self._links[0].task.microbatch
+            reads, writes = (held.operand(),), (sent.operand(),)
+            self._tasks.append(self._sender.send(name, held.device, to.device, reads, writes, changed=changed, microbatch=microbatch))
+        return replace(operand, value=copy)
 
     def _body(self, later: _Element, earlier: _Element) -> JacobianProduct:
         """The body of a product; one of sparse matrices is stored as a full matrix if that is faster."""

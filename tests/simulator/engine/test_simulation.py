@@ -171,6 +171,16 @@ def test_issue_times_decide_which_bound_holds():
     assert simulate(plan, gpu(host=host(dispatch_s=1.5)), costs, mode="graph").step_s == 6.0, "graphs issue nothing"
 
 
+def test_kernels_that_run_while_the_host_still_issues_them_take_no_time_afterwards():
+    """The host issues t in 0.5 + 8, of whose 6 seconds 5 are over by then. A graph has no host to wait for."""
+    plan, costs = build(task("t", 6.0, reads="x", writes="y", issue_s=8.0, fed_s=5.0), task("u", 1.0, reads="y", writes="z"))
+    machine = gpu(host=host(dispatch_s=0.5))
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("t", 8.5, 9.5), ("u", 9.5, 10.5)]
+    assert simulate(plan, machine, costs).step_s == 9.0
+    assert simulate(plan, machine, costs, mode="graph").step_s == 7.0
+    assert simulate(plan, gpu(), costs).step_s == 7.0
+
+
 def test_records_and_waits_are_added_to_issue_times():
     plan, costs = build(task("a", 1.0, reads="x", writes="y", issue_s=1.0), task("b", 1.0, reads="y", writes="z", stream=1, issue_s=1.0))
     machine = gpu(sms=2, host=host(dispatch_s=0.5, record_s=0.25, wait_s=0.125))

@@ -23,7 +23,21 @@ def test_each_factor_scales_its_figures_alone():
         ("sms", ("sms", "peak_flops", "saturation_share")),
         ("flops", ("peak_flops",)),
         ("memory", ("bandwidth_bytes_per_s", "saturation_share")),
-        ("launch", ("dispatch_s", "record_s", "wait_s", "graph_launch_s", "callback_s", "loop_s")),
+        (
+            "launch",
+            (
+                "dispatch_s",
+                "record_s",
+                "wait_s",
+                "graph_launch_s",
+                "callback_s",
+                "loop_s",
+                "forward_step_s",
+                "backward_step_s",
+                "batch_s",
+                "sample_s",
+            ),
+        ),
         ("link", ("link",)),
     ):
         after = scaled(before, Scale(**{field: 0.5}))

@@ -1,23 +1,24 @@
-"""`schedcast reproduce bppsa`: the recurrent workloads of the BPPSA paper, from constants fitted on its table 4."""
+"""`schedcast reproduce bppsa`: the recurrent workloads of the BPPSA paper, with three figures of the host fitted on its table 4."""
 
 import json
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
-from simulator.papers import bppsa, bppsa_sparse
+from simulator.papers import bppsa, bppsa_claims, bppsa_sparse
 from simulator.papers import registry as reproduce
 from simulator.papers.bppsa import BATCH, PAPER
-from simulator.papers.bppsa_model import GRU, NAMES, RNN, Case, Constants, Epochs, FittedCosts, Workloads, counts, fit
+from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epochs, Workloads, fit, with_fitted
 from simulator.papers.predicting import Steps
 from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.product import ProductPattern
 from simulator.plan.bodies.csr.rules import ConvolutionRule, LinearRule
-from simulator.plan.task import FORWARD
+from simulator.strategies import registry as strategies
 from traces.documents.reproduction import BppsaReproduction, Figure, PaperCase, Reproduction, Table
 from ui.commands import reproducing
 from ui.present import reproductions as reproduction_tables
@@ -27,7 +28,7 @@ TABLE_4 = {case.length: epoch for case, epoch in bppsa.published().items()}
 #: The length at which the paper's own backward of BPPSA takes as long as at three times this length.
 OUTLIER = 10000
 SMALL = bppsa.SCOPE.model_copy(
-    update={"lengths": (10, 1000, 3000), "batches": (64, 16), "sets": (("S", 12), ("L", 40)), "set_batches": (4,)}
+    update={"lengths": (10, 1000, 3000), "batches": (64, 16), "sets": (("S", 12), ("L", 40)), "set_batches": (4, 16), "devices": (2, 4, 8)}
 )
 
 
@@ -42,15 +43,15 @@ def workloads(v100):
 
 
 @pytest.fixture(scope="module")
-def constants(v100, workloads):
-    """The constants fitted on lengths up to 300."""
+def early(v100, workloads):
+    """The machine whose host is fitted on lengths up to 300."""
     return bppsa.fitted(v100, workloads, SEEN)
 
 
 @pytest.fixture(scope="module")
-def unseen(v100, workloads, constants):
+def unseen(workloads, early):
     """Predicted epochs by length, for the lengths that the fit does not use."""
-    epochs = Epochs(v100, constants, workloads)
+    epochs = Epochs(early, workloads)
     return {length: epochs.epoch(Case(RNN, length, BATCH)) for length in TABLE_4 if length > SEEN}
 
 
@@ -64,11 +65,11 @@ def small(monkeypatch):
 # ---- the fit, and lengths that it does not use
 
 
-def test_the_fit_meets_what_it_has_seen(v100, workloads, constants):
-    epochs = Epochs(v100, constants, workloads)
+def test_the_fit_meets_what_it_has_seen(workloads, early):
+    epochs = Epochs(early, workloads)
     for length, published in TABLE_4.items():
         if length <= SEEN:
-            assert epochs.epoch(Case(RNN, length, BATCH)).totals == pytest.approx(published.totals, rel=0.03)
+            assert epochs.epoch(Case(RNN, length, BATCH)).totals == pytest.approx(published.totals, rel=0.06)
 
 
 @pytest.mark.parametrize("length", [1000, 3000, 10000, 30000])
@@ -82,53 +83,57 @@ def test_the_backward_alone_of_unseen_lengths_is_within_30_percent(unseen, lengt
     assert unseen[length].backwards == pytest.approx(TABLE_4[length].backwards, rel=0.3)
 
 
-def test_the_fit_recovers_the_constants_that_made_the_epochs(v100, workloads):
-    true = Constants(5e-4, 1e-5, 1.2e-5, 1.1e-5, 8e-5, 9e-6)
-    epochs = Epochs(v100, true, workloads)
+def test_the_preset_has_what_table_4_gives(v100, workloads):
+    """If this fails, the launches of a step have changed: write what `fit` returns to the host of 2016 in machines.json."""
+    assert fit(bppsa.published(), v100, workloads) == pytest.approx([getattr(v100.hosts[0], name) for name in FITTED], rel=0.02)
+
+
+def test_the_fit_recovers_the_figures_that_made_the_epochs(v100, workloads):
+    true = (1.2e-5, 1.1e-5, 8e-4)
+    epochs = Epochs(with_fitted(v100, true), workloads)
     cases = [Case(RNN, length, BATCH) for length in (10, 30, 100, 300)]
-    constants = fit({case: epochs.epoch(case) for case in cases}, v100, workloads)
-    assert astuple(constants) == pytest.approx(astuple(true), rel=1e-6)
+    assert fit({case: epochs.epoch(case) for case in cases}, v100, workloads) == pytest.approx(true, rel=1e-4)
 
 
-def test_no_constant_is_negative(constants):
-    assert all(0 <= getattr(constants, name) < 0.01 for name in NAMES)
+# ---- one model: what `predict` says is what is compared with the paper
 
 
-# ---- the model
+def iteration_s(machine, case: Case, text: str) -> float:
+    strategy, options = strategies.parse(text)
+    plan = strategy.plan(case.job, machine, None, options)
+    return simulate(plan, machine, CostModel(machine).resolve(plan), iterations=1).step_s
 
 
-def test_an_epoch_is_what_its_tasks_add_up_to(v100, workloads, constants):
-    case = Case(RNN, 10, BATCH)
-    plan = workloads.plans(case).bppsa
-    alone = replace(v100, hosts=())
-    costs = FittedCosts(alone, constants).resolve(plan)
-    cold = simulate(plan, alone, costs, use_cache=False).step_s
-    assert cold == pytest.approx(sum(cost.cold_s for cost in costs))
-    per_iteration = Epochs(v100, constants, workloads).epoch(case).bppsa_s / case.iterations
-    assert sum(cost.warm_s for cost in costs) <= per_iteration - constants.iteration_s <= cold * (1 + 1e-9)
+def test_an_epoch_is_the_iterations_that_predict_simulates_and_loading_their_batches(v100, workloads):
+    case, host = Case(RNN, 1000, BATCH), v100.hosts[0]
+    epoch = Epochs(v100, workloads).epoch(case)
+    for text, epoch_s in ((BASELINE, epoch.baseline_s), (SCAN, epoch.bppsa_s)):
+        assert epoch_s == pytest.approx(case.iterations * (iteration_s(v100, case, text) + host.batch_s + BATCH * host.sample_s))
 
 
-@pytest.mark.parametrize(("length", "levels"), [(10, 3), (30, 4), (100, 6), (300, 8)])
-def test_every_level_is_launched_once_up_and_once_down(workloads, length, levels):
-    tasks = workloads.plans(Case(RNN, length, BATCH)).bppsa.tasks
-    scans = [task for task in tasks if task.body.kind == "scan-level"]
-    assert sum(counts(task)["launch_s"] for task in scans) == len(scans) == 2 * levels
+def test_predict_and_search_see_the_published_step_and_choose_a_scan_with_levels(v100):
+    """Table 4: 53.33 s for 2,000 iterations of back-propagation, 29.29 s of BPPSA."""
+    case, model = Case(RNN, 1000, BATCH), CostModel(v100)
+    assert iteration_s(v100, case, BASELINE) == pytest.approx(53.33 / 2000, rel=0.05)
+    strategy, options = strategies.parse("bppsa")
+    chosen = strategy.plan(case.job, v100, model, options)
+    assert chosen.semantics["scan_level"] > 0
+    assert simulate(chosen, v100, model.resolve(chosen)).step_s == pytest.approx(29.29 / 2000, rel=0.06)
 
 
-def test_steps_are_counted_by_direction(workloads):
-    plans = workloads.plans(Case(RNN, 30, BATCH))
-    total = [{name: sum(counts(task).get(name, 0) for task in plan.tasks) for name in NAMES} for plan in (plans.baseline, plans.bppsa)]
-    assert [(each["forward_step_s"], each["backward_step_s"], each["backward_call_s"]) for each in total] == [(30, 30, 1), (30, 0, 0)]
+def test_levels_beat_the_linear_scan_of_a_long_sequence(v100):
+    linear, levels = (iteration_s(v100, Case(RNN, 30000, BATCH), f"bppsa:scan={scan}") for scan in ("linear", "blelloch"))
+    assert levels < linear - 1e-3
 
 
-def test_only_a_gru_has_an_overhead_in_its_forward(v100, workloads, constants):
-    epochs = Epochs(v100, constants, workloads)
+def test_only_a_gru_has_an_overhead_in_its_forward(v100, workloads):
+    epochs = Epochs(v100, workloads)
     rnn, gru = epochs.epoch(Case(RNN, 10, BATCH)), epochs.epoch(Case(GRU, 12, 4))
     assert rnn.forward_overhead_s == rnn.forward_s
     assert gru.forward_s < gru.forward_overhead_s < gru.bppsa_s
-    added = [task for task in workloads.plans(Case(GRU, 12, 4)).forward_overhead.tasks if task.phase == FORWARD][3:5]
-    assert [task.body.kind for task in added] == ["ops", "op"]
-    assert [step.body.target.split(".")[1] for step in added[0].body.steps] == ["addmm", "addmm", "add", "sigmoid", "mul", "add", "tanh"]
+    (added,) = set(workloads.plans(Case(GRU, 12, 4)).forward_overhead.tasks) - set(workloads.plans(Case(GRU, 12, 4)).forward.tasks)
+    names = [step.body.target.split(".")[1] for step in added.body.steps]
+    assert (len(names), names.count("bmm"), added.writes[0].shape) == (44, 2, (11, 4, 20, 20))
 
 
 def test_an_epoch_has_whole_iterations():
@@ -136,19 +141,20 @@ def test_an_epoch_has_whole_iterations():
     assert [Case(GRU, 259, batch).iterations for batch in (16, 32, 64)] == [420, 210, 105]
 
 
-def test_a_longer_sequence_and_a_smaller_mini_batch_take_longer(unseen, v100, workloads, constants):
+def test_a_longer_sequence_and_a_smaller_mini_batch_take_longer(unseen, v100, workloads):
     for earlier, later in pairwise(unseen.values()):
         assert all(a < b for a, b in zip(earlier, later, strict=True))
-    epochs = Epochs(v100, constants, workloads)
+    epochs = Epochs(v100, workloads)
     halves = [epochs.epoch(Case(RNN, 30, batch)) for batch in (64, 32, 16)]
     for fewer, more in pairwise(halves):
         assert all(a < b <= 2 * a for a, b in zip(fewer, more, strict=True))
 
 
-def test_a_smaller_gpu_is_no_faster(v100, workloads, constants):
-    case = Case(RNN, 300, BATCH)
-    here, there = (Epochs(machine, constants, workloads).epoch(case) for machine in (v100, load_machine("p100")))
-    assert all(a < b for a, b in zip(here, there, strict=True))
+def test_a_gpu_with_less_bandwidth_on_the_same_host_is_no_faster(v100, workloads):
+    case, other = Case(RNN, 30000, BATCH), replace(load_machine("rtx2070"), hosts=v100.hosts)
+    here, there = (Epochs(machine, workloads).epoch(case) for machine in (v100, other))
+    assert all(a <= b for a, b in zip(here, there, strict=True))
+    assert here.bppsa_s < there.bppsa_s
 
 
 # ---- claims: each can hold and can fail
@@ -159,18 +165,38 @@ def test_claims():
     assert [PAPER.claim("length").trend(points).holds for points in (rising, falling, rising[:2])] == [True, False, None]
     assert [PAPER.claim("batch").trend(points).holds for points in (rising, falling, rising[:2])] == [False, True, None]
     flat, steep = [(10, 1.0), (100, 1.1), (1000, 9.0)], [(10, 1.0), (100, 9.0), (1000, 90.0)]
-    assert [bppsa.bound_by_workers(points).holds for points in (flat, steep, flat[:2])] == [True, False, None]
+    assert [bppsa_claims.bound_by_workers(points).holds for points in (flat, steep, flat[:2])] == [True, False, None]
     assert [PAPER.claim("sets").each(gains).holds for gains in ({"a": (2.0, 3.0)}, {"a": (2.0, 2.0)}, {})] == [True, False, None]
     peaks = {"a": 2.0, "b": 1.0}
-    assert [bppsa.greatest_differ(peaks, other).holds for other in ({"a": 9.0, "b": 8.0}, {"a": 8.0, "b": 9.0})] == [False, True]
+    assert [bppsa_claims.greatest_differ(peaks, other).holds for other in ({"a": 9.0, "b": 8.0}, {"a": 8.0, "b": 9.0})] == [False, True]
     early, late = [(1, 2.0), (2, 1.0), (3, 1.0)], [(1, 1.0), (2, 2.0), (3, 1.0)]
-    assert [bppsa.larger_card_peaks_later(*both).holds for both in ((late, early), (early, late), (rising, rising))] == [
+    assert [bppsa_claims.larger_card_peaks_later(*both).holds for both in ((late, early), (early, late), (rising[:1], rising))] == [
         True, False, None,
     ]  # fmt: skip
+    level = [(1, 1.0), (2, 1.96), (3, 2.0)]
+    assert [bppsa_claims.larger_card_peaks_later(*both).holds for both in ((rising, level), (level, rising))] == [True, False]
+    flat_memory, growing = {2: (5, 1), 4: (6, 2), 8: (6, 3)}, {2: (5, 1), 4: (6, 2), 8: (7, 3)}
+    judged = [bppsa_claims.memory_is_constant(peaks).holds for peaks in (flat_memory, growing, {2: (5, 1)})]
+    assert judged == [True, False, None]
     slow, fast = [(256, 4.0), (2, 8.0)], [(2, 8.0), (256, 2.0)]
-    assert [bppsa.larger_card_falls_slower(*both).holds for both in ((slow, fast), (fast, slow), (slow[:1], fast))] == [
+    assert [bppsa_claims.larger_card_falls_slower(*both).holds for both in ((slow, fast), (fast, slow), (slow[:1], fast))] == [
         True, False, None,
     ]  # fmt: skip
+
+
+def test_the_step_of_rtx_2070_that_two_speed_ups_imply_gives_both(workloads):
+    """Section 5.1: 2.73x and 16x. Their quotient is in the preset; that the forward is as long beside the scan is not."""
+    overall, backward = Epochs(load_machine("rtx2070"), workloads).epoch(Case(RNN, 1000, BATCH)).speedups
+    assert (overall, backward) == (pytest.approx(2.73, rel=0.05), pytest.approx(16, rel=0.1))
+
+
+def test_an_experiment_says_on_what_the_claim_of_different_points_depends(workloads):
+    """The paper's 2.73x and 16x at one point: with f = 1, (1 + b) / (1 + b / 16) = 2.73 for b = 2.0862."""
+    places = {card: load_machine(preset) for card, preset in bppsa.SCOPE.cards.items()}
+    cases = [Case(RNN, 1000, BATCH), Case(RNN, 30000, BATCH)]
+    why = bppsa_claims.why_at_one_point(places, cases, workloads)
+    assert "at one point of the RTX 2070 imply that a backward step takes 2.09 forward steps" in why
+    assert "the claim holds from 1.3 to 2" in why
 
 
 # ---- the paper, its document and the command
@@ -183,7 +209,7 @@ def test_published_figures():
     scope = bppsa.SCOPE
     assert len(scope.by_length) == len(scope.by_batch) == 8
     assert list(scope.gru.values()) == ["S"] * 3 + ["M"] * 3 + ["L"] * 3
-    assert bppsa.predictions() == 25
+    assert bppsa.predictions() == 29
 
 
 def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
@@ -193,20 +219,22 @@ def test_the_document_of_the_paper_alone(small, tmp_path, capfd):
     assert "table 4" in document["fitted_on"]
     assert [(row["T"], row["B"]) for row in document["rnn"]] == [(10, 16), (1000, 16), (3000, 16), (1000, 64)]
     assert all(set(row) == {"T", "B", "forward_s", "baseline_s", "bppsa_s"} for row in document["rnn"])
-    assert [(row["set"], row["B"]) for row in document["gru"]] == [("S", 4), ("L", 4)]
+    assert [(row["set"], row["B"]) for row in document["gru"]] == [("S", 4), ("S", 16), ("L", 4), ("L", 16)]
     assert all(row["forward_s"] < row["forward_overhead_s"] < row["bppsa_s"] for row in document["gru"])
     assert [paper["name"] for paper in document["papers"]] == ["bppsa"]
     kept = tmp_path / "out" / "reproduction.json"
     assert BppsaReproduction.load(kept).document() == document
     assert Reproduction.load(kept).papers[0].table("held-out").rows[0].labels == {"T": "1000", "B": "16"}
     pictures = {path.name for path in kept.parent.glob("*.png")}
-    assert pictures == {f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "flops")}
+    assert pictures == {
+        f"bppsa-{name}.png" for name in ("lengths", "length-speedups", "batches", "batch-speedups", "gru", "devices", "flops")
+    }
 
 
 def test_with_other_papers_the_document_is_that_of_all(small):
     told = []
     paper = bppsa.reproduce(Steps("v100", told.append))
-    assert len(told) == len({*SMALL.by_length, *SMALL.by_batch, *SMALL.gru, *bppsa.published()}) + 1 == bppsa.predictions()
+    assert len(told) == len(set(told)) == 7 + 4 + 3 + 1 == bppsa.predictions()
     assert set(Reproduction(papers=(paper,)).document()) == {"schema", "papers"}
     assert type(reproduce.get("fusion").document(paper)) is Reproduction
 

@@ -1,7 +1,7 @@
 """TurboDL's paper: the work of AlexNet's layers by hand, and what claims say of steps that are given."""
 
 from simulator.papers import turbodl
-from simulator.papers.predicting import PredictedStep, Steps
+from simulator.papers.predicting import Conditions, PredictedStep, Steps
 from simulator.papers.turbodl import ASYNC, BASELINE, CUDNN, SCOPE, TURBODL
 
 
@@ -13,20 +13,20 @@ class Given(Steps):
     """Steps in which TurboDL gains `gain(machine, host, model, batch)`, half of it by asynchronous layers."""
 
     def __init__(self, gain, machine="p100", host="pytorch", places=1.0):
-        super().__init__(machine, host=host, places=places)
+        super().__init__(machine, conditions=Conditions(host=host, places=places))
         self._gain = gain
 
     def on(self, machine):
-        return Given(self._gain, machine, self._host)
+        return Given(self._gain, machine, self._conditions.host)
 
     def issued_by(self, host):
         return Given(self._gain, self.machine_name, host)
 
     def with_places(self, share):
-        return Given(self._gain, self.machine_name, self._host, share)
+        return Given(self._gain, self.machine_name, self._conditions.host, share)
 
     def predict(self, job, strategies, over=BASELINE):
-        gain = self._gain(self.machine_name, self._host, job.model, job.batch)
+        gain = self._gain(self.machine_name, self._conditions.host, job.model, job.batch)
         return {BASELINE: step(1.1), CUDNN: step(1.0, 0.1), ASYNC: step(2 / (1 + gain), 0.2), TURBODL: step(1 / gain, 0.9 / gain)}
 
 

@@ -1,6 +1,8 @@
 """BPPSA on recurrent layers: the numbers of autograd, the steps and the memory of the paper's analysis, and refusals."""
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from math import log2
 
 import pytest
@@ -8,13 +10,16 @@ import torch
 from torch import nn
 
 from calibrate.numerics import STEPS
+from executors.cpu.backend import CpuBackend
 from executors.kernels.jacobians import gru_steps, rnn_steps
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.ops.recurrent_steps import gru, rnn
+from simulator.model.workloads.networks import chains
 from simulator.plan.bodies.scan import GruSteps, RnnSteps
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
@@ -161,6 +166,48 @@ def job(factory: str, batch: int = 3, **fields) -> Job:
     return Job(f"{chain_models.__file__}:{factory}", batch, **{"precision": "fp64", **fields})
 
 
+@pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
+def test_no_step_of_a_recurrent_layer_copies_results_into_another_layout(model, two_cores, backend, caplog):
+    for options in ("scan=linear", "scan=blelloch,workers=2"):
+        assert error_of(Job(model, 3, image_size=9, precision="fp64"), options, two_cores, backend) < 1e-10
+    assert caplog.messages == []
+
+
+def test_no_step_of_a_chain_of_layers_copies_results_into_another_layout(two_cores, backend, caplog):
+    """The Jacobian of a linear layer is a transposed weight; a diagonal times it is row-major all the same."""
+    for factory in ("every_layer", "deep"):
+        for options in ("scan=blelloch", "level=1,jacobian=csr", "scan=blelloch,jacobian=dense"):
+            assert error_of(job(factory), options, two_cores, backend) < 1e-10
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("options", ["scan=linear,", "level=1,", "level=2,jacobian=dense,", "scan=blelloch,", ""])
+def test_layers_on_two_devices_are_scanned_together(options):
+    """Four processes train so in tests/executors/distributed."""
+    machine = cpu("cpu:0", "cpu:1")
+    for factory, accumulate in (("every_layer", 1), ("deep", 3)):
+        training_job = job(factory, accumulate=accumulate)
+        assert len(planned(f"bppsa:{options}devices=2", training_job, machine).devices) == 2
+        assert error_of(training_job, f"{options}devices=2", machine, CpuBackend(machine)) < 1e-10
+
+
+def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
+    """Two layers for each device: their Jacobians, products, and what arrives for one product. GPipe: appendix B of the paper.
+
+    A stage of GPipe also holds its input for each of as many microbatches as there are stages.
+    """
+    peaks: dict[str, list[int]] = {"bppsa": [], "gpipe": []}
+    for count in (4, 8, 16):
+        machine = load_machine("k80x16", devices=count)
+        options = {"bppsa": f"scan=blelloch,devices={count}", "gpipe": f"microbatches={count},rematerialize=on"}
+        for name, batch in (("bppsa", 4), ("gpipe", 4 * count)):
+            plan = planned(f"{name}:{options[name]}", Job(f"{chains.__file__}:tanh_{2 * count}", batch), machine)
+            peaks[name].append(max(forecast(plan, machine, CostModel(machine)).peak_bytes.values()))
+    assert len(set(peaks["bppsa"])) == 1
+    grown = [later - earlier for earlier, later in pairwise(peaks["gpipe"])]
+    assert grown[1] == 2 * grown[0] > 0
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("jacobian", ["auto", "dense", "csr"])
 @pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
@@ -211,6 +258,20 @@ def test_only_products_that_a_gradient_needs_are_computed(two_cores):
 def test_a_plan_goes_to_json_and_back(text, training_job, two_cores):
     plan = planned(text, training_job, two_cores)
     assert load(json.loads(json.dumps(dump(plan)))) == plan
+
+
+def test_of_levels_that_the_host_makes_equal_the_one_with_the_shortest_kernels_is_chosen():
+    """On a V100 the host is the bottleneck of every level, and a linear scan has the fewest launches, by 1 % at most."""
+    machine, job = load_machine("v100"), Job("rnn_bitstream", 16, image_size=1000)
+    alone, model = replace(machine, hosts=()), CostModel(machine)
+    steps: dict[int, list[float]] = {}
+    for level in range(10):
+        plan = planned(f"bppsa:level={level}", job, machine)
+        steps[level] = [simulate(plan, place, model.resolve(plan)).step_s for place in (machine, alone)]
+    shortest = min(step_s for step_s, _ in steps.values())
+    equal = {level: alone_s for level, (step_s, alone_s) in steps.items() if step_s <= 1.01 * shortest}
+    assert steps[0][0] == shortest
+    assert planned("bppsa", job, machine, model).semantics["scan_level"] == min(equal, key=equal.get) > 0
 
 
 def test_the_level_of_layers_is_the_one_predicted_fastest(two_cores):

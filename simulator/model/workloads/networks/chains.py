@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+import torch
 from torch import Tensor, nn
 
 from simulator.model.ops.pruned import PrunedConv2d, PrunedLinear
@@ -186,3 +187,12 @@ class PrunedVGG11(Chain):
                 fan_in = module.weight[0].numel()
                 nn.init.normal_(module.weight, 0.0, math.sqrt(2 / (fan_in * _KEEP)))
                 nn.init.zeros_(module.bias)
+
+
+def tanh_layers(batch: int, layers: int, width: int = 32) -> tuple[nn.Module, Tensor, Tensor]:
+    """`layers` equal linear layers of `width` units with tanh; the results of the last one are logits. A model for `MODULE:FACTORY`."""
+    made = [layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.Tanh())]
+    return nn.Sequential(*made), torch.randn(batch, width), torch.randint(width, (batch,))
+
+
+tanh_4, tanh_8, tanh_16, tanh_32 = (partial(tanh_layers, layers=layers) for layers in (4, 8, 16, 32))

@@ -1,0 +1,133 @@
+"""The BPPSA paper's claims, judged from predicted epochs and speed-ups; and an experiment that says why one of them does not hold."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import log
+
+from simulator.machine.machine import Machine
+from simulator.papers import registry
+from simulator.papers.bppsa_epochs import RNN, Case, Epoch, Epochs, Workloads
+from simulator.papers.registry import EQUAL, span
+from traces.documents.reproduction import Check
+from traces.units import memory
+
+PAPER = registry.get("bppsa")
+#: A time that grows with a smaller power of the length than _HARDLY hardly grows; with at least the power _BOUND, the work bounds it.
+_HARDLY, _BOUND = 0.25, 0.5
+#: Two runs of one configuration in the paper differ by up to this share.
+NOISE = 0.05
+#: Backward steps in forward steps that are tried to see on what a claim depends.
+_RATIOS = tuple(number / 10 for number in range(10, 26))
+#: Predicted epochs by case.
+EpochsByCase = Mapping[Case, Epoch]
+#: Length or mini-batch, and a figure.
+Points = Sequence[tuple[int, float]]
+
+
+def memory_is_constant(peaks: Mapping[int, tuple[int, int]]) -> Check:
+    """Judge: a device's memory stays constant with BPPSA, and grows with GPipe. `peaks`: of both, by the number of devices."""
+    claim = PAPER.claim("memory")
+    if len(peaks) < 3:
+        return claim.unjudged(f"{len(peaks)} of at least 3 numbers of devices were simulated")
+    scan, gpipe = zip(*peaks.values(), strict=True)
+    said = f"{', '.join(map(str, peaks))} devices: {' '.join(map(memory, scan))} with a scan, {' '.join(map(memory, gpipe))} with GPipe"
+    grows = all(a < b for a, b in pairwise(gpipe))
+    return claim.judged(max(scan[1:]) == min(scan[1:]) and grows, said, {"scan": scan[-1], "gpipe": gpipe[-1]})
+
+
+def bound_by_workers(points: Points) -> Check:
+    """Judge: BPPSA's backward takes Theta(n/p + log p). `points`: length and seconds of BPPSA's backward."""
+    claim = PAPER.claim("workers")
+    if len(points) < 3:
+        return claim.unjudged(f"{len(points)} of at least 3 lengths could be predicted")
+    low, high = _power(*points[:2]), _power(*points[-2:])
+    said = f"it grows as T^{low:.2f} from {points[0][0]} to {points[1][0]} steps, as T^{high:.2f} from {points[-2][0]} to {points[-1][0]}"
+    return claim.judged(low < _HARDLY and high >= _BOUND, said, {"first power": low, "last power": high})
+
+
+def _power(one: tuple[int, float], other: tuple[int, float]) -> float:
+    return log(other[1] / one[1]) / log(other[0] / one[0])
+
+
+def longer_sets_gain_more(gru: EpochsByCase) -> Check:
+    """Judge: at every mini-batch, the GRU's backward gains more on the last set than on the first."""
+    by_batch: dict[str, list[float]] = {}
+    for case, epoch in gru.items():
+        by_batch.setdefault(f"B = {case.batch}", []).append(epoch.speedups[1])
+    return PAPER.claim("sets").each({batch: (gains[0], gains[-1]) for batch, gains in by_batch.items()})
+
+
+def points(cards: Mapping[str, EpochsByCase]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the RNN's speed-ups by card and point: of the whole epoch, and of the backward."""
+    of_rnn = [
+        (f"{card}, T = {c.length}, B = {c.batch}", e.speedups) for card, own in cards.items() for c, e in own.items() if c.model == RNN
+    ]
+    return {name: gains[0] for name, gains in of_rnn}, {name: gains[1] for name, gains in of_rnn}
+
+
+def greatest_differ(overall: Mapping[str, float], backward: Mapping[str, float], reason: Callable[[], str] = str) -> Check:
+    """Judge: the greatest overall speed-up and the greatest backward speed-up are at different points. Both mappings: by point name.
+
+    `reason` finds out why, if it does not hold.
+    """
+    best, best_backward = max(overall, key=overall.get), max(backward, key=backward.get)
+    said = f"{overall[best]:.2f}x at {best}, the backward's {backward[best_backward]:.1f}x at {best_backward}"
+    figures = {"overall": overall[best], "backward": backward[best_backward]}
+    differ = best != best_backward
+    return PAPER.claim("greatest").judged(differ, said, figures, "" if differ else reason())
+
+
+def why_at_one_point(places: Mapping[str, Machine], cases: Sequence[Case], workloads: Workloads) -> str:
+    """Return what an experiment finds: with how long a backward step on the larger card the claim holds, if the smaller one's is known.
+
+    On the smaller card the paper's overall and backward speed-ups at one point imply that back-propagation's backward takes
+    (a - 1) b / (b - a) times as long as the forward, as forward and backward / b together take an a-th of forward and backward.
+    """
+    overall, backward = PAPER.values("greatest")["RNN, T = 1000, B = 16"]
+    implied = (overall - 1) * backward / (backward - overall)
+    (small, of_small), (large, of_large) = places.items()
+    known = {small: Epochs(_with_ratio(of_small, implied), workloads)}
+    holds = []
+    for ratio in _RATIOS:
+        epochs = known | {large: Epochs(_with_ratio(of_large, ratio), workloads)}
+        tried = points({card: {case: own.epoch(case) for case in cases} for card, own in epochs.items()})
+        if greatest_differ(*tried, reason=str).holds:
+            holds.append(ratio)
+    own = of_large.hosts[0].backward_step_s / of_large.hosts[0].forward_step_s
+    span_of_ratios = f"from {holds[0]:g} to {holds[-1]:g}" if holds else "at none"
+    return (
+        f"the paper's {overall:g}x and {backward:g}x at one point of the {small} imply that a backward step takes {implied:.2f} forward"
+        f" steps there; none are published for the {large}, where {own:.2f} are assumed, as on the V100 with the same cuDNN. With"
+        f" {_RATIOS[0]:g} to {_RATIOS[-1]:g} tried there, the claim holds {span_of_ratios}"
+    )
+
+
+def _with_ratio(machine: Machine, ratio: float) -> Machine:
+    """The machine on which a backward step takes `ratio` forward steps."""
+    host = machine.hosts[0]
+    return replace(machine, hosts=(replace(host, backward_step_s=ratio * host.forward_step_s),))
+
+
+def larger_card_peaks_later(large: Points, small: Points) -> Check:
+    """Judge: the GPU with more SMs reaches its greatest backward speed-up, within the noise, at a greater length.
+
+    Points: length and speed-up, by length. A speed-up that does not fall again levels out, so the first length within NOISE of it counts.
+    """
+    claim = PAPER.claim("peak")
+    if min(len(large), len(small)) < 2:
+        return claim.unjudged("fewer than 2 lengths were predicted on both")
+    peaks = [next(x for x, gain in of if gain >= max(y for _, y in of) * (1 - NOISE)) for of in (large, small)]
+    greatest = [max(gain for _, gain in of) for of in (large, small)]
+    said = f"{greatest[0]:.1f}x from T = {peaks[0]} on the larger, {greatest[1]:.1f}x from T = {peaks[1]} on the smaller"
+    return claim.judged(peaks[0] > peaks[1], said, {"larger": peaks[0], "smaller": peaks[1]})
+
+
+def larger_card_falls_slower(large: Points, small: Points) -> Check:
+    """Judge: as the mini-batch grows, the backward speed-up falls less on the larger GPU. Points: mini-batch and speed-up."""
+    claim = PAPER.claim("cards")
+    if min(len(large), len(small)) < 2:
+        return claim.unjudged()
+    shares = [max(points)[1] / min(points)[1] for points in (large, small)]
+    said = f"of its {span([g for _, g in large])} the larger keeps {shares[0]:.0%} at the largest mini-batch, the smaller {shares[1]:.0%}"
+    return claim.judged(shares[0] > shares[1] + EQUAL, said, {"larger": shares[0], "smaller": shares[1]})
