@@ -24,7 +24,8 @@ def test_every_claim_has_a_verdict_and_a_cause_if_it_does_not_hold():
 def test_the_documents_are_up_to_date(name):
     """Every predicted figure and every verdict, on any machine: no calibration enters."""
     (shipped,) = Reproduction.load(reproduction_file(name)).papers
-    paper, _ = reproducing.reproduced(registry.get(name), measure=False, quiet=True)
+    predicted, _ = reproducing.reproduced(registry.get(name), measure=False, quiet=True)
+    paper = papers.with_measured(predicted, reproduction_file(name))
     assert [(check.name, check.holds) for check in paper.checks] == [(check.name, check.holds) for check in shipped.checks]
     for table in paper.tables:
         same = shipped.table(table.name)
@@ -32,4 +33,5 @@ def test_the_documents_are_up_to_date(name):
         for row, other in zip(table.rows, same.rows, strict=True):
             for figure, before in zip(row.figures, other.figures, strict=True):
                 assert (figure.name, figure.published) == (before.name, before.published)
-                assert figure.predicted == pytest.approx(before.predicted, rel=1e-6), f"{table.name}, {row.labels}, {figure.name}"
+                expected = None if before.predicted is None else pytest.approx(before.predicted, rel=1e-6)
+                assert figure.predicted == expected, f"{table.name}, {row.labels}, {figure.name}"
