@@ -22,7 +22,7 @@ def test_every_claim_has_a_verdict_and_a_cause_if_it_does_not_hold():
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", registry.names())
 def test_the_documents_are_up_to_date(name):
-    """Every predicted figure and every verdict, on any machine: no calibration enters."""
+    """Every predicted figure and every verdict, on any machine: no calibration enters. How long DeePa's search takes is measured."""
     (shipped,) = Reproduction.load(reproduction_file(name)).papers
     predicted, _ = reproducing.reproduced(registry.get(name), measure=False, quiet=True)
     paper = papers.with_measured(predicted, reproduction_file(name))
@@ -33,5 +33,7 @@ def test_the_documents_are_up_to_date(name):
         for row, other in zip(table.rows, same.rows, strict=True):
             for figure, before in zip(row.figures, other.figures, strict=True):
                 assert (figure.name, figure.published) == (before.name, before.published)
+                if table.name == "search":
+                    continue
                 expected = None if before.predicted is None else pytest.approx(before.predicted, rel=1e-6)
                 assert figure.predicted == expected, f"{table.name}, {row.labels}, {figure.name}"
