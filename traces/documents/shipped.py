@@ -50,7 +50,7 @@ def _validations(folder: Path) -> tuple[Validation, ...]:
 
 def reproduction_file(paper: str) -> Path:
     """The document of a paper's reproduction; it may be missing."""
-    return Path(__file__).parents[1] / "data" / "papers" / f"{paper}.json"
+    return Path(__file__).parents[1] / "data" / "papers" / f"{paper}.json.gz"
 
 
 def example_traces() -> list[Path]:
