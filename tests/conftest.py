@@ -29,6 +29,7 @@ from simulator.machine.machine import Device, Machine, Memory
 
 #: The files that take longest, which run first: else one of them would occupy one core at the end.
 LONGEST = (
+    "ui/present/test_papers_page.py",
     "executors/distributed/test_distributed.py", "calibrate/preflight/test_report.py", "ui/test_cli_errors.py",
     "executors/test_numerics.py", "simulator/model/workloads/test_workloads.py", "ui/test_cli.py", "calibrate/preflight/test_runner.py",
     "calibrate/test_validation.py", "executors/cuda/test_backend.py", "ui/test_interrupt.py",
