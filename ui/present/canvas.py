@@ -13,6 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from traces.files import write_atomic
 
@@ -63,7 +64,10 @@ def hide_frame(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path | str) -> Path:
-    """Write the figure as the suffix of `path` says (.png or .svg)."""
+    """Write the figure as the suffix of `path` says (.png or .svg). Control characters in its words, which no font has, are left out."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and not text.get_text().isprintable():
+            text.set_text("".join(c for c in text.get_text() if c.isprintable() or c in "\n\N{NO-BREAK SPACE}"))
     content = io.BytesIO()
     kind = Path(path).suffix.lstrip(".")
     figure.savefig(content, format=kind, metadata={"Date": None} if kind == "svg" else None)

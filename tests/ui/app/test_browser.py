@@ -151,22 +151,22 @@ def test_a_model_is_picked_a_slider_moved_and_the_link_opened_again(browser, pre
     page.keyboard.press("Enter")
     page.get_by_text("rnn_bitstream, batch 512").wait_for()
     assert step_time(page) != first
-    slider = page.get_by_role("slider", name="Memory bandwidth")
+    slider = page.get_by_role("slider", name="Launch time")
     before = step_time(page)
     for _ in range(4):
         slider.press("ArrowLeft")
         page.wait_for_timeout(500)  # Streamlit waits a moment for the next key before it sends the value
         step_time(page)
-    page.get_by_text("with memory=0.5").wait_for()
+    page.get_by_text("with launch=0.5").wait_for()
     after = step_time(page)
     assert after != before
-    assert "scale=memory" in page.url
+    assert "scale=launch" in page.url
     page.goto(page.url)
-    page.get_by_text("with memory=0.5").wait_for()
+    page.get_by_text("with launch=0.5").wait_for()
     assert step_time(page) == after
     page.get_by_text("Take it along").click()
     command = page.get_by_test_id("stCode").first.inner_text()
-    assert command.startswith("schedcast predict --model rnn_bitstream --batch 512 --machine h100 --scale memory=0.5")
+    assert command.startswith("schedcast predict --model rnn_bitstream --batch 512 --machine h100 --scale launch=0.5")
     page.close()
 
 
