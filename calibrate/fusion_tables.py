@@ -3,8 +3,7 @@
 Both run in plain PyTorch on this machine.
 """
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Literal
 
@@ -13,12 +12,14 @@ import torch
 from calibrate.numerics import reference
 from calibrate.planned import plan_calibrated
 from calibrate.testbed import Progress, Testbed
+from executors.contexts import one_thread
 from executors.kernels.update import torch_optimizer
 from executors.reference import Reference
 from simulator.model.job import Job
 from simulator.papers.fusion import job as paper_job
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, PaperCase, Table
+from traces.process import seconds_of
 
 Fusion = Literal["none", "forward", "backward"]
 #: The loops, by the name of their fusion.
@@ -80,18 +81,14 @@ def _steps_s(loop: Reference, steps: int) -> float:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    return _seconds(run) / steps
+    return seconds_of(run) / steps
 
 
 def locality_table() -> Table:
     """Updates right after the gradient was written, and after a gradient that caches have lost, on one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         evicting = torch.zeros(EVICTING_BYTES // 4)
         rows = tuple(_locality_row(name, elements, evicting) for name in ("momentum", "adam") for elements in ELEMENTS)
-    finally:
-        torch.set_num_threads(threads)
     about = (
         "Measured on one core: parameter and state are not in its caches, the gradient was written just before, or other data since."
         f" Medians of {ROUNDS} rounds, in turn. What the cache saves is most of a fusion's gain where launches cost nothing."
@@ -111,7 +108,7 @@ def _locality_row(optimizer: str, elements: int, evicting: torch.Tensor) -> Pape
         parameter.grad.copy_(made)
         if not hot:
             evicting.add_(1.0)
-        seconds[hot].append(_seconds(update.step))
+        seconds[hot].append(seconds_of(update.step))
     hot_s, evicted_s = median(seconds[True]), median(seconds[False])
     figures = (
         Figure(name="in the cache", unit="s", predicted=hot_s),
@@ -119,9 +116,3 @@ def _locality_row(optimizer: str, elements: int, evicting: torch.Tensor) -> Pape
         Figure(name="gain", unit="x", predicted=evicted_s / hot_s),
     )
     return PaperCase(labels={"optimizer": optimizer, "elements": str(elements)}, figures=figures)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin

@@ -19,8 +19,8 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches, cluttered_digits
 from simulator.papers import pipeline as paper
-from simulator.papers.pipeline import PAPER, STRATEGY
-from simulator.papers.pipeline_model import cuts, numbered_layers, stale_weights
+from simulator.papers.pipeline import PAPER
+from simulator.papers.pipeline_model import numbered_layers, stale_weights
 from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import Staleness, staleness
@@ -97,8 +97,7 @@ def _staleness(job: Job, training: Training) -> dict[str, Staleness]:
     """The staleness of each parameter, found in the plan of the pipeline."""
     if not training.placement:
         return {}
-    placement = "-".join(map(str, cuts(job.graph(), training.placement)))
-    text = f"{STRATEGY}:on=simulated,placement={placement},backward_weights={training.backward_weights}"
+    text = f"{paper.strategy_text(job, training.placement)},on=simulated,backward_weights={training.backward_weights}"
     strategy, options = strategies.parse(text, {})
     machine = load_machine("this-cpu")
     return staleness(strategy.plan(job, machine, CostModel(machine), options))

@@ -3,7 +3,6 @@
 For table 1 of the BPPSA paper, two ways to compute a transposed Jacobian are timed: by the op's rule, and by autograd column by column.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,6 +20,7 @@ from calibrate.profiles import gpu_here, open_profile, warn_if_foreign
 from calibrate.testbed import Progress, Testbed
 from calibrate.testbeds import testbed_for
 from calibrate.validation import validate
+from executors.contexts import one_thread
 from executors.kernels.jacobians import COMPILE
 from simulator.papers.bppsa_sparse import FIRST
 from simulator.papers.registry import Source
@@ -29,6 +29,7 @@ from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, Paper, PaperCase, Table
 from traces.errors import SchedcastError
 from traces.files import check_writable
+from traces.process import seconds_of
 
 #: The speed-ups in table 1.
 FASTER = {"convolution": 8.3e3, "ReLU": 1.2e6, "max-pooling": 1.5e5}
@@ -41,12 +42,8 @@ Rule = ConvolutionRule | ElementwiseRule | MaxPoolRule
 
 def generation_table() -> Table:
     """Seconds of each way on one core, and the ratio of autograd's time to the rule's."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         rows = tuple(_row(name, rule) for name, rule in FIRST.items())
-    finally:
-        torch.set_num_threads(threads)
     about = (
         f"'Predicted' is measured on one core of this machine, as medians. By column: {COLUMNS} columns timed, times their number."
         " By rule: only values are computed, into an existing pattern; of max-pooling those of the whole window, zeros included."
@@ -88,7 +85,7 @@ def _forward(rule: Rule, x: Tensor, weight: Tensor | None) -> Tensor:
 
 def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:
     values(*saved)
-    return median(_timed(lambda: values(*saved)) for _ in range(ROUNDS))
+    return median(seconds_of(lambda: values(*saved)) for _ in range(ROUNDS))
 
 
 def _seconds_per_column(out: Tensor, x: Tensor) -> float:
@@ -102,13 +99,7 @@ def _seconds_per_column(out: Tensor, x: Tensor) -> float:
         flat[index] = 0.0
 
     column(0)
-    return median(_timed(partial(column, index)) for index in range(0, out.numel(), step))
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+    return median(seconds_of(partial(column, index)) for index in range(0, out.numel(), step))
 
 
 #: Tables that are measured in addition to jobs, by paper.

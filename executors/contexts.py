@@ -1,7 +1,7 @@
 """Contexts in which plain PyTorch computes what plans compute: the random numbers of keyed draws, and batch-norm of parts of its input."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, repeat
 from types import TracebackType
@@ -21,6 +21,17 @@ from traces.errors import Code, SchedcastError
 
 #: The dimensions along which an input is divided: images, height and width. Channels have statistics of their own anyway.
 _DIMENSIONS = (0, 2, 3)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch use one thread for an op."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class BatchNormParts:

@@ -1,13 +1,21 @@
-"""This process: the signals that stop a command, its end together with the process that started it, and a paused garbage collector."""
+"""This process: signals that stop a command, its end with the process that started it, a paused garbage collector, and a clock."""
 
 import ctypes
 import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the wall-clock seconds of a call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 @contextmanager

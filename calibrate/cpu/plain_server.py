@@ -11,7 +11,6 @@ import platform
 import signal
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,6 +32,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.documents.profile import LoopCosts
 from traces.errors import SchedcastError
+from traces.process import seconds_of
 
 _SAMPLES = 15
 #: Bytes of fresh memory that are written at a time: more than the caches of many CPUs hold, little enough to take milliseconds.
@@ -49,7 +49,7 @@ def measure_loop(sampler: PairSampler) -> LoopCosts:
         for number in range(_SAMPLES):
             sampler.sample(list(keys), number)
     own_s = {key: statistics.median(s.warm_s[1:]) for key, s in sampler.samples.items() if key not in sampler.failures}
-    costs = loop_costs(job, plan, machine, own_s, _seconds_of)
+    costs = loop_costs(job, plan, machine, own_s, seconds_of)
     return costs.model_copy(update={"fresh_s_per_byte": _fresh_s_per_byte()})
 
 
@@ -62,14 +62,8 @@ def _fresh_s_per_byte() -> float:
 
 def _first_write_s() -> float:
     block = torch.frombuffer(mmap.mmap(-1, _FRESH_BYTES), dtype=torch.float32)
-    first_s, _, later_s = (_seconds_of(lambda: block.fill_(1.0)) for _ in range(3))
+    first_s, _, later_s = (seconds_of(lambda: block.fill_(1.0)) for _ in range(3))
     return first_s - later_s
-
-
-def _seconds_of(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 #: Dropout draws its masks as PyTorch does.

@@ -104,6 +104,7 @@ class Issuer:
         #: Events by task and by period modulo depth, created when first recorded.
         self._events: list[list[Event | None]] = [[None] * self._depth for _ in compiled.tasks]
         self._recorded = {edge.index for row in rows for edges in row for edge in edges}
+        self._awaited = {index for index, task in enumerate(compiled.tasks) if task.body.blocks_host}
         self._current: Stream | None = None
 
     def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None, advice: str = RUN_PLAIN) -> None:
@@ -129,7 +130,7 @@ class Issuer:
                     marks.after(period, index, stream)
                 if index in self._recorded:
                     self._record(index, position, stream)
-                if tasks[index].body.blocks_host:
+                if index in self._awaited:
                     event = driver.event()
                     event.record(stream)
                     driver.wait_for(event)

@@ -1,6 +1,6 @@
 """Copies tensors between memories, and pauses: a task of the host sleeps. On CUDA its stream calls the host; see `executors.cuda.issue`.
 
-A task that the host waits for computes nothing.
+A task that the host waits for is a pause of no length.
 """
 
 import time
@@ -20,11 +20,6 @@ def compile_pause(task: Task, binding: Binding) -> Callable[[Instance], None]:
     if not duration_s:
         return lambda instance: None
     return lambda instance: time.sleep(duration_s)
-
-
-def compile_nothing(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that does nothing."""
-    return lambda instance: None
 
 
 def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
@@ -47,4 +42,4 @@ def compile_copy(task: Task, binding: Binding) -> Callable[[Instance], None]:
     return run
 
 
-HANDLERS = {"copy": compile_copy, "host": compile_pause, "synchronize": compile_nothing}
+HANDLERS = {"copy": compile_copy, "host": compile_pause, "synchronize": compile_pause}

@@ -148,6 +148,11 @@ def _job(name: str) -> Job:
     return Job(name, BATCH, IMAGE_SIZE)
 
 
+def strategy_text(job: Job, placement: Sequence[int]) -> str:
+    """The strategy with pairs of registers after these layers, to which more options may be added."""
+    return f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), placement)))}"
+
+
 def _numbered_layers(name: str) -> tuple[NumberedLayer, ...]:
     return model.numbered_layers(_job(name).graph())
 
@@ -158,7 +163,7 @@ def _pipelined(network: Network, layers: tuple[NumberedLayer, ...] | Refusal, st
         steps.report(network.name)
         return layers
     job = _job(network.model)
-    direct = f"{STRATEGY}:placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
+    direct = strategy_text(job, network.placement)
     staged = f"{direct},sends=staged"
     predicted = unless_refused(steps.predict(job, [direct, staged]))
     if isinstance(predicted, Refusal):
@@ -173,7 +178,7 @@ def _planned_increase(network: Network, layers: tuple[NumberedLayer, ...] | Refu
         steps.report(network.name)
         return None
     job = _job(network.model)
-    text = f"{STRATEGY}:on=simulated,placement={'-'.join(map(str, model.cuts(job.graph(), network.placement)))}"
+    text = f"{strategy_text(job, network.placement)},on=simulated"
     predicted = unless_refused(steps.predict(job, [text]))
     return None if isinstance(predicted, Refusal) else predicted[text].peak_bytes / predicted[BASELINE].peak_bytes - 1
 

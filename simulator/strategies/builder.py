@@ -190,6 +190,10 @@ class PlanBuilder:
             return [self.update(self.graph.parameters, "update", "optimizer", lag)]
         return [self.update([name], f"{name}/update", layer, lag) for layer, owned in self.layers.items() for name in owned]
 
+    def delayed_updates(self) -> list[Task]:
+        """Return one update per layer, of the iteration before (lag 1): forward-fusion."""
+        return [self.update(owned, f"{layer}/update", layer, lag=1) for layer, owned in self.layers.items()]
+
     def ready(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the last task that uses its gradients or parameters: after this task the layer may be updated.
 

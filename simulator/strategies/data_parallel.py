@@ -268,6 +268,4 @@ class Replicas:
 
     def _delayed_updates(self) -> list[Task]:
         """Each device's update of each layer, with the gradients of the step before."""
-        return [
-            builder.update(owned, f"{layer}/update", layer, lag=1) for builder in self.builders for layer, owned in builder.layers.items()
-        ]
+        return [update for builder in self.builders for update in builder.delayed_updates()]

@@ -27,7 +27,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     """
     build = PlanBuilder(job, machine.devices[0].name)
     tasks = build.step()
-    updates = [build.update(owned, f"{layer}/update", layer, lag=1) for layer, owned in build.layers.items()]
     return build.plan(
-        NAME, delayed(tasks, updates, build.tensors), options, {"updates": "delayed to the next forward; sync() flushes them"}
+        NAME,
+        delayed(tasks, build.delayed_updates(), build.tensors),
+        options,
+        {"updates": "delayed to the next forward; sync() flushes them"},
     )

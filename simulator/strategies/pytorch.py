@@ -6,7 +6,6 @@ Joins the ops into which capture splits a backward op (dX, and dW with dB), so t
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -68,8 +67,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 def in_one_call(tasks: list[Task], build: PlanBuilder) -> list[Task]:
     """A step and its updates, which one call of the optimizer issues."""
-    calls = ("same" if number else "step" for number in count())
-    return tasks + [replace(task, body=replace(task.body, capturable=False, call=next(calls))) for task in build.updates()]
+    updates = enumerate(build.updates())
+    return tasks + [replace(task, body=replace(task.body, capturable=False, call="same" if number else "step")) for number, task in updates]
 
 
 def own_step(

@@ -64,7 +64,7 @@ def _fused(tasks: list[Task], build: PlanBuilder, options: Options) -> list[Task
     if options.fusion == "none":
         return in_one_call(tasks, build)
     if options.fusion == "forward":
-        updates = [build.update(own, f"{layer}/update", layer, lag=1) for layer, own in build.layers.items()]
+        updates = build.delayed_updates()
     else:
         build.refuse_clipping(f"{NAME}:fusion=backward", f"{NAME}:fusion=forward")
         owned = [(layer, name) for layer, names in build.layers.items() for name in names]

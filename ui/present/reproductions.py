@@ -22,6 +22,8 @@ _FEW, _MANY = 1e3, 1e6
 _NEARLY = 0.01
 #: A table with a time at least as long as this is in seconds instead of ms.
 _LONG_S = 10.0
+#: By `Check.holds`.
+VERDICTS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 #: The column with the status of rows that have no result.
 NOTE = "note"
 
@@ -83,8 +85,7 @@ def _value(value: float | None, unit: str) -> str:
 
 def check_words(check: Check) -> tuple[str, str]:
     """The claim with its verdict, then the figures, with a likely reason if the claim does not hold."""
-    verdict = {True: "holds", False: "does not hold", None: "cannot be judged"}[check.holds]
-    return f"{verdict}: {check.claim}", f"{check.said}. Likely because {check.reason}." if check.reason else f"{check.said}."
+    return f"{VERDICTS[check.holds]}: {check.claim}", f"{check.said}. Likely because {check.reason}." if check.reason else f"{check.said}."
 
 
 def about_words(paper: Paper) -> list[str]:
@@ -167,8 +168,7 @@ def _paper_lines(paper: Paper) -> Iterator[str]:
 
 
 def _claim_row(check: Check) -> dict[str, str]:
-    verdict = {True: "holds", False: "does not hold", None: "cannot be judged"}[check.holds]
-    return {"claim": check.claim, "verdict": verdict, "figures": check.said, "cause": check.reason or units.NONE}
+    return {"claim": check.claim, "verdict": VERDICTS[check.holds], "figures": check.said, "cause": check.reason or units.NONE}
 
 
 def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
