@@ -36,9 +36,11 @@ def select(
     words: Callable[[Choice], str] = str,
     **how: Any,
 ) -> Choice:
-    """The choice in a select box called `key`, `default` (or the first) at first and whenever the earlier one no longer exists."""
-    if st.session_state.get(key) not in choices:
-        st.session_state[key] = choices[0] if default is None else default
+    """The choice in a select box called `key`: `default` (or the first) until another is chosen, and when that one no longer exists."""
+    default, unchosen = choices[0] if default is None else default, f"default of {key}"
+    if st.session_state.get(key) not in choices or st.session_state[key] == st.session_state.get(unchosen):
+        st.session_state[key] = default
+    st.session_state[unchosen] = default
     return place.selectbox(label, choices, format_func=words, key=key, **how)
 
 

@@ -148,6 +148,16 @@ def test_a_moved_slider_is_answered_without_a_button(start):
     assert not app.exception
 
 
+def test_the_fastest_is_looked_at_until_another_is_chosen(start):
+    app = what_if(start, strategies=["baseline"])
+    assert app.selectbox(key="looked at").value == "baseline (one stream, our executor)"
+    app.multiselect(key="strategies").set_value(["baseline", "turbodl"]).run()
+    assert app.selectbox(key="looked at").value == "turbodl"
+    app.selectbox(key="looked at").set_value("baseline (one stream, our executor)").run()
+    app.select_slider(key="times memory").set_value(2.0).run()
+    assert app.selectbox(key="looked at").value == "baseline (one stream, our executor)"
+
+
 def test_the_machine_is_described_where_it_is_chosen(start):
     app = what_if(start, precision="bf16")
     captions = [caption.value.replace("\\", "") for caption in app.sidebar.caption]
