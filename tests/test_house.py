@@ -43,9 +43,13 @@ def test_no_file_imports_itself_by_way_of_others():
 
 @pytest.mark.parametrize("path", [path for path in sources() if path.name == "__init__.py"], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_folder_says_what_it_is_for_and_holds_no_code(path):
-    (docstring,) = tree(path).body
+    docstring, *rest = tree(path).body
     assert ast.get_docstring(tree(path)), docstring
-    assert len(path.read_text().splitlines()) <= 5
+    if path.parent.name == "schedcast":  # what people import
+        assert all(isinstance(statement, ast.ImportFrom | ast.Assign) for statement in rest)
+    else:
+        assert not rest
+        assert len(path.read_text().splitlines()) <= 5
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

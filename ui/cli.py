@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from calibrate.placement import Placement
     from simulator.model.job import Job
 
+#: The extra of Schedcast that brings a package.
+EXTRAS = {"torch": "torch", "joblib": "torch", "pynvml": "torch", "streamlit": "app", "starlette": "app", "mcp": "mcp"}
 #: Exit status that newer versions of typer return after Ctrl-C.
 STOPPED = 130
 #: What writing to standard output fails with: no space, no quota, a limit, a broken device, a reader that left.
@@ -596,6 +598,21 @@ def _show_progress(log: "logging.Logger") -> None:
     log.addFilter(show)
 
 
+@app.command(cls=OnceCommand, rich_help_panel="Show")
+def mcp(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Your own model, FILE.py:FACTORY, which agents may name; repeatable.")
+    ] = None,
+):
+    """Answer agents: predict, search, replay and diff as tools of the Model Context Protocol, on standard input and output.
+
+    Built-in models and those of torchvision, timm and transformers can be named; no other code runs, unless --model names it.
+    """
+    from ui.api.agents import serve
+
+    serve(model or [])
+
+
 def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
@@ -693,7 +710,8 @@ def _failure(error: Exception, several_ranks: bool) -> int:
         silence_stdout()
         return 1 if isinstance(error, BrokenPipeError) else _fail(str(cannot_print(error)), 2)  # 1: the reader left
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "ui").partition(".")[0]) not in ("ui", *PACKAGES):
-        return _fail(f"this needs {package}, which is not installed: pip install {package}", 2)
+        wanted = f"'schedcast[{EXTRAS[package]}]'" if package in EXTRAS else package
+        return _fail(f"this needs {package}, which is not installed: pip install {wanted}", 2)
     if out_of_memory(error):
         return _fail("this machine has not enough memory for the job; choose a smaller batch or --image-size", 2)
     if several_ranks:

@@ -24,6 +24,7 @@ class Factory:
     may read files, environment variables and any module: its graphs are never cached. `data(batch, seed)` returns the batches to train on;
     None if there is only the one batch that `call` makes. `returned` is set once `call` has returned: later calls have no time limit.
     `checked` is set once a result was found to depend on the batch. `repeats`: whether capture must see that every step is the same.
+    `kept`: graphs that were captured in this process, of a module that exists already; None if every capture makes a new one.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Factory:
     returned: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     checked: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     repeats: bool = False
+    kept: dict | None = field(default=None, repr=False, compare=False)
 
 
 def call_factory(factory: Factory, batch: int) -> "Built":

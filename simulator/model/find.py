@@ -32,6 +32,10 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     """Return the factory that `spec` names. Raises SchedcastError if there is none, or if its file does not import."""
     if spec.partition(":")[0] in LIBRARIES and ":" in spec:
         return library_factory(spec, image_size)
+    if spec.startswith("live:"):
+        from simulator.model.live import find_live
+
+        return find_live(spec)
     if ":" in spec:
         source, _, name = spec.rpartition(":")
         if image_size is not None:

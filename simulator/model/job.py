@@ -168,7 +168,8 @@ class Job:
         with interrupts_delayed():
             import torch
 
-        torch.manual_seed(self.seed)
+        if self.factory.kept is None:  # a live module has its numbers, and its process its own generators
+            torch.manual_seed(self.seed)
         built = call_factory(self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
@@ -214,7 +215,8 @@ class Job:
 
         fingerprint = self.factory.fingerprint
         key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout, *(self._autocast_rules or ()))
-        graph = graph_cache.load(key) if fingerprint is not None else None
+        kept = self.factory.kept
+        graph = graph_cache.load(key) if fingerprint is not None else kept.get(key) if kept is not None else None
         if graph is None:
             with interrupts_delayed():
                 from simulator.model.capture.capture import capture
@@ -222,6 +224,8 @@ class Job:
             graph = capture(lambda: self.build(batch), batch, float(parts), repeats=self.factory.repeats)
             if fingerprint is not None:
                 graph_cache.store(key, graph)
+            elif kept is not None:
+                kept[key] = graph
         return graph
 
     def describe(self) -> dict[str, object]:

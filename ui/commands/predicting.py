@@ -26,7 +26,7 @@ from ui.commands.job_options import listed_values
 from ui.commands.output import print_document, print_then_write
 from ui.present import labels, predictions, sentences, tables, waterfalls
 from ui.present.machines import partition_words, unmeasured_words
-from ui.present.predictions import place, predictions_document, predictions_table
+from ui.present.predictions import place, prediction_document, predictions_document, predictions_table
 from ui.present.tables import console as terminal
 from ui.service import jobs as shared_jobs
 from ui.service.cache import check_mode
@@ -82,7 +82,7 @@ class Answer:
 
     def document(self, show_plan: bool) -> dict:
         """The JSON object of the prediction, the same whether it is the only one or one of several."""
-        return self.place | self.prediction.document() | ({"plan": render(self.forecast.plan)} if show_plan else {})
+        return prediction_document(self.place, self.prediction) | ({"plan": render(self.forecast.plan)} if show_plan else {})
 
     @property
     def place(self) -> dict[str, object]:

@@ -54,7 +54,7 @@ def replay(
     if perfetto is not None:
         runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
         writers.append(lambda: export(perfetto, runs))
-    print_then_write(lambda: print_document(result.document()) if as_json else _print_replay(result, details), *writers)
+    print_then_write(lambda: print_document(result.document()) if as_json else print_replay(result, details, terminal()), *writers)
     if answer is not None and _unanswered(answer):
         raise typer.Exit(1)
 
@@ -63,8 +63,8 @@ def _unanswered(answer: Answer) -> bool:
     return len(answer.what_if.rules) < len(answer.what_if.answers)
 
 
-def _print_replay(result: ReplayResult, details: bool) -> None:
-    console = terminal()
+def print_replay(result: ReplayResult, details: bool, console: Console) -> None:
+    """Print what a replay says, from the verdict down to, with `details`, what was assumed."""
     console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
     lines = [*replay_words.wait_words(result, result.median_step), *replay_words.ladder_words(result), *replay_words.slow_words(result)]
     lines += straggler_words.words(result.stragglers, result.gpu_period_simulated_s)
@@ -125,7 +125,7 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
         writers.append(lambda: export(perfetto, timelines))
     if out is not None:
         writers.append(lambda: _write(out, document, timelines, steps))
-    print_then_write(lambda: print_document(document.document()) if as_json else _print(document), *writers)
+    print_then_write(lambda: print_document(document.document()) if as_json else print_diff(document, terminal()), *writers)
 
 
 #: What `compare_traces` does: reads and replays either trace, and compares them.
@@ -183,8 +183,8 @@ def _place(name: str) -> tuple[str, str | None]:
     return name, None
 
 
-def _print(document: Diff) -> None:
-    console = terminal()
+def print_diff(document: Diff, console: Console) -> None:
+    """Print why two runs differ."""
     console.print(diff_words.headline(document), style="bold", highlight=False, markup=False)
     for line in diff_words.words(document):
         console.print(f"- {line}", highlight=False, markup=False)

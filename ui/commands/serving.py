@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -16,6 +17,9 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
     """Serve the app until it is stopped. `models`: the users' own, FILE.py:FACTORY, which the app offers with the built-in ones."""
     if not 1 <= port <= 65535:
         raise SchedcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
+    for package in ("torch", "streamlit"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(name=package)
     for report in reports:
         if not os.path.exists(report):
             raise SchedcastError(f"no report at {report}; schedcast validate --out {report} makes one")

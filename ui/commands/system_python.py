@@ -31,8 +31,8 @@ _LIBRARIES = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux20
 
 def floors() -> dict[str, str]:
     """The lowest version of every needed package that works, by name, from pyproject.toml."""
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    lowest = dict(text.split(">=") for text in dependencies)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest = dict(text.split(">=") for text in (*project["dependencies"], *project["optional-dependencies"]["torch"]))
     return {name: lowest[name] for name in NEEDED}
 
 

@@ -73,3 +73,9 @@ def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequen
 def place(model: str, batch: int, machine: str) -> dict[str, Any]:
     """Which combination a prediction or a refusal is about, in such a document."""
     return {"model": model, "batch": batch, "machine": machine}
+
+
+def prediction_document(where: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
+    """The JSON document of one prediction, which says what it is before all else, for whoever reads the file; `where`: its `place`."""
+    document = prediction.document()
+    return {"schema": document["schema"], **where, **document}

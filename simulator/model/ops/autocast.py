@@ -59,6 +59,7 @@ def autocast(dtype: str, kind: str = "cpu") -> Iterator[None]:
         if kind == GPU:
             stack.enter_context(_rules_of_a_gpu())
         stack.enter_context(torch.autocast("cpu", getattr(torch, dtype)))
+        stack.callback(torch.clear_autocast_cache)  # PyTorch clears it at the end of the outermost context only, which may be a user's
         yield
 
 

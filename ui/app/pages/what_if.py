@@ -31,7 +31,7 @@ from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
 from ui.present.labels import markdown_escaped, strategy_name
 from ui.present.page import Section
-from ui.present.predictions import fit_words, place, predictions_document
+from ui.present.predictions import fit_words, place, prediction_document, predictions_document
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
 from ui.present.sentences import no_verdict_words
 from ui.request import JobRequest
@@ -269,7 +269,7 @@ def document(request: JobRequest, answers: Answers, machine: str) -> dict:
     forecasts = forecasts_of(answers)
     where = place(request.model, request.batch, machine)
     if len(request.strategies) == 1:
-        return where | forecasts[-1].prediction.document()
+        return prediction_document(where, forecasts[-1].prediction)
     refused = [where | {"strategy": text, "why": refusal.words} for text, refusal in refusals_of(answers).items()]
     return predictions_document([where | answer.prediction.document() for answer in forecasts], refused)
 

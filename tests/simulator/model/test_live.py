@@ -1,0 +1,174 @@
+"""A live module is captured as its factory would be, and stays as it is."""
+
+import gc
+import random
+from dataclasses import dataclass
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from simulator.model.job import Job
+from simulator.model.live import live_factory, undisturbed
+from tests.support import mlp
+from tests.support.jobs import MLP
+from tests.support.refusals import refuses
+from traces.errors import Code
+
+
+def captured(job: Job):
+    with undisturbed():
+        return job.graph()
+
+
+def job_of(module: nn.Module, inputs, target=None, **how) -> tuple[Job, object]:
+    factory, samples = live_factory(module, inputs, target, **how)
+    return Job(factory.name, samples), factory
+
+
+def ops(graph) -> list[tuple]:
+    return [(op.body.target, op.layer, op.phase) for op in graph.ops]
+
+
+@pytest.fixture
+def module() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(8, 6), torch.randint(3, (8,))
+
+
+def test_a_live_module_has_the_graph_of_its_factory():
+    module, inputs, target = mlp.make(4)
+    job, factory = job_of(module, inputs, target)
+    assert ops(captured(job)) == ops(Job(MLP, 4).graph())
+    assert factory.name.startswith("live:")
+
+
+def test_nothing_of_the_user_changes(module, batch):
+    functional.cross_entropy(module(batch[0]), batch[1]).backward()
+    module.eval()
+    kept = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    gradient = module[0].weight.grad
+    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].copy()
+    job, factory = job_of(module, *batch)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        captured(job)
+        assert torch.is_autocast_enabled("cpu")
+        assert not torch.is_grad_enabled()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in module.state_dict().items())
+    assert module[0].weight.grad is gradient
+    assert not module.training
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1] == random.getstate()
+    assert (states[2] == numpy.random.get_state()[1]).all()
+    assert factory.kept  # the graph
+
+
+def test_the_same_module_is_captured_once(module, batch):
+    job, first = job_of(module, *batch)
+    graph = captured(job)
+    again, second = job_of(module, *batch)
+    assert second is first
+    assert captured(again) is graph
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.append(nn.ReLU()),
+        lambda module: setattr(module[2], "p", 0.1),
+        lambda module: module[0].weight.requires_grad_(False),
+        lambda module: module.double(),
+    ],
+)
+def test_a_changed_module_is_captured_anew(module, batch, change):
+    _, first = job_of(module, *batch)
+    change(module)
+    assert job_of(module, *batch)[1] is not first
+
+
+def test_another_batch_has_as_many_samples_of_every_tensor(module, batch):
+    factory, samples = live_factory(module, *batch)
+    with undisturbed():
+        graph = Job(factory.name, 20).graph()
+    shapes = {name: graph.values[name].shape for name in graph.inputs}
+    assert (samples, shapes) == (8, {"input:0": (20, 6), "target:0": (20,)})
+
+
+@dataclass
+class Pair:
+    """A batch as a dataclass, with a number that is no tensor."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    scale: float = 2.0
+
+
+class Adds(nn.Module):
+    """Takes a dataclass and returns its own loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, pair: Pair) -> dict:
+        return {"loss": (self.linear(pair.left) + pair.right).square().mean() * pair.scale}
+
+
+def test_inputs_may_be_a_dataclass_and_the_loss_the_models_own():
+    job, factory = job_of(Adds(), Pair(torch.randn(5, 3), torch.randn(5, 2)))
+    with refuses(Code.MODEL, "the module no longer exists"):
+        captured(job)  # nothing else holds it
+    held = Adds()
+    job, factory = job_of(held, Pair(torch.randn(5, 3), torch.randn(5, 2)))
+    assert {op.layer for op in captured(job).ops} >= {"linear"}
+    assert factory
+
+
+def test_a_step_of_the_user_computes_the_loss(module, batch):
+    def step(model: nn.Module, given: tuple) -> torch.Tensor:
+        inputs, labels = given
+        return functional.cross_entropy(model(inputs), labels) * 2
+
+    job, factory = job_of(module, batch, step=step)
+    own, other = job_of(module, *batch)
+    assert len(captured(job).ops) > len(captured(own).ops)
+    assert factory is not other
+
+
+def test_tied_parameters_stay_tied():
+    module = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
+    module["b"].weight = module["a"].weight
+    job, factory = job_of(module, torch.randn(2, 4), step=lambda m, x: m["b"](m["a"](x)).sum())
+    assert captured(job).parameters == ("model.a.weight",)
+    assert factory
+
+
+def test_a_module_that_cannot_be_copied_is_refused_in_one_line(batch):
+    class Stubborn(nn.Linear):
+        def __deepcopy__(self, memo):
+            raise RuntimeError("never twice")
+
+    module = Stubborn(6, 3)
+    job, factory = job_of(module, *batch)
+    with refuses(Code.REQUEST, "Stubborn cannot be copied: RuntimeError: never twice"):
+        captured(job)
+    assert factory
+
+
+def test_a_batch_without_samples_is_refused(module):
+    with refuses(Code.REQUEST, "the batch has no tensor with a dimension"):
+        live_factory(module, torch.tensor(1.0))
+
+
+def test_a_factory_lives_as_long_as_it_is_held(module, batch):
+    job, factory = job_of(module, *batch)
+    del factory
+    gc.collect()
+    with refuses(Code.MODEL, f"no live model '{job.model}'"):
+        _ = job.factory

@@ -1,0 +1,66 @@
+"""A client of the Model Context Protocol asks the server that the command line starts."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.refusals import refuses
+from tests.support.small_traces import write_trace
+from traces.errors import Code
+from ui.api.agents import checked
+
+#: The server finds the packages of this checkout.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+
+
+def test_a_client_asks_every_kind_of_question(tmp_path):
+    pytest.importorskip("mcp")
+    from mcp import ClientSession
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    trace = str(write_trace(tmp_path / "trace.json"))
+    questions = (
+        ("names", {}),
+        ("predict", {"model": "lenet5", "machine": "h100", "batch": 64, "strategies": ["turbodl"], "scale": {"memory": 2}}),
+        ("predict", {"model": "my_model.py:make", "machine": "h100"}),
+        ("search", {"model": "lenet5", "machine": "h100", "batch": 64}),
+        ("replay", {"trace": trace}),
+        ("replay", {"trace": trace, "what_if": ["host 2x faster"]}),
+        ("diff", {"before": trace, "after": trace}),
+    )
+
+    async def ask() -> tuple[list[str], list]:
+        server = StdioServerParameters(command=sys.executable, args=["-m", "ui.cli", "mcp"], cwd=str(tmp_path), env=ENVIRONMENT)
+        async with stdio_client(server) as streams, ClientSession(*streams) as session:
+            await session.initialize()
+            offered = [tool.name for tool in (await session.list_tools()).tools]
+            return offered, [await session.call_tool(name, arguments) for name, arguments in questions]
+
+    offered, answers = asyncio.run(ask())
+    assert offered == ["predict", "search", "replay", "diff", "names"]
+    texts = [" ".join(answer.content[0].text.split()) for answer in answers]
+    for text, expected in zip(
+        texts,
+        (
+            "machines: ",
+            "turbodl",
+            "is code, which this server may not run",
+            "fastest",
+            "ms recorded",
+            "host 2x faster",
+            "B takes as long as A",
+        ),
+        strict=True,
+    ):
+        assert expected in text
+
+
+def test_only_named_code_runs():
+    checked("resnet18", [])
+    checked("timm:resnet18", [])
+    checked("mine.py:make", ["mine.py:make"])
+    with refuses(Code.REQUEST, "mine.py:make is code, which this server may not run; start it with schedcast mcp --model mine.py:make"):
+        checked("mine.py:make", [])

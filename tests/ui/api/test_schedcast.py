@@ -1,0 +1,230 @@
+"""The Python door: what its functions answer is what the command line answers, and importing it loads nothing."""
+
+import doctest
+import json
+import subprocess
+import sys
+
+import pytest
+import schedcast as sc
+import torch
+from torch import nn
+
+from simulator.model.job import Job
+from tests.support.loader_traces import write_loader_trace
+from tests.support.refusals import refuses
+from tests.support.small_traces import write_trace
+from traces.documents.comparison import Prediction
+from traces.documents.predictions import Predictions
+from traces.documents.replay_result import Diff, ReplayResult
+from traces.documents.timeline import Timeline
+from traces.errors import Code
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(32, 64), torch.randint(10, (32,))
+
+
+@pytest.fixture(scope="module")
+def predicted(network, batch):
+    return sc.predict(network, batch, on="h100")
+
+
+def test_the_examples_of_the_documentation_run():
+    assert doctest.testmod(sc).attempted
+    assert doctest.testmod(sc).failed == 0
+
+
+@pytest.mark.parametrize("call", ["0", "sc.replay({trace!r}, ['host 2x faster']).json()", "repr(sc.diff({trace!r}, {trace!r}))"])
+def test_recorded_runs_need_no_torch(call, tmp_path):
+    code = f"import sys, schedcast as sc; {call.format(trace=str(write_trace(tmp_path / 'trace.json')))}; print('torch' in sys.modules)"
+    path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_live_module_takes_as_long_as_the_model_of_its_name():
+    built = Job("lenet5", 64).build()
+    live = sc.predict(built.module, (*built.inputs, built.target), optimizer="adam:fused", on="h100")
+    named = sc.predict("lenet5", 64, optimizer="adam:fused", on="h100")
+    assert (live.step_s, live.interval_s, live.peak_bytes) == (named.step_s, named.interval_s, named.peak_bytes)
+    assert repr(live).startswith("LeNet5-")
+    assert "slowest layers" in " ".join(repr(live).split())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.3), ("sgd", "foreach", 0.3)),
+        (lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9), ("momentum", "foreach", 0.3)),
+        (lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True, foreach=False), ("nesterov", "for", 0.3)),
+        (lambda p: torch.optim.AdamW(p, fused=True), ("adamw", "fused", 1e-3)),
+        (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.5)), ("adam", "foreach", 0.5)),
+    ],
+)
+def test_a_live_optimizer_is_understood(network, batch, optimizer, expected):
+    job = sc.predict(network, batch, optimizer=optimizer(network.parameters()), on="h100").job
+    assert (job.optimizer, job.form, job.lr) == expected
+
+
+def test_an_optimizer_that_is_not_modeled_is_refused(network, batch):
+    with refuses(Code.REQUEST, "optimizer LBFGS is not modeled; expected one of SGD"):
+        sc.predict(network, batch, optimizer=torch.optim.LBFGS(network.parameters()), on="h100")
+
+
+def test_autocast_and_the_parameters_decide_the_precision(network, batch):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert sc.predict(network, batch, on="h100").job.precision == "amp"
+    assert sc.predict(nn.Linear(64, 10).bfloat16(), (batch[0].bfloat16(), batch[1]), on="h100").job.precision == "bf16"
+    assert sc.predict(network, batch, on="h100").job.precision == "default"
+
+
+class Labeled(nn.Module):
+    """Computes its own loss if it is given labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x, labels=None):
+        logits = self.linear(x)
+        return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels)}
+
+
+class Masked(nn.Module):
+    """Has a second argument that is no target."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x, mask=None):
+        return self.linear(x) if mask is None else self.linear(x * mask)
+
+
+@pytest.mark.parametrize(("module", "inputs"), [(Labeled(), {"input:0", "input:1"}), (Masked(), {"input:0", "target:0"})])
+def test_the_second_of_a_pair_is_the_target_unless_the_module_takes_it(module, inputs, batch):
+    job = sc.predict(module, batch, on="h100").job
+    assert set(job.graph().inputs) == inputs
+
+
+def test_strategies_are_compared_and_refused_in_words(predicted):
+    compared = predicted.compare("turbodl", "gpipe")
+    assert list(compared.frame()["strategy"]) == ["pytorch", "turbodl"]
+    assert "gpipe needs 2 devices" in " ".join(repr(compared).split())
+    document = Predictions.model_validate(compared.json())
+    assert [each.strategy for each in document.predictions] == ["pytorch", "turbodl"]
+    assert [each.strategy for each in document.refused] == ["gpipe"]
+
+
+def test_a_faster_memory_shortens_the_step(predicted):
+    named = sc.predict("vgg16", 64, on="h100")
+    assert named.what_if(memory=2).step_s < named.step_s
+    assert predicted.what_if(batch=64, optimizer="adam:fused", on="a100").job.form == "fused"
+    with refuses(Code.NAME, "what_if knows no 'speed'; expected one of sms, flops"):
+        predicted.what_if(speed=2)
+
+
+def test_hours_and_money_follow_from_the_step(predicted):
+    cost = predicted.hours(samples=3200, epochs=36, price=2.0)
+    assert cost.steps == 3600
+    assert cost.hours == pytest.approx(predicted.step_s)
+    assert cost.money == pytest.approx(2 * cost.hours)
+    low, high = cost.interval
+    assert low < cost.hours < high
+    with refuses(Code.REQUEST, "hours takes samples or tokens"):
+        predicted.hours()
+    with refuses(Code.REQUEST, "inputs are rows of tokens"):
+        predicted.hours(tokens=10)
+
+
+def test_tokens_count_by_the_rows_of_a_language_model():
+    embedding = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
+    tokens = torch.randint(50, (4, 16))
+    predicted = sc.predict(embedding, tokens, tokens, on="h100")
+    assert predicted.hours(tokens=640).steps == 10
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not(network, batch):
+    predicted = sc.predict(network, batch, on="h100", memory_limit=0.003)
+    largest = predicted.largest_batch()
+    assert predicted.what_if(batch=largest).fits
+    assert not predicted.what_if(batch=largest + 1).fits
+
+
+def test_a_prediction_is_saved_as_the_command_line_prints_it(predicted, tmp_path):
+    assert Prediction.load(predicted.save(tmp_path / "prediction.json")).step_s == predicted.step_s
+    timeline = predicted.timeline()
+    assert Timeline.load(timeline.save(tmp_path / "timeline.json.gz")).step_s == predicted.step_s
+    assert b"<svg" in timeline.save(tmp_path / "timeline.svg").read_bytes()
+    assert "schedcast-payload" in timeline.save(tmp_path / "timeline.html").read_text()
+    with refuses(Code.REQUEST, "cannot write a timeline as timeline.txt"):
+        timeline.save(tmp_path / "timeline.txt")
+
+
+def test_a_notebook_shows_cards_without_a_network(predicted):
+    for card in (predicted._repr_html_(), predicted.timeline()._repr_html_()):
+        assert card.startswith(("<pre", "<iframe"))
+        assert "http://" not in card.replace("http://www.w3.org", "")
+    assert "plain PyTorch" in predicted._repr_html_()
+
+
+def test_a_page_holds_several_answers(predicted, tmp_path):
+    page = sc.report(tmp_path / "page.html", predicted, predicted.compare("turbodl")).read_text()
+    assert page.count("<h2") >= 2
+    assert "turbodl" in page
+
+
+@pytest.fixture
+def slow(tmp_path):
+    return write_loader_trace(tmp_path / "slow.json.gz", [500.0] * 5)
+
+
+def test_a_replay_answers_rules_as_the_command_line_does(slow, schedcast):
+    recorded = sc.replay(slow)
+    asked = recorded.what_if("host 2x faster")
+    assert asked.after_s < recorded.step_s
+    assert recorded.after_s is None
+    printed = schedcast.call("replay", slow, "--what-if", "host 2x faster", "--json")
+    assert ReplayResult.model_validate(asked.json()) == ReplayResult.model_validate(json.loads(printed.out))
+    assert len(recorded.frame())
+    assert recorded.timeline().timeline.kind == "recorded"
+
+
+def test_a_difference_adds_up(slow, tmp_path):
+    fast = sc.replay(write_loader_trace(tmp_path / "fast.json.gz", [100.0] * 5))
+    difference = sc.diff(slow, fast)
+    assert Diff.model_validate(difference.json()).terms
+    assert "faster" in repr(difference)
+
+
+def test_a_search_ranks_plans(predicted):
+    found = sc.search(predicted, strategies=["turbodl", "backward-fusion"], processes=1)
+    assert found.best in set(found.frame()["plan"])
+    assert "fastest" in repr(found) or found.best in repr(found)
+    assert sc.search("lenet5", 64, ["turbodl"], 1, on="h100").result.model == "lenet5"
+
+
+@pytest.mark.thorough
+def test_what_measures_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    validated = sc.validate("lenet5", 8, ["baseline"], quick=True, out=tmp_path / "report")
+    assert validated.right
+    assert "baseline" in repr(validated)
+    assert (tmp_path / "report" / "index.html").exists()
+    assert "costs measured" in repr(sc.calibrate("lenet5", 8, ["turbodl"]))
+    trained = sc.run("lenet5", 8, steps=3)
+    assert trained.json()["schema"].startswith("schedcast.run/")
+
+
+def test_a_measurement_is_refused_with_the_line_of_the_command():
+    with refuses(Code.REQUEST, "takes a model by its name, not a Linear; write a factory"):
+        sc.validate(nn.Linear(2, 2))
+    with refuses(Code.REQUEST, "unknown model 'no-such-model'"):
+        sc.validate("no-such-model", 4)

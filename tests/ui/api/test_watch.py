@@ -1,0 +1,144 @@
+"""Watching a training loop: what is recorded, when, and by the callbacks of libraries. A trace stands in for a GPU's recording."""
+
+import shutil
+
+import pytest
+import schedcast as sc
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.support.loader_traces import write_loader_trace
+from tests.support.refusals import refuses
+from traces.errors import Code
+from ui.api.watching import BEFORE, WARM_UP
+
+
+@pytest.fixture
+def rows() -> TensorDataset:
+    return TensorDataset(torch.randn(64, 8), torch.randint(3, (64,)))
+
+
+def train(loader: DataLoader, seen) -> None:
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, target in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), target).backward()
+        optimizer.step()
+        seen.step()
+
+
+def test_a_loop_on_a_cpu_says_how_long_it_waits_for_data(rows, tmp_path):
+    with sc.watch(steps=3, out=tmp_path / "steps.json.gz") as seen:
+        train(DataLoader(rows, batch_size=4), seen)
+    assert seen.trace == tmp_path / "steps.json.gz"
+    assert [path.name for path in tmp_path.iterdir()] == ["steps.json.gz"]
+    words = " ".join(repr(seen).split())
+    assert "of which the loop waits" in words
+    assert "No GPU was recorded" in words
+    assert seen.overhead is not None
+
+
+def test_a_loop_that_ends_too_early_says_how_many_steps_are_missing(rows, tmp_path):
+    with sc.watch(steps=3, out=tmp_path / "steps.json.gz") as seen:
+        train(DataLoader(rows, batch_size=32), seen)
+    assert not list(tmp_path.iterdir())
+    with refuses(Code.REQUEST, f"2 steps have ended; expected {BEFORE + WARM_UP + 3} calls of step"):
+        seen.json()
+
+
+def test_a_loop_that_fails_keeps_its_error(rows, tmp_path):
+    with pytest.raises(ZeroDivisionError), sc.watch(steps=3, out=tmp_path / "steps.json.gz"):
+        _ = 1 / 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_rank_has_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert sc.watch(out=tmp_path / "steps.json.gz").trace == tmp_path / "steps-rank3.json.gz"
+    assert sc.watch(out=tmp_path / "steps").trace == tmp_path / "steps-rank3.json.gz"
+    assert "rank3" in sc.watch().trace.name
+
+
+def test_no_steps_are_refused():
+    with refuses(Code.REQUEST, r"watch\(steps=0\); expected at least 1"):
+        sc.watch(steps=0)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch, tmp_path):
+    """The profiler writes the trace of a GPU."""
+    trace = write_loader_trace(tmp_path / "gpu.json.gz", [500.0] * 5)
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: shutil.copy(trace, path))
+    monkeypatch.setattr("ui.api.watching.on_gpu", lambda: True)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_on_a_gpu_it_is_the_answer_of_its_trace(rows, tmp_path):
+    with sc.watch(steps=3, out=tmp_path / "steps.json.gz") as seen:
+        train(DataLoader(rows, batch_size=4), seen)
+    assert "enumerate(DataLoader)" in " ".join(repr(seen).split())
+    assert seen.json() == sc.replay(seen).json()
+    assert seen.what_if("host 2x faster").after_s < sc.replay(seen.trace).step_s
+    assert "The trace is" in repr(seen)
+
+
+class Classifier(nn.Module):
+    """A model as the Trainer of transformers takes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, x, labels):
+        logits = self.linear(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.thorough
+def test_the_trainer_of_transformers_calls_it(rows, tmp_path, capsys):
+    from simulator.model.libraries import define_missing_operators
+
+    define_missing_operators()
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    callback = sc.hf(steps=2, out=tmp_path / "hf.json.gz")
+    data = [{"x": x, "labels": y} for x, y in rows]
+    options = transformers.TrainingArguments(
+        str(tmp_path / "out"),
+        per_device_train_batch_size=4,
+        max_steps=10,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    transformers.Trainer(Classifier(), options, train_dataset=data, callbacks=[callback]).train()
+    assert callback.seen.ended
+    assert "A step takes" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_the_trainer_of_lightning_calls_it(rows, tmp_path, capsys):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):
+        """A module as Lightning takes it."""
+
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(8, 3)
+
+        def training_step(self, batch, number):
+            return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback = sc.lightning(steps=2, out=tmp_path / "lightning.json.gz")
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", callbacks=[callback], default_root_dir=tmp_path, **quiet)
+    trainer.fit(Module(), DataLoader(rows, batch_size=4))
+    assert callback.seen.ended
+    assert "A step takes" in capsys.readouterr().err

@@ -1,0 +1,141 @@
+"""The functions of `import schedcast`. Each loads what it needs when it is called, so that importing them loads nothing."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ui.api.measured import Measured
+    from ui.api.predicted import Predicted
+    from ui.api.recorded import Difference, Recorded
+    from ui.api.searched import Searched
+    from ui.api.watching import Watch
+
+
+def predict(
+    model: Any,
+    batch: Any = None,
+    target: Any = None,
+    *,
+    on: str | Path | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    step: Callable[[Any, Any], Any] | None = None,
+    optimizer: Any = None,
+    strategy: str | None = None,
+    samples: int | None = None,
+    devices: int | None = None,
+    memory_limit: float | None = None,
+    mode: str = "eager",
+    **job: Any,
+) -> "Predicted":
+    """Predict what a training step takes, and whether it fits. Nothing runs, and no GPU is needed.
+
+    `model`: a `torch.nn.Module`, of which a copy is captured (its gradients, hooks, mode and random generators stay as they are), or a name
+    as on the command line, such as `"resnet50"`, `"timm:convnext_tiny"` or `"my_model.py:make"`; then `batch` is a number of samples.
+
+    `batch`: what the module is called with, on any device: a tensor, a tuple, mapping or dataclass of tensors, or a pair (inputs, target)
+    as loaders give it. `loss(output, target)`: by default the output's own loss, else cross-entropy. `step(model, batch)` returns the loss
+    of anything else. `optimizer`: PyTorch's, or a name such as `"adam:fused"`. Autocast counts if it is on. `samples`: the batch size, if
+    it is not the extent of dimension 0.
+
+    `on`: a machine (`schedcast machines`), the file of a profile, or by default this machine. `strategy`: NAME[:option=value,...]; by
+    default plain PyTorch, the loop you have. `devices`, `memory_limit` (GB) and `mode` are those of the command line, and `job` are further
+    fields of the job: `precision`, `layout`, `accumulate`, `clip_norm`, `image_size`.
+
+    Raises SchedcastError, in one line, for what cannot be captured or predicted.
+    """
+    from ui.api import predicted
+
+    return predicted.predict(
+        model, batch, target, on=on, loss=loss, step=step, optimizer=optimizer, strategy=strategy, samples=samples, devices=devices,
+        memory_limit=memory_limit, mode=mode, **job,
+    )  # fmt: skip
+
+
+def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), processes: int | None = None, **asked: Any) -> "Searched":
+    """Rank every plan that the strategies (none: all) offer for a job: that of a prediction, or that of the arguments of `predict`."""
+    from ui.api import predicted, searched
+
+    job = model if isinstance(model, predicted.Predicted) else predict(model, batch, **asked)
+    return searched.search(job, strategies, processes)
+
+
+def validate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
+    """Predict, run and compare schedules on this machine, in a process of its own: what `schedcast validate` does.
+
+    `model`: a name or FILE.py:FACTORY. `strategy`: none for all. `options` are those of the command: `quick=True`, `out="report"`,
+    `image_size=64`. Raises SchedcastError with the line in which the command refuses.
+    """
+    from ui.api import measured
+
+    return measured.measured("validate", model, {"batch": batch, "strategy": list(strategy), **options})
+
+
+def run(model: str | Path, batch: int | None = None, strategy: str = "baseline", **options: Any) -> "Measured":
+    """Train with a schedule on this machine: what `schedcast run` does. Arguments as in `validate`."""
+    from ui.api import measured
+
+    return measured.measured("run", model, {"batch": batch, "strategy": strategy, **options})
+
+
+def calibrate(model: str | Path, batch: int | None = None, strategy: Sequence[str] = (), **options: Any) -> "Measured":
+    """Measure what a job's plans cost on this machine and keep it in its profile: what `schedcast calibrate` does. As in `validate`."""
+    from ui.api import measured
+
+    return measured.measured("calibrate", model, {"batch": batch, "strategy": list(strategy), **options})
+
+
+def replay(traces: Any, what_if: Sequence[str] = ()) -> "Recorded":
+    """Say where the time of a recorded GPU step goes, and what would make it faster. Needs neither PyTorch nor a GPU.
+
+    `traces`: the file of a trace, those of all ranks of a job, or what `watch` recorded. `what_if`: rules as on the command line, such as
+    `"optimizer=fused"`; without any, those that apply are ranked. Raises SchedcastError for files that cannot be replayed.
+    """
+    from ui.api import recorded
+
+    return recorded.replay(traces, what_if)
+
+
+def diff(before: Any, after: Any) -> "Difference":
+    """Say why one recorded run is slower than another, in terms that add up. Either is as in `replay`."""
+    from ui.api import recorded
+
+    return recorded.diff(before, after)
+
+
+def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -> "Watch":
+    """Record a few steps of a training loop, and say what they wait for and what would make them faster.
+
+        with sc.watch(steps=5) as seen:
+            for batch in loader:
+                train_step(batch)
+                seen.step()
+        seen
+
+    `out`: where to keep the trace (.json.gz); under torchrun, each rank has its own. `memory`: also record allocations. The time before the
+    first recorded step says what recording costs (`seen.overhead`).
+    """
+    from ui.api import watching
+
+    return watching.Watch(steps, out, memory)
+
+
+def hf(steps: int = 5, out: str | Path | None = None) -> Any:
+    """A callback for the Trainer of transformers: `Trainer(..., callbacks=[sc.hf()])`. Prints what `watch` would say."""
+    from ui.api import watching
+
+    return watching.hf(steps, out)
+
+
+def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
+    """A callback for Lightning: `Trainer(callbacks=[sc.lightning()])`. Prints what `watch` would say."""
+    from ui.api import watching
+
+    return watching.lightning(steps, out)
+
+
+def report(path: str | Path, *answers: Any, title: str = "Schedcast") -> Path:
+    """Write one page for a colleague about answers of this module, or files and folders that commands wrote. Returns its path."""
+    from ui.api import pages
+
+    return pages.report(Path(path), answers, title)

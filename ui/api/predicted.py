@@ -1,0 +1,322 @@
+"""`predict`: a live module, or a model by its name, on a machine; and what can be asked of the answer."""
+
+import inspect
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from calibrate.placement import Placement, check_names
+from calibrate.profiles import costs_for
+from simulator.engine.costs.model import CostModel
+from simulator.machine.presets import THIS_CPU, THIS_GPU
+from simulator.machine.scaled import ABOUT, scale_of
+from simulator.model.built import tensors_of
+from simulator.model.job import Job
+from simulator.model.live import PREFIX, live_factory, undisturbed
+from simulator.model.usual_batch import usual_batch
+from simulator.predict.forecast import Forecast, forecast_many, prediction
+from simulator.predict.largest_batch import with_largest_batch
+from traces import units
+from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.timeline import Timeline
+from traces.errors import Code, Refusal, SchedcastError, required
+from ui.api.shown import Shown
+from ui.api.timelines import ShownTimeline
+from ui.present.labels import strategy_name
+from ui.present.predictions import fit_words, memory_words, place, prediction_document, predictions_document
+from ui.present.sentences import no_verdict_words, prediction_words
+from ui.present.tables import Grid, prediction_label, prediction_table
+from ui.service.jobs import measured_here
+
+#: Layers that an answer shows.
+SLOWEST = 5
+#: PyTorch's optimizers by class, and what Schedcast calls them.
+OPTIMIZERS = {"SGD": "sgd", "Adagrad": "adagrad", "RMSprop": "rmsprop", "Adadelta": "adadelta", "Adam": "adam", "AdamW": "adamw"}
+
+#: What modules that compute their own loss call its argument.
+LABELS = ("labels", "label", "targets", "target", "y")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a training takes: hours with their 90 % interval, and money if an hour of one device has a price."""
+
+    hours: float
+    interval: tuple[float, float] | None
+    money: float | None = None
+    steps: int = 0
+
+    def __repr__(self) -> str:
+        """14.2 h (13.0 to 15.5), $35."""
+        between = "" if self.interval is None else f" ({units.digits(self.interval[0])} to {units.digits(self.interval[1])})"
+        return f"{units.digits(self.hours)} h{between}" + ("" if self.money is None else f", ${units.digits(self.money)}")
+
+
+@dataclass(frozen=True, repr=False)
+class Predicted(Shown):
+    """The predicted step of a job: of plain PyTorch, or of a strategy, beside what else was asked.
+
+    `job`, `machine` (its name, or the file of a profile) and `placement` say what was predicted; `chosen` is the strategy that the figures
+    are of. `answers`: a forecast, or why there is none, by the text of each strategy.
+    """
+
+    job: Job
+    machine: str
+    placement: Placement
+    chosen: str
+    asked: tuple[str, ...]
+    answers: Mapping[str, Forecast | Refusal] = field(compare=False)
+    costs: CostModel = field(compare=False)
+    owner: Any = field(default=None, compare=False)  # the factory of a live module, which lives as long as an answer about it
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.prediction.step_s
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """The 90 % interval of the step."""
+        return self.prediction.interval_s
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that one device holds at a moment."""
+        return max(device.peak_bytes for device in self.prediction.devices)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job fits in memory."""
+        return self.prediction.fits
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """The document of the chosen strategy. Raises SchedcastError if it has no prediction."""
+        return self._document(required(self.answers[self.chosen]), self.chosen)
+
+    @cached_property
+    def predictions(self) -> Mapping[str, Prediction]:
+        """The documents of all that was asked and could be predicted, by the text of the strategy."""
+        known = {text: self.answers[text] for text in self.asked}
+        return {text: self._document(own, text) for text, own in known.items() if isinstance(own, Forecast)}
+
+    def _document(self, forecast: Forecast, text: str) -> Prediction:
+        base, plain = (own if isinstance(own, Forecast) else None for own in (self.answers.get("baseline"), self.answers.get(PYTORCH)))
+        document = prediction(forecast, base, self.costs.shown_precision(self.job.precision), plain)
+        with around(self.job):
+            return with_largest_batch(document, self.job, text, {}, forecast, self.costs)
+
+    @property
+    def slowest_layers(self) -> list[tuple[str, float]]:
+        """(layer, seconds of its forward, backward and updates in a step), the slowest first."""
+        timeline = required(self.answers[self.chosen]).timeline
+        start, end = timeline.window_s
+        seconds: dict[str, float] = defaultdict(float)
+        for span in timeline.window():
+            seconds[span.layer or span.phase] += min(span.end_s, end) - max(span.start_s, start)
+        return sorted(seconds.items(), key=lambda item: -item[1])
+
+    def compare(self, *strategies: str) -> "Predicted":
+        """Predict these strategies (NAME or NAME:option=value,...) beside plain PyTorch, and print them as one table."""
+        return _predicted(self.job, self.machine, self.placement, self.chosen, (*self.asked, *strategies), self.owner)
+
+    def what_if(self, **changes: Any) -> "Predicted":
+        """Predict again with something changed.
+
+        Figures of the machine are multiplied: `memory=2`, `flops=`, `launch=`, `link=`, `sms=`. Fields of the job are replaced:
+        `batch=128`, `precision="amp"`, `optimizer="adam:fused"`, `layout=`, `accumulate=`, `clip_norm=`. So are `on="a100"`, `devices=4`
+        and `memory_limit=` (GB). Raises SchedcastError for any other name.
+        """
+        scale = {name: changes.pop(name) for name in list(changes) if name in ABOUT}
+        placement = self.placement
+        if scale:
+            known = {name: getattr(placement.scale, name) for name in ABOUT} | scale
+            placement = replace(placement, scale=scale_of(",".join(f"{name}={factor}" for name, factor in known.items())))
+        if "devices" in changes or "memory_limit" in changes:
+            limit = changes.pop("memory_limit", placement.memory_limit_gb)
+            placement = replace(placement, devices=changes.pop("devices", placement.devices), memory_limit_gb=limit)
+        machine = str(changes.pop("on", self.machine))
+        if isinstance(text := changes.get("optimizer"), str):
+            changes["optimizer"], _, form = text.partition(":")
+            changes |= {"form": form} if form else {}
+        names = [each.name for each in fields(Job) if each.init and each.name != "model"]
+        if unknown := sorted(set(changes) - set(names)):
+            offered = ", ".join([*ABOUT, "on", "devices", "memory_limit", *names])
+            raise SchedcastError(f"what_if knows no {unknown[0]!r}; expected one of {offered}", Code.NAME)
+        return _predicted(replace(self.job, **changes), machine, placement, self.chosen, self.asked, self.owner)
+
+    def largest_batch(self) -> int | None:
+        """The largest batch that fits in memory; None if none does. Other batches are captured, which takes seconds each."""
+        step = self
+        while step.fits:
+            larger = step.what_if(batch=2 * step.job.batch)
+            if isinstance(larger.answers[self.chosen], Refusal):
+                break
+            step = larger
+        return step.prediction.largest_batch if not step.fits else step.job.batch
+
+    def hours(self, samples: int | None = None, epochs: float = 1, price: float | None = None, tokens: int | None = None) -> Cost:
+        """What a training takes: `samples` of an epoch (or `tokens`, if a model's inputs are rows of them) times `epochs`.
+
+        `price`: of one device for an hour. Raises SchedcastError unless one of `samples` and `tokens` is given.
+        """
+        if (samples is None) == (tokens is None):
+            raise SchedcastError("hours takes samples or tokens; expected one of the two, as in hours(samples=1_281_167, epochs=90)")
+        total = samples if samples is not None else tokens / self._tokens_of_a_sample()
+        steps = round(total * epochs / self.job.batch)
+        hours = steps * self.step_s / 3600
+        bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
+        return Cost(hours, bounds, None if price is None else price * hours * len(self.prediction.devices), steps)
+
+    def _tokens_of_a_sample(self) -> int:
+        graph = self.job.graph()
+        rows = [graph.values[name] for name in graph.inputs if len(graph.values[name].shape) == 2 and "int" in graph.values[name].dtype]
+        if not rows:
+            raise SchedcastError("hours(tokens=...) needs a model whose inputs are rows of tokens; give samples instead")
+        return rows[0].shape[1]
+
+    def timeline(self, strategy: str | None = None) -> ShownTimeline:
+        """The timeline of a step of the chosen strategy, or of another that was asked; a notebook draws it."""
+        text = self.chosen if strategy is None else strategy
+        own = self.answers.get(text) or self.compare(text).answers[text]
+        timeline: Timeline = required(own).timeline
+        return ShownTimeline(replace(timeline, kind=f"{strategy_name(text)}, predicted"))
+
+    def json(self) -> dict[str, Any]:
+        """See `Shown`. Several predictions are one document, as `schedcast predict --json` prints them."""
+        where = place(self.job.model.removeprefix(PREFIX), self.job.batch, self.costs.machine.name)
+        if len(self.asked) == 1:
+            return prediction_document(where, self.prediction)
+        refused = [(text, own) for text in self.asked if isinstance(own := self.answers[text], Refusal)]
+        rows = [where | each.document() for each in self.predictions.values()]
+        return predictions_document(rows, [where | {"strategy": text, "why": own.words} for text, own in refused])
+
+    def frame(self) -> Any:
+        """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
+        import pandas as pd
+
+        names = ("step_s", "interval_s", "fits", "speedup", "against_pytorch", "exposed_transfer_s", "bubble_share")
+        return pd.DataFrame(
+            {"strategy": text, "peak_bytes": max(use.peak_bytes for use in own.devices)} | {name: getattr(own, name) for name in names}
+            for text, own in self.predictions.items()
+        )
+
+    def _print(self, console: Console) -> None:
+        def line(text: str, style: str = "") -> None:
+            console.print(text, style=style, highlight=False, markup=False)
+
+        here = measured_here(self.costs)
+        own = self.prediction
+        of = "" if self.chosen == PYTORCH else f", {prediction_label(own)}"
+        where = f"{self.job.model.removeprefix(PREFIX)}, batch {self.job.batch}, on {self.costs.machine.name}{of}"
+        bounds = f" ({units.interval(own.interval_s)})" if own.interval_s else ""
+        line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
+        for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
+            line(words, "yellow")
+        console.print(prediction_table(list(self.predictions.values()), here))
+        line("")
+        slowest = [
+            {"slowest layers": name, "ms": units.ms(s), "share": units.percent(s / own.step_s, signed=False)}
+            for name, s in self.slowest_layers
+        ]
+        console.print(Grid(slowest[:SLOWEST], ("slowest layers",)))
+        for words in prediction_words(own, here):
+            line(f"- {words}")
+        for text in self.asked:
+            if isinstance(refused := self.answers[text], Refusal):
+                line(f"- {text}: {refused.words}")
+
+
+def predict(
+    model: Any,
+    batch: Any = None,
+    target: Any = None,
+    *,
+    on: str | Path | None = None,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    step: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Any = None,
+    strategy: str | None = None,
+    samples: int | None = None,
+    devices: int | None = None,
+    memory_limit: float | None = None,
+    mode: str = "eager",
+    **how: Any,
+) -> Predicted:
+    """See `schedcast.predict`."""
+    owner = None
+    settings: dict[str, Any] = {**_optimizer(optimizer), **how}
+    if isinstance(model, torch.nn.Module):
+        if target is None and step is None:
+            batch, target = _divided(model, batch)
+        with undisturbed():
+            owner, count = live_factory(model, batch, target, loss, samples, step)
+        job = Job(**{"model": owner.name, "batch": count, "precision": _precision(model), **settings})
+    else:
+        count = usual_batch(str(model)) if batch is None else batch
+        job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
+    if on is None:
+        on = THIS_GPU if isinstance(model, torch.nn.Module) and any(p.is_cuda for p in model.parameters()) else THIS_CPU
+    placement = Placement.from_options("cpu", devices, mode, "alias", None, memory_limit)
+    check_names(placement)
+    return _predicted(job, str(on), placement, strategy or PYTORCH, (PYTORCH,), owner)
+
+
+def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked: tuple[str, ...], owner: Any) -> Predicted:
+    profile = Path(machine) if machine.endswith(".json") else None
+    with around(job):
+        target, model = costs_for(job, profile, None if profile else machine, placement)
+        asked = tuple(dict.fromkeys([PYTORCH, *asked, chosen]))
+        answers = dict(forecast_many(job, asked, {}, target, model, placement.mode))
+    if chosen == PYTORCH and isinstance(answers[PYTORCH], Refusal):  # the answer says why; our executor's own loop is the nearest
+        chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
+    required(answers[chosen])
+    return Predicted(job, machine, placement, chosen, asked, answers, model, owner)
+
+
+def around(job: Job) -> Any:
+    """What keeps the user's process as it is while a live module is captured."""
+    return undisturbed() if job.model.startswith(PREFIX) else nullcontext()
+
+
+def _optimizer(given: Any) -> dict[str, Any]:
+    """The fields of a job for an optimizer: NAME[:for|foreach|fused], or one of PyTorch's with its form and learning rate."""
+    if given is None or isinstance(given, str):
+        name, _, form = (given or "momentum").partition(":")
+        return {"optimizer": name} | ({"form": form} if form else {})
+    kind = next((OPTIMIZERS[base.__name__] for base in type(given).__mro__ if base.__name__ in OPTIMIZERS), None)
+    if kind is None:
+        known = ", ".join(OPTIMIZERS)
+        raise SchedcastError(f"optimizer {type(given).__name__} is not modeled; expected one of {known}, or a name such as 'adam:fused'")
+    group = given.param_groups[0]
+    if kind == "sgd" and group.get("momentum"):
+        kind = "nesterov" if group.get("nesterov") else "momentum"
+    form = "fused" if group.get("fused") else "for" if group.get("foreach") is False else "foreach"
+    rate = group["lr"]
+    return {"optimizer": kind, "form": form, "lr": float(rate)}
+
+
+def _precision(module: torch.nn.Module) -> str:
+    """The precision in which a module trains: that of autocast if it is on, else of its parameters."""
+    for kind in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(kind):
+            return "amp-fp16" if torch.get_autocast_dtype(kind) == torch.float16 else "amp"
+    dtypes = Counter(parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+    most = dtypes.most_common(1)[0][0] if dtypes else torch.float32
+    return {torch.bfloat16: "bf16", torch.float64: "fp64"}.get(most, "default")
+
+
+def _divided(module: torch.nn.Module, batch: Any) -> tuple[Any, Any]:
+    """The inputs and the target of a pair that a loader gives, unless the module needs both, or calls the second its labels."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not list(tensors_of(batch[1], "")):
+        return batch, None
+    taken = [each for each in inspect.signature(module.forward).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    takes_both = len(taken) > 1 and (taken[1].default is inspect.Parameter.empty or taken[1].name in LABELS)
+    return (batch, None) if takes_both else (batch[0], batch[1])

@@ -1,0 +1,61 @@
+"""`search`: every plan that the strategies offer for a job, ranked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from simulator.predict.search.search import candidates
+from simulator.predict.search.setup import Setup
+from traces.documents.search_result import SearchResult
+from ui.api.predicted import Predicted, around
+from ui.api.shown import Shown
+from ui.present import searches
+from ui.service.jobs import progress, ranked
+
+#: Rows of the table.
+ROWS = 15
+
+
+@dataclass(frozen=True, repr=False)
+class Searched(Shown):
+    """Plans ranked by their predicted step, why the best one wins, and which are tied with it."""
+
+    result: SearchResult
+
+    @property
+    def best(self) -> str | None:
+        """The fastest plan that fits, as strategies are named; None if none fits."""
+        return self.result.best
+
+    def json(self) -> dict[str, Any]:
+        """See `Shown`."""
+        return self.result.document()
+
+    def save(self, path: str | Path) -> Path:
+        """See `Shown`."""
+        return self.result.save(Path(path))
+
+    def frame(self) -> Any:
+        """The ranking as a pandas DataFrame, in seconds and bytes."""
+        import pandas as pd
+
+        return pd.DataFrame([plan.model_dump(exclude={"measured"}) for plan in self.result.plans])
+
+    def _print(self, console: Console) -> None:
+        console.print(searches.headline(self.result), style="bold", highlight=False, markup=False)
+        console.print(searches.table(self.result, ROWS))
+        for line in searches.words(self.result):
+            console.print(f"- {line}", highlight=False, markup=False)
+
+
+def search(predicted: Predicted, strategies: Sequence[str], processes: int | None) -> Searched:
+    """Search among `strategies` (none: all) for the job of a prediction. See `schedcast.search`."""
+    machine, mode = predicted.costs.machine, predicted.placement.mode
+    job = predicted.job.on(machine.devices[0].kind)
+    with around(job):
+        names = candidates(job, machine, strategies)
+        with progress(f"searching {job.label}") as report:
+            return Searched(ranked(Setup(job, machine, predicted.costs, mode, {}), names, report, processes).result)

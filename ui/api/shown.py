@@ -1,0 +1,43 @@
+"""What answers have in common: they print themselves in a terminal and in a notebook, and carry their data as JSON."""
+
+import json
+from abc import ABC, abstractmethod
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from traces.files import write_atomic
+
+#: Columns of a terminal whose width is not known, and those of a card in a notebook.
+WIDTH, CARD_WIDTH = 100, 120
+_CARD = '<pre style="font-family:monospace;line-height:1.25;overflow-x:auto">{code}</pre>'
+
+
+class Shown(ABC):
+    """An answer. `repr` is what the command line would print; in a notebook, the same is a card that needs no network."""
+
+    @abstractmethod
+    def _print(self, console: Console) -> None:
+        """Print the answer."""
+
+    @abstractmethod
+    def json(self) -> dict[str, Any]:
+        """The document that the command line prints with `--json`."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the document to a file, which other functions and commands read; it is whole or not there. Returns its path."""
+        write_atomic(Path(path), json.dumps(self.json(), allow_nan=False).encode())
+        return Path(path)
+
+    def __repr__(self) -> str:
+        """The answer as text, without colors."""
+        text = StringIO()
+        self._print(Console(file=text, width=max(WIDTH, Console().width), color_system=None))
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        console = Console(file=StringIO(), width=CARD_WIDTH, record=True, force_jupyter=False)
+        self._print(console)
+        return console.export_html(inline_styles=True, code_format=_CARD)
