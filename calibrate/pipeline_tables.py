@@ -1,11 +1,15 @@
 """Trainings with stale weights in plain PyTorch, one mini-batch after another: what staleness costs in accuracy.
 
-`StaleReference` defines what pipelines compute that never drain; executed plans are compared with it.
+`StaleReference` defines what pipelines compute that never drain; executed plans are compared with it. All trainings take about half an
+hour, so each is kept in the data folder when it ends, until the last one has ended: after an interruption the next run makes the others.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
-from statistics import median
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +28,10 @@ from simulator.papers.pipeline_model import numbered_layers, stale_weights
 from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.strategies import registry as strategies
 from simulator.strategies.pipeline.staleness import Staleness, staleness
+from traces.documents.profile_files import data_folder
 from traces.documents.reproduction import Table
+from traces.errors import UnusableFileError
+from traces.files import read_json, write_json
 
 #: How often a training is evaluated, on so many samples at once.
 EVALUATIONS, AT_ONCE = 10, 256
@@ -32,48 +39,99 @@ EVALUATIONS, AT_ONCE = 10, 256
 FRAMED = 20
 
 
+#: A machine with a device for every stage. Which weights are stale does not depend on its costs.
+SEVERAL = "k80x16"
+#: One evaluation: iterations, accuracy on held-out samples, and the mean loss since the evaluation before (NaN: not finite).
+Evaluated = tuple[int, float, float]
+
+
+@dataclass
+class Kept:
+    """The trainings that have ended, in files of a folder. `begin` is called with a few words before each one that has to be made."""
+
+    folder: Path
+    begin: Callable[[str], None]
+    _used: set[Path] = field(default_factory=set)
+
+    def trained(self, task: Trained, training: Training, seed: int) -> list[Evaluated]:
+        """Return the evaluations of a training, which is made unless it was kept."""
+        self.begin(f"{task.network}, {training.name or training.placed}, seed {seed}")
+        what = repr((replace(task, table="", trainings=(), seeds=0, level=0.0), training, seed, torch.__version__))
+        path = self.folder / f"{hashlib.blake2b(what.encode(), digest_size=8).hexdigest()}.json"
+        self._used.add(path)
+        if path.exists():
+            try:
+                return [(step, accuracy, math.nan if loss is None else loss) for step, accuracy, loss in read_json(path, "training")]
+            except (UnusableFileError, TypeError, ValueError):
+                pass  # made again
+        run = trained(task, training, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, [(step, accuracy, loss if math.isfinite(loss) else None) for step, accuracy, loss in run])
+        return run
+
+    def forget(self) -> None:
+        """Remove the files of the trainings that were asked for."""
+        for path in self._used:
+            path.unlink(missing_ok=True)
+
+
 def tables(progress: Progress) -> tuple[Table, ...]:
-    """A table for each task of the paper's scope: the accuracy of its trainings."""
+    """A table for each task of the paper's scope, with the accuracy of its trainings; and the curves of those with a time."""
     total = sum(task.seeds * len(task.trainings) for task in paper.SCOPE.trained)
     done = iter(range(total))
-    return tuple(
-        PAPER.table(task.table, _rows(task, lambda text: progress(next(done), total, text)), seeds=task.seeds, steps=task.steps)
+    kept = Kept(data_folder() / "trainings", lambda text: progress(next(done), total, text))
+    made = {
+        (task, each): [kept.trained(task, each, seed) for seed in range(task.seeds)]
+        for task in paper.SCOPE.trained
+        for each in task.trainings
+    }
+    shown = tuple(
+        PAPER.table(task.table, _rows(task, [made[task, each] for each in task.trainings]), seeds=task.seeds, steps=task.steps)
         for task in paper.SCOPE.trained
     )
+    curves = [row for task in paper.SCOPE.trained for each in task.timed for row in _curve(task, each, made[task, each])]
+    kept.forget()
+    return (*shown, PAPER.table("curves", curves))
 
 
-def _rows(task: Trained, begin: Callable[[str], None]) -> Iterator[tuple]:
-    """Train with every seed, and yield the rows of the task's table. The first training is the one that others are compared with."""
+def _rows(task: Trained, made: list[list[list[Evaluated]]]) -> Iterator[tuple]:
+    """Yield the rows of a task's table. `made`: its trainings, with every seed. The others are compared with the first."""
     layers, without = numbered_layers(task.job(0).graph()), math.nan
-    for training in task.trainings:
-        runs = []
-        for seed in range(task.seeds):
-            begin(f"{task.network}, {training.name or training.placed}, seed {seed}")
-            runs.append(trained(task, training, seed))
+    for training, runs in zip(task.trainings, made, strict=True):
         finals = [run[-1][1] for run in runs]
         without = median(finals) if math.isnan(without) else without
-        reached = median(next((step for step, accuracy in run if accuracy >= task.level), math.inf) for run in runs)
+        reached = median(next((step for step, accuracy, _ in run if accuracy >= task.level), math.inf) for run in runs)
         stale = stale_weights(layers, training.placement) if training.placement else 0.0
         values = (stale, median(finals), min(finals), max(finals), without - median(finals), reached if math.isfinite(reached) else None)
         yield {"training": training.name or "stale", "pairs after": training.placed}, values
 
 
-def trained(task: Trained, training: Training, seed: int) -> list[tuple[int, float]]:
-    """Train once. Returns (iterations, accuracy on held-out samples) in order; a loss that is not finite ends the training."""
+def _curve(task: Trained, training: Training, runs: list[list[Evaluated]]) -> Iterator[tuple]:
+    """Yield the medians of a training by iteration."""
+    for evaluated in zip(*runs, strict=False):  # a training that broke is shorter
+        step, losses = evaluated[0][0], [loss for _, _, loss in evaluated]
+        labels = {**task.labels(training), "after": step}
+        yield labels, (median(accuracy for _, accuracy, _ in evaluated), median(losses) if all(map(math.isfinite, losses)) else None)
+
+
+def trained(task: Trained, training: Training, seed: int) -> list[Evaluated]:
+    """Train once. Returns the evaluations in order; a loss that is not finite ends the training."""
     job = task.job(seed, training)
     batches = _batches(task, job)
     built = job.build()
     _activate(built.module, training.activation)
     trainer = reference(job, built, False, stale=_staleness(job, training))
-    every, evaluated = max(1, task.steps // EVALUATIONS), []
+    every, evaluated, losses = max(1, task.steps // EVALUATIONS), [], []
     for step in range(1, task.steps + 1):
         if step > training.pipelined * task.steps and isinstance(trainer, StaleReference):
             trainer.stale({})  # the pipeline has drained: what enters from now on is trained plainly
         inputs, target = batches[step - 1]
         trainer.feed(_shown(inputs, training), target)
-        broken = not math.isfinite(float(trainer.step()))
+        losses.append(float(trainer.step()))
+        broken = not math.isfinite(losses[-1])
         if broken or step % every == 0:
-            evaluated.append((step, _accuracy(trainer.module, batches, training)))
+            evaluated.append((step, _accuracy(trainer.module, batches, training), math.nan if broken else fmean(losses)))
+            losses = []
         if broken:
             break
     return evaluated
@@ -95,11 +153,11 @@ def _activate(module: nn.Module, activation: str) -> None:
 
 def _staleness(job: Job, training: Training) -> dict[str, Staleness]:
     """The staleness of each parameter, found in the plan of the pipeline."""
-    if not training.placement:
+    if not training.placement and not training.strategy:
         return {}
-    text = f"{paper.strategy_text(job, training.placement)},on=simulated,backward_weights={training.backward_weights}"
-    strategy, options = strategies.parse(text, {})
-    machine = load_machine("this-cpu")
+    registers = f"{paper.strategy_text(job, training.placement)},on=simulated,backward_weights={training.backward_weights}"
+    strategy, options = strategies.parse(training.strategy or registers, {})
+    machine = load_machine(SEVERAL if training.strategy else "this-cpu")
     return staleness(strategy.plan(job, machine, CostModel(machine), options))
 
 

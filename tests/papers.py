@@ -9,7 +9,7 @@ from pathlib import Path
 
 from simulator.papers import registry
 from tests.support.places import ROOT
-from traces.documents.reproduction import Paper, Reproduction
+from traces.documents.reproduction import MEASURED, Paper, Reproduction
 from traces.documents.shipped import reproduction_file
 from traces.files import write_atomic
 from ui.commands import reproducing
@@ -34,7 +34,8 @@ def with_measured(paper: Paper, path: Path) -> Paper:
     (before,) = Reproduction.load(path).papers
     names = {table.name for table in paper.tables}
     measured = tuple(table for table in before.tables if table.name not in names)
-    kept = paper.model_copy(update={"tables": (*paper.tables, *measured), "measured": before.measured})
+    notes = (*paper.notes, *(note for note in before.notes if note.startswith(MEASURED)))
+    kept = paper.model_copy(update={"tables": (*paper.tables, *measured), "measured": before.measured, "notes": notes})
     return registry.get(paper.name).judged(kept)
 
 

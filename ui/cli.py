@@ -55,7 +55,8 @@ Strategies = Annotated[
 ProfilePath = Annotated[Path | None, typer.Option("--profile", help="A calibration of this or another machine.")]
 WHAT_IF_RULES = (
     "A change; repeatable, answered alone and together, in order: 'kernel:/REGEX/ 2x faster', 'host 2x faster', 'network 2x faster' (also"
-    " '1.5x slower' or 'free'), 'remove:/REGEX/', optimizer=foreach|fused|free, backward-fusion, cuda-graph, 'priority:/REGEX/=-1'."
+    " '1.5x slower' or 'free'), 'loader workers=4' (also '2x faster' or 'free'), 'remove:/REGEX/', optimizer=foreach|fused|free,"
+    " backward-fusion, cuda-graph, 'priority:/REGEX/=-1'."
     " Without it, every change that applies is ranked by its gain."
 )
 TimelinePath = Annotated[Path | None, typer.Option("--timeline", help="Write the timeline here (.json or .json.gz).")]
@@ -473,7 +474,8 @@ def deepa_cost(
 @app.command(cls=OnceCommand, rich_help_panel="Recorded runs")
 def replay(
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler; several traces are the ranks of one job.")
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="Traces of torch.profiler or Nsight Systems; several traces are the ranks of one job."),
     ],
     what_if: Annotated[list[str] | None, typer.Option("--what-if", metavar="RULE", help=WHAT_IF_RULES)] = None,
     timeline: TimelinePath = None,
@@ -483,7 +485,8 @@ def replay(
 ):
     """Say where the time of a recorded GPU step goes, and what would make it faster. This needs no GPU, no model and no calibration.
 
-    To make a trace, record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz").
+    To make a trace, record a few steps with torch.profiler (ProfilerActivity.CPU and CUDA) and export_chrome_trace("trace.json.gz"), or
+    with nsys profile --trace=cuda,nvtx --cuda-graph-trace=node and nsys export --type sqlite.
 
     Exit status 1 when a change has no answer, because it cannot be read or the recording has nothing that it changes.
     """
@@ -500,7 +503,7 @@ def diff(
 ):
     """Say why one run is slower than another: launches, kernels, communication, synchronizations, in terms that add up to the difference.
 
-    Two traces of torch.profiler are replayed, and then replayed again with one thing after another taken from the other trace:
+    Two traces are replayed, and then replayed again with one thing after another taken from the other trace:
 
       schedcast diff before.json.gz after.json.gz
 
@@ -565,7 +568,7 @@ def reproduce(
 @app.command(cls=OnceCommand, rich_help_panel="Show")
 def ui(
     reports: Annotated[list[Path] | None, typer.Argument(help="Report folders to offer, in addition to those in the data folder.")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler to replay; repeatable.")] = None,
+    trace: Annotated[list[Path] | None, typer.Option(help="A trace of torch.profiler or Nsight Systems to replay; repeatable.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Your own model to offer, FILE.py:FACTORY; repeatable.")] = None,
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
 ):

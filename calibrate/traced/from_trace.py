@@ -24,7 +24,7 @@ from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Dispatch, Identity, Profile
 from traces.errors import SchedcastError
 from traces.formats import iterations
-from traces.formats.kineto import load_trace
+from traces.formats.reading import load_trace
 from traces.formats.recording import Recording
 
 

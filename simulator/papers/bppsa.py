@@ -11,13 +11,14 @@ from simulator.model.workloads.networks import chains
 from simulator.papers import bppsa_claims as claims
 from simulator.papers import bppsa_sparse, registry
 from simulator.papers.bppsa_claims import EpochsByCase
-from simulator.papers.bppsa_epochs import FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
+from simulator.papers.bppsa_epochs import BASELINE, FITTED, GRU, RNN, SCAN, Case, Epoch, Epochs, Workloads, fit, with_fitted
+from simulator.papers.pipeline_trainings import Trained
 from simulator.papers.predicting import Steps
 from simulator.papers.registry import Measurement, line
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from traces.documents.base import Data
-from traces.documents.reproduction import BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch
+from traces.documents.reproduction import OK, BppsaReproduction, Chart, Check, GruEpoch, Panel, Paper, PaperCase, RnnEpoch, Table
 
 PAPER = registry.get("bppsa")
 #: Mini-batch of table 4.
@@ -34,7 +35,8 @@ class BppsaScope(Data):
     `lengths`: compared at the mini-batch of table 4. `length`: where `batches` are compared, figure 8d to 8f. `sets`: audio features and
     their lengths, table 3. `constants`: what the fitted figures of the host are the times of, by name. `cards`: the presets of the paper's
     other cards by what it calls them, the smaller one first. `epochs`: those of the curves in figures 7 and 13, by model.
-    `cluster`: a machine for scans over several numbers of `devices`.
+    `cluster`: a machine for scans over several numbers of `devices`. `kept`: see `bppsa_sparse.KEPT`.
+    `stale`: trainings in pairs, plain ones and PipeDream's (appendix C).
     """
 
     lengths: tuple[int, ...]
@@ -47,6 +49,8 @@ class BppsaScope(Data):
     epochs: dict[str, int]
     cluster: str
     devices: tuple[int, ...]
+    kept: dict[str, float]
+    stale: Trained
 
     @property
     def by_length(self) -> tuple[Case, ...]:
@@ -107,17 +111,18 @@ def reproduce(steps: Steps) -> Paper:
     scan = bppsa_sparse.steps(chain)
     hosts = (machine.hosts[0], early.hosts[0])
     fits = (({"constant": SCOPE.constants[name]}, [getattr(host, name) for host in hosts]) for name in FITTED)
+    asked = {case: steps.asks(case.job, BASELINE, SCAN) for case in (*cases, *SCOPE.gru)}
     everywhere = {steps.machine_name: rnn | gru, **cards}
     tables = (
         PAPER.table("constants", fits),
-        PAPER.table("lengths", _rows(by_length, "totals", published())),
+        PAPER.table("lengths", _rows(by_length, "totals", published(), asked)),
         PAPER.table("backward", _rows(by_length, "backwards", published())),
         PAPER.table("speed-ups", _rows(by_length, "speedups", published())),
         PAPER.table("held-out", _rows(held_out, "totals", published())),
         PAPER.table("held-out-backward", _rows(held_out, "backwards", published())),
-        PAPER.table("batches", _rows(by_batch, "totals"), length=SCOPE.length),
+        PAPER.table("batches", _rows(by_batch, "totals", asked=asked), length=SCOPE.length),
         PAPER.table("batch-speed-ups", _rows(by_batch, "speedups"), length=SCOPE.length),
-        PAPER.table("gru", (({"set": name, **_labels(c)}, (*gru[c], *gru[c].speedups)) for c, name in SCOPE.gru.items())),
+        PAPER.table("gru", _gru_rows(gru, asked)),
         PAPER.table("greatest", _greatest(cards)),
         PAPER.table("training", _training(cards)),
         PAPER.table("devices", (({"devices": count, "layers": 2 * count}, own) for count, own in peaks.items())),
@@ -126,15 +131,27 @@ def reproduce(steps: Steps) -> Paper:
         *bppsa_sparse.tables(scan, chain),
     )
     greatest = claims.greatest_differ(*claims.points(cards), reason=lambda: claims.why_at_one_point(places, cases, workloads))
-    checks = (*_checks(rnn, gru, cards), greatest, claims.memory_is_constant(peaks), bppsa_sparse.steps_are_like_operators(scan, chain))
+    alike = bppsa_sparse.steps_are_like_operators(scan, chain)
+    checks = (*_checks(rnn, gru, cards), greatest, claims.memory_is_constant(peaks), alike, *claims.of_executions({}))
     charts = (*_charts(everywhere, gru), _devices_chart(peaks), bppsa_sparse.chart(scan, chain))
     return PAPER.paper(steps, tables, checks, charts)
 
 
-def _rows(predicted: EpochsByCase, what: str, printed: EpochsByCase = MappingProxyType({})) -> Iterator[tuple]:
-    """Yield figures of epochs. `what`: the name of their property."""
+def _rows(
+    predicted: EpochsByCase,
+    what: str,
+    printed: EpochsByCase = MappingProxyType({}),
+    asked: Mapping[Case, Mapping[str, tuple[str, ...]]] = MappingProxyType({}),
+) -> Iterator[tuple]:
+    """Yield figures of epochs. `what`: the name of their property. `asked`: what asks for an iteration."""
     for case, epoch in predicted.items():
-        yield _labels(case), getattr(epoch, what), getattr(printed[case], what) if case in printed else ()
+        published = getattr(printed[case], what) if case in printed else ()
+        yield _labels(case), getattr(epoch, what), published, OK, (), asked.get(case, {})
+
+
+def _gru_rows(gru: EpochsByCase, asked: Mapping[Case, Mapping[str, tuple[str, ...]]]) -> Iterator[tuple]:
+    for case, name in SCOPE.gru.items():
+        yield {"set": name, **_labels(case)}, (*gru[case], *gru[case].speedups), (), OK, (), asked[case]
 
 
 def _labels(case: Case) -> dict[str, object]:
@@ -230,6 +247,25 @@ def _panels(lines: Mapping[str, Mapping[int, Epoch]], what: str) -> Iterator[Pan
             for name, epochs in lines.items()
         )
         yield Panel(title=title, series=tuple(series))
+
+
+def judged(paper: Paper) -> Paper:
+    """Return the paper with the claims judged that executed trainings decide, and with their curves."""
+    tables = {table.name: table for table in paper.tables}
+    decided = {check.name: check for check in claims.of_executions(tables)}
+    charts = {chart.name: chart for chart in paper.charts}
+    if "losses" in tables:
+        charts["losses"] = _losses_chart(tables["losses"])
+    checks = tuple(decided.get(check.name, check) for check in paper.checks)
+    return paper.model_copy(update={"checks": checks, "charts": tuple(charts.values())})
+
+
+def _losses_chart(table: Table) -> Chart:
+    panels = []
+    for network, rows in claims.by_network(table).items():
+        lines = (line(name, ((int(row.labels["after"]), row.predicted(name)) for row in rows)) for name in ("back-propagation", "BPPSA"))
+        panels.append(Panel(title=network, series=tuple(lines)))
+    return PAPER.chart("losses", panels)
 
 
 def document(paper: Paper) -> BppsaReproduction:

@@ -9,7 +9,7 @@ from simulator.machine.machine import Machine
 from simulator.papers import registry
 from simulator.papers.bppsa_epochs import RNN, Case, Epoch, Epochs, Workloads
 from simulator.papers.registry import EQUAL, span
-from traces.documents.reproduction import Check
+from traces.documents.reproduction import Check, PaperCase, Table
 from traces.units import memory
 
 PAPER = registry.get("bppsa")
@@ -34,6 +34,30 @@ def memory_is_constant(peaks: Mapping[int, tuple[int, int]]) -> Check:
     said = f"{', '.join(map(str, peaks))} devices: {' '.join(map(memory, scan))} with a scan, {' '.join(map(memory, gpipe))} with GPipe"
     grows = all(a < b for a, b in pairwise(gpipe))
     return claim.judged(max(scan[1:]) == min(scan[1:]) and grows, said, {"scan": scan[-1], "gpipe": gpipe[-1]})
+
+
+def by_network(losses: Table) -> dict[str, list[PaperCase]]:
+    """The rows of the table of losses by network."""
+    rows: dict[str, list[PaperCase]] = {}
+    for row in losses.rows:
+        rows.setdefault(row.labels["network"], []).append(row)
+    return rows
+
+
+def of_executions(tables: Mapping[str, Table]) -> tuple[Check, Check]:
+    """Judge what executed trainings decide, with or without their `tables`, by name.
+
+    BPPSA's losses are those of back-propagation; with Adam, PipeDream's stale weights cost accuracy.
+    """
+    curves = by_network(tables["losses"]) if "losses" in tables else {}
+    apart = {
+        network: (rows[-1].predicted("most apart"), rows[0].predicted("BPPSA"), rows[-1].predicted("BPPSA"))
+        for network, rows in curves.items()
+    }
+    stale = tables["pipedream"].rows if "pipedream" in tables else ()
+    drops = {row.labels["optimizer"]: row.predicted("drop") for row in stale if row.labels["training"] != "plain"}
+    adam = {"Adam": (drops.get("adam"), drops.get("momentum"))} if drops else {}
+    return PAPER.claim("convergence").each(apart), PAPER.claim("PipeDream").each(adam)
 
 
 def bound_by_workers(points: Points) -> Check:

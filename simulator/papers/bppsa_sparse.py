@@ -7,6 +7,7 @@ is the longest in FLOPs, with an unlimited number of workers.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _FLOAT, _MIB = 4, 2**20
 #: Steps that differ by less than this factor count as similar, because the paper's figure is logarithmic.
 _ALIKE = 10.0
 MODEL, LAYERS = "vgg11_pruned", "features."
+#: Shares of the weights that a trained and pruned network keeps, by convolution, as `reproduce bppsa --measure` finds them.
+KEPT: Mapping[str, float] = MappingProxyType(PAPER.cases["kept"])
 #: Levels of the hybrid scan; figure 10.
 LEVEL = 2
 #: Rows of a product whose entries are counted at once, so that they need about 100 MB at most.
@@ -79,14 +82,20 @@ class _Element:
     step: int | None = None
 
 
-def operators() -> list[Operator]:
-    """Return the convolutional layers, from the last one to the first one whose input has a gradient."""
+def operators(shares: Mapping[str, float] = KEPT) -> list[Operator]:
+    """Return the convolutional layers, from the last one to the first one whose input has a gradient.
+
+    `shares`: of the weights that a convolution keeps, by layer; without one, that of the built-in model, the same for every layer.
+    """
     graph = Job(MODEL, 1).graph()
     layers = []
     for op in graph.backward_ops:
         if op.layer.startswith(LAYERS) and op.gradient == "dX":
             rule, _ = jacobian_of(op, graph)
-            layers.append(Operator(op.layer.removeprefix(LAYERS), rule, max(op.body.flops, float(rule.rows))))
+            layer = op.layer.removeprefix(LAYERS)
+            if isinstance(rule, ConvolutionRule) and rule.mask is not None and layer in shares:
+                rule = replace(rule, mask=replace(rule.mask, keep=shares[layer]))
+            layers.append(Operator(layer, rule, max(op.body.flops, float(rule.rows))))
     return layers
 
 

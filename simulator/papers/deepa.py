@@ -1,6 +1,6 @@
 """DeePa (under review for ICLR 2018): per-layer parallelism on 16 K80, 4 P100 and four nodes of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -79,6 +79,8 @@ class DeepaScope(Data):
 
 
 SCOPE = PAPER.scope(DeepaScope)
+#: Options of `schedcast predict`: `PaperCase.asks`.
+Asks = Mapping[str, tuple[str, ...]]
 
 
 def predictions() -> int:
@@ -104,6 +106,7 @@ def reproduce(steps: Steps) -> Paper:
     slower = _networks(steps.with_links(claims.THIRD), BATCH, SHARED) if SCOPE.slower else {}
     first = SCOPE.networks[0]
     others = {share: steps.with_links(share).predict(Job(first.model, BATCH), SHARED) for share in OTHERS if SCOPE.slower}
+    asked = {network.name: steps.asks(Job(network.model, BATCH), *FRAMEWORKS, IMAGE, OWT, DEEPA) for network in SCOPE.networks}
     fc6, layers = _fc6(), Layers(divided, SCOPE.convolutions, SCOPE.layers, SCOPE.batches[:2])
     tables = [
         PAPER.table("fc6", _fc6_rows(fc6)),
@@ -111,9 +114,9 @@ def reproduce(steps: Steps) -> Paper:
         PAPER.table("configurations", _configurations(divided)),
         PAPER.table("search", _searches(divided)),
         PAPER.table("bytes", _bytes(divided)),
-        PAPER.table("speedups", _speedups(predicted)),
-        PAPER.table("steps", _seconds(predicted)),
-        PAPER.table("batches", _batches(batches)),
+        PAPER.table("speedups", _speedups(predicted, asked)),
+        PAPER.table("steps", _seconds(predicted, asked)),
+        PAPER.table("batches", _batches(batches, steps)),
     ]
     checks = [claims.two_workers_cheapest(fc6), *claims.of_configurations(divided), *layers.checks()]
     checks += claims.of_steps(predicted, slower, batches, others)
@@ -218,31 +221,39 @@ def _bytes(divided: Found) -> Iterator[tuple]:
         yield {"network": name}, values, (None, None, None, PAPER.values("owt_bytes").get(name))
 
 
+def _if_predicted(steps: StepsByStrategy, asked: Asks) -> Asks:
+    """What asks for the steps, nothing if there are none."""
+    return asked if figure(steps[DEEPA]) else {}
+
+
 def _status(steps: StepsByStrategy, *texts: str) -> str:
     """ "ok", or what is wrong with the first of the steps that is missing or does not fit."""
     return next((status for text in texts if (status := status_of(steps[text])) != OK), OK)
 
 
-def _speedups(steps: Networks) -> Iterator[tuple]:
+def _speedups(steps: Networks, asked: Mapping[str, Asks]) -> Iterator[tuple]:
     """Yield figure 7: on 16 K80."""
     pairs = ((DEEPA, TENSORFLOW), (DEEPA, PYTORCH), (OWT, IMAGE), (DEEPA, OWT), (IMAGE, IMAGE_EXPOSED), (DEEPA, DEEPA_EXPOSED))
     for name, own in steps.items():
         printed = [PAPER.values(what).get(name) for what in ("speedup", "speedup", "owt", "further")]
-        yield {"network": name}, [speedup(own, *pair) for pair in pairs], printed, _status(own, *ALL)
+        yield {"network": name}, [speedup(own, *pair) for pair in pairs], printed, _status(own, *ALL), (), _if_predicted(own, asked[name])
 
 
-def _seconds(steps: Networks) -> Iterator[tuple]:
+def _seconds(steps: Networks, asked: Mapping[str, Asks]) -> Iterator[tuple]:
     """Yield the steps behind figure 7."""
     for name, own in steps.items():
-        yield {"network": name}, [figure(own[text]) for text in (*FRAMEWORKS, IMAGE, OWT, DEEPA, DEEPA_CHOICE)], (), _status(own, *ALL)
+        values = [figure(own[text]) for text in (*FRAMEWORKS, IMAGE, OWT, DEEPA, DEEPA_CHOICE)]
+        yield {"network": name}, values, (), _status(own, *ALL), (), _if_predicted(own, asked[name])
 
 
-def _batches(batches: Batches) -> Iterator[tuple]:
+def _batches(batches: Batches, steps: Steps) -> Iterator[tuple]:
     """Yield figure 13: other batches on 16 K80."""
+    models = {network.name: network.model for network in SCOPE.networks}
     for (name, batch), own in batches.items():
         printed = " to ".join(f"{end}x" for end in PAPER.values("batches").get(name, ()))
         labels = {"network": name, "batch": batch, "published": printed}
-        yield labels, [speedup(own, DEEPA, rival) for rival in FRAMEWORKS], (), _status(own, *FRAMEWORKS, DEEPA)
+        asks = _if_predicted(own, steps.asks(Job(models[name], batch), *FRAMEWORKS, DEEPA))
+        yield labels, [speedup(own, DEEPA, rival) for rival in FRAMEWORKS], (), _status(own, *FRAMEWORKS, DEEPA), (), asks
 
 
 def _clusters(node: Networks, nodes: Networks) -> Iterator[tuple]:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
-from simulator.machine.scaled import Scale, scaled
+from simulator.machine.scaled import AS_IT_IS, Scale, scaled
 from simulator.model.job import Job
 from simulator.predict.preset import preset_costs
 from simulator.strategies import owt
@@ -15,6 +15,7 @@ from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import nearest
 from simulator.strategies.sharding.costs import exact
+from simulator.strategies.sharding.costs.compute import Prices
 from simulator.strategies.sharding.costs.exact import CostTables
 from simulator.strategies.sharding.network import Network
 
@@ -72,15 +73,22 @@ class Divided:
         """The paper's choice if all layers took this share of their time to compute."""
         return search.cheapest_of(replace(self.repaired, compute_s=tuple(share * own for own in self.repaired.compute_s)))
 
-    def by_image_s(self, layer: int, workers: int) -> float:
-        """Seconds of a layer on so many workers by image, with the sum of its gradients (figure 2)."""
-        place = self.tables.place(layer, Configuration(n=workers))
-        return float(self.tables.compute_s[layer][place] + self.tables.update_s[layer][place])
+    def by_image_s(self, layer: int, workers: int, tables: CostTables | None = None) -> float:
+        """Seconds of a layer on so many workers by image, with the sum of its gradients (figure 2). `tables`: others than `tables`."""
+        tables = tables or self.tables
+        place = tables.place(layer, Configuration(n=workers))
+        return float(tables.compute_s[layer][place] + tables.update_s[layer][place])
 
-    def throughputs(self, layer: int) -> dict[Configuration, float]:
-        """Images per second that a layer computes in each configuration on all devices, forward and backward (figure 1)."""
-        pairs = zip(self.tables.configurations[layer], self.tables.compute_s[layer], strict=True)
-        return {own: self.job.batch / float(seconds) for own, seconds in pairs if own.workers == len(self.machine.devices)}
+    def throughputs(self, layer: int, scale: Scale = AS_IT_IS) -> dict[Configuration, float]:
+        """Images per second that a layer computes in each configuration on all devices, forward and backward (figure 1).
+
+        `scale`: by what the machine's figures are multiplied.
+        """
+        machine = scaled(self.machine, scale)
+        prices = Prices(machine, CostModel(machine, self.model.profile, self.model.precision))
+        options = [own for own in self.tables.configurations[layer] if own.workers == len(machine.devices)]
+        times = prices.compute_s(self.network, layer, options)
+        return {own: self.job.batch / float(seconds) for own, seconds in zip(options, times, strict=True)}
 
     @cached_property
     def image(self) -> list[Configuration]:

@@ -15,7 +15,6 @@ from simulator.papers.predicting import (
     PredictedStep,
     Steps,
     StepsByStrategy,
-    asks,
     figure,
     first_refusal,
     ratio,
@@ -100,7 +99,7 @@ def reproduce(steps: Steps) -> Paper:
     }
 
     def asked(job: Job) -> dict[str, tuple[str, ...]]:
-        return asks(job, steps.machine_name, *CALLED)
+        return steps.asks(job, *CALLED)
 
     transformer = (
         (*row, asked(job(model, batch, length)))

@@ -12,8 +12,8 @@ from simulator.model.job import Job
 from simulator.papers import pipeline_model as model
 from simulator.papers import registry
 from simulator.papers.pipeline_model import NumberedLayer
-from simulator.papers.pipeline_trainings import Trained, of_trainings
-from simulator.papers.predicting import BASELINE, Steps, status_of, unless_refused
+from simulator.papers.pipeline_trainings import Trained, accuracy_chart, of_trainings, time_rows, timed
+from simulator.papers.predicting import BASELINE, Steps, figure, speedup, status_of, unless_refused
 from simulator.papers.registry import Measurement, line
 from traces.documents.base import Data
 from traces.documents.reproduction import OK, Chart, Check, Panel, Paper
@@ -91,7 +91,7 @@ Captured = Mapping[Network, tuple[NumberedLayer, ...]]
 
 def predictions() -> int:
     """Return the number of networks that are captured, and of predictions of time and of memory."""
-    return len(_models()) + 2 * len(SCOPE.resnets) + len(SCOPE.memory)
+    return len(_models()) + 2 * len(SCOPE.resnets) + len(SCOPE.memory) + sum(len(task.timed) for task in SCOPE.trained)
 
 
 def reproduce(steps: Steps) -> Paper:
@@ -104,10 +104,11 @@ def reproduce(steps: Steps) -> Paper:
     first = [network for network in networks if first_of[network.model] is network]
     tables = (
         PAPER.table("bounds", bounds_rows(SCOPE.pairs)),
-        PAPER.table("speedups", speedup_rows(pipelined)),
+        PAPER.table("speedups", speedup_rows(pipelined, partial(_asked, steps))),
         PAPER.table("stale", _layer_rows(dict.fromkeys((*networks, *SCOPE.stale)), layers, _staleness)),
         PAPER.table("sizes", _layer_rows(first, layers, _sizes, placed=False)),
         PAPER.table("memory", _layer_rows(networks, layers, partial(_increases, planned=planned))),
+        PAPER.table("training-steps", _training_steps(steps)),
     )
     resnets, others = (
         {n: own for n in group if not isinstance(own := layers[n.model], Refusal)} for group in (SCOPE.resnets, SCOPE.memory)
@@ -134,9 +135,27 @@ def measurements(gpu: bool) -> list[Measurement]:
 
 
 def judged(paper: Paper) -> Paper:
-    """Return the paper with the claims judged that its measured trainings decide."""
-    decided = {check.name: check for check in of_trainings({table.name: table for table in paper.tables})}
-    return paper.model_copy(update={"checks": tuple(decided.get(check.name, check) for check in paper.checks)})
+    """Return the paper with the claims judged that its measured trainings decide, and with their accuracy by predicted seconds."""
+    tables = {table.name: table for table in paper.tables if table.name != "time"}
+    decided = {check.name: check for check in of_trainings(tables)}
+    charts = {chart.name: chart for chart in paper.charts}
+    if trainings := timed(tables):
+        levels = {task.network: task.level for task in SCOPE.trained}
+        tables["time"] = PAPER.table("time", time_rows(trainings, levels))
+        charts["accuracy"] = accuracy_chart(trainings)
+    checks = tuple(decided.get(check.name, check) for check in paper.checks)
+    return paper.model_copy(update={"checks": checks, "tables": tuple(tables.values()), "charts": tuple(charts.values())})
+
+
+def _training_steps(steps: Steps) -> Iterator[tuple]:
+    """Yield the seconds of an iteration of the trainings that the paper's GPUs could run."""
+    for task in SCOPE.trained:
+        for training in task.timed:
+            job = task.job(0)
+            text = f"{strategy_text(job, training.placement)},sends=staged" if training.placement else BASELINE
+            predicted = steps.predict(job, [text])
+            values = (figure(predicted[text]), speedup(predicted, text))
+            yield task.labels(training), values, (), status_of(predicted[text]), (), steps.asks(job, text)
 
 
 def _models() -> list[str]:
@@ -192,13 +211,21 @@ def bounds_rows(pairs: Iterable[int]) -> Iterator[tuple]:
         yield {"pairs": count}, values, printed
 
 
-def speedup_rows(predicted: Mapping[Network, Pipelined | Refusal]) -> Iterator[tuple]:
-    """Yield table 5: pipelined training, and hybrid training from its speed-up. `predicted`: pipelined training."""
+def _asked(steps: Steps, network: Network) -> dict[str, tuple[str, ...]]:
+    job = _job(network.model)
+    return steps.asks(job, BASELINE, f"{strategy_text(job, network.placement)},sends=staged")
+
+
+def speedup_rows(
+    predicted: Mapping[Network, Pipelined | Refusal], asked: Callable[[Network], Mapping[str, tuple[str, ...]]] = lambda network: {}
+) -> Iterator[tuple]:
+    """Yield table 5: pipelined training, and hybrid training from its speed-up. `asked`: what asks for it."""
     for network, own in predicted.items():
         pipelined, hybrid = (PAPER.values(name).get(network.title) for name in ("pipelined", "hybrid"))
         values = (None, None, None) if isinstance(own, Refusal) else (own.speedup, own.beside, _hybrid(own.speedup))
         by_formula = pipelined and _hybrid(pipelined)
-        yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), status_of(own)
+        asks = {} if isinstance(own, Refusal) else asked(network)
+        yield {"network": network.name}, (*values, by_formula), (pipelined, None, hybrid, hybrid), status_of(own), (), asks
 
 
 def _layer_rows(networks: Iterable[Network], layers: Layers, figures: Callable, placed: bool = True) -> Iterator[tuple]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from simulator.engine.costs.contention import MEMORY
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
@@ -33,7 +34,7 @@ class PredictedStep:
 
     `stretches`: elapsed seconds of forward, backward and update. `streams`: the number of GPU streams that the plan uses. `overlapped_s`:
     seconds per step in which at least two kernels run at once. `least_s`: how long computing units or bandwidth are busy for the kernels of
-    a step, whichever is longer: no order of the same kernels takes less.
+    a step, whichever is longer: no order of the same kernels takes less. `convolutions_s`: what convolutions take, one after another.
     """
 
     step_s: float
@@ -44,6 +45,7 @@ class PredictedStep:
     streams: int
     overlapped_s: float
     least_s: float = 0.0
+    convolutions_s: float = 0.0
 
     @property
     def status(self) -> str:
@@ -98,27 +100,6 @@ def speedup(steps: StepsByStrategy, text: str, over: str = BASELINE) -> float | 
     return ratio(*(figure(steps[each]) if each in steps else None for each in (over, text)))
 
 
-def asks(job: Job, machine: str, *strategies: str) -> dict[str, tuple[str, ...]]:
-    """The options of `schedcast predict` that ask for steps of a job (`PaperCase.asks`)."""
-    size = {} if job.image_size is None else {"image-size": (str(job.image_size),)}
-    optimizer = (f"{job.optimizer}:{job.form}",)
-    named = {"model": (job.model,), "batch": (str(job.batch),), **size, "optimizer": optimizer, "machine": (machine,)}
-    return {**named, "strategy": strategies}
-
-
-class _SmallKernels(CostModel):
-    """Costs of kernels that take at most a share of the places for blocks: what if all left room for others?"""
-
-    def __init__(self, machine: Machine, profile: Profile | None, precision: str | None, share: float):
-        super().__init__(machine, profile, precision)
-        self._share = share
-
-    def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
-        own = super()._with_shares(cost, task, device)
-        most = max(1, int(self._share * self.machine.device(device).sms * own.blocks_per_sm))
-        return replace(own, grid=min(own.grid, most))
-
-
 @dataclass(frozen=True)
 class Conditions:
     """What is changed in an experiment.
@@ -126,13 +107,32 @@ class Conditions:
     `free_launches`: the host issues tasks in no time, which shows how much of a gain is due to launches. Launches whose cost is in a
     machine's profile keep their time. `links`: by what the bandwidth of all links is multiplied. `host`: what issues tasks, as
     `presets.load_machine` takes it. `places`: the share of a GPU's places for blocks that a kernel takes at most; the others are free for
-    other kernels.
+    other kernels. `filled`: kernels that are bound by bandwidth take all places until they end, so that none runs beside them.
+    `coarse`: an SM holds one block, as on presets that do not say what it holds.
     """
 
     free_launches: bool = False
     links: float = 1.0
     host: str = PYTORCH
     places: float = 1.0
+    filled: bool = False
+    coarse: bool = False
+
+
+class _ChangedKernels(CostModel):
+    """Costs of kernels that leave more or fewer places for blocks to others."""
+
+    def __init__(self, machine: Machine, profile: Profile | None, precision: str | None, conditions: Conditions):
+        super().__init__(machine, profile, precision)
+        self._conditions = conditions
+
+    def _with_shares(self, cost: Cost, task: Task, device: str) -> Cost:
+        own, changed = super()._with_shares(cost, task, device), self._conditions
+        places = self.machine.device(device).sms * own.blocks_per_sm
+        grid = own.grid if changed.places == 1 else min(own.grid, max(1, int(changed.places * places)))
+        if changed.filled and own.group == MEMORY:
+            grid = places * -(-grid // places)
+        return replace(own, grid=grid)
 
 
 class Steps:
@@ -173,6 +173,14 @@ class Steps:
         """Return predictions on the same machine with kernels that take at most this share of the places for blocks."""
         return self._under(places=share)
 
+    def filled(self) -> "Steps":
+        """Return predictions on the same machine whose kernels, if bandwidth bounds them, leave no place for blocks free."""
+        return self._under(filled=True)
+
+    def coarse(self) -> "Steps":
+        """Return predictions on the same machine whose SMs hold one block each."""
+        return self._under(coarse=True)
+
     def without_launches(self) -> "Steps":
         """Return predictions on the same machine with a host that issues tasks in no time."""
         return self._under(free_launches=True)
@@ -183,6 +191,14 @@ class Steps:
 
     def _under(self, **changed: Any) -> "Steps":
         return Steps(self.machine_name, self._progress, replace(self._conditions, **changed))
+
+    def asks(self, job: Job, *strategies: str) -> dict[str, tuple[str, ...]]:
+        """The options of `schedcast predict` that ask for steps of a job on this machine, with this host (`PaperCase.asks`)."""
+        size = {} if job.image_size is None else {"image-size": (str(job.image_size),)}
+        host = {} if self._conditions.host == PYTORCH else {"host": (self._conditions.host,)}
+        optimizer = (f"{job.optimizer}:{job.form}",)
+        named = {"model": (job.model,), "batch": (str(job.batch),), **size, "optimizer": optimizer, "machine": (self.machine_name,)}
+        return {**named, **host, "strategy": strategies}
 
     def predict(self, job: Job, strategies: Iterable[str], over: str = BASELINE) -> dict[str, PredictedStep | Refusal]:
         """Predict a job under `over`, with which others are compared, and `strategies`; returns a step or a refusal by strategy text."""
@@ -198,8 +214,11 @@ class Steps:
             conditions = self._conditions
             machine, model = preset_costs(job, self.machine_name, host=conditions.host)
             machine = scaled(machine, Scale(link=conditions.links))
-            if conditions.places < 1:
-                model = _SmallKernels(machine, model.profile, model.precision, conditions.places)
+            if conditions.coarse:
+                machine = replace(machine, devices=tuple(replace(device, sm=None) for device in machine.devices))
+                model = CostModel(machine, model.profile, model.precision)
+            if conditions.places < 1 or conditions.filled:
+                model = _ChangedKernels(machine, model.profile, model.precision, conditions)
             if conditions.free_launches:
                 machine = replace(
                     machine, hosts=tuple(replace(host, dispatch_s=0.0, record_s=0.0, wait_s=0.0, loop_s=0.0) for host in machine.hosts)
@@ -227,4 +246,5 @@ class Steps:
             len({(task.device, task.stream) for task in forecast.plan.tasks if task.body.resource is not Resource.HOST}),
             overlapped_kernel_seconds(timeline) * timeline.step_s / (end - start),
             max(sum(share(cost) * cost.cold_s for cost in forecast.costs) for share in _SHARES),
+            sum(cost.cold_s for cost in forecast.costs if cost.op_class.endswith("conv")),
         )

@@ -4,7 +4,8 @@ The paper's denominator is Caffe with cuDNN, which is not one stream: it runs th
 a barrier between layers. Both sides are issued by Caffe's C++.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean, geometric_mean
 
 from simulator.machine.presets import CAFFE, PYTORCH
 from simulator.model.job import Job
@@ -24,6 +25,9 @@ CUDNN, ASYNC, TURBODL = f"{_BARRIER},layers=caffe", f"{_ASYNC},update=callback",
 CALLED = {BASELINE: "one stream", CUDNN: "Caffe+cuDNN", ASYNC: "+ asynchronous", TURBODL: "+ priorities"}
 TEXTS = tuple(CALLED)
 
+#: Data-parallel training with one stream in each replica, and with TurboDL in each.
+REPLICAS = tuple(f"data-parallel:{streams}bucket=0,priorities=on" for streams in ("", "streams=turbodl,"))
+
 #: Model and batch.
 Case = tuple[str, int]
 #: Predicted steps by case and strategy text.
@@ -36,6 +40,7 @@ class TurbodlScope(Data):
     `networks`: figure 7; AlexNet and CaffeNet are those with grouped convolutions. `by_batch`: batches of figure 8 by model, from small to
     large. `depths`: models from shallow to deep, figure 9; `one_batch`: a batch for all of them. `other_machine`: the smaller card of
     figure 10, for the same networks. `flops`: the model of figure 1. `places`: an occupancy that section 2.1 reports of most kernels.
+    `cluster` and `replicas`: a machine of several cards, and what data-parallel replicas train there (section 3.3).
     """
 
     networks: tuple[Case, ...]
@@ -45,6 +50,8 @@ class TurbodlScope(Data):
     other_machine: str
     flops: str
     places: float
+    cluster: str
+    replicas: tuple[Case, ...]
 
 
 SCOPE = PAPER.scope(TurbodlScope)
@@ -54,7 +61,8 @@ _BATCHED = next(iter(PAPER.values("batches")))
 
 def predictions() -> int:
     """Return the number of jobs that `reproduce` predicts."""
-    return 4 * len(SCOPE.networks) + sum(map(len, SCOPE.by_batch.values())) + 2 * len(SCOPE.depths)
+    by_batch = {(model, batch) for model, batches in SCOPE.by_batch.items() for batch in batches}
+    return 7 * len(SCOPE.networks) + len(SCOPE.replicas) + len(by_batch) + len({*SCOPE.networks, *by_batch}) + 2 * len(SCOPE.depths)
 
 
 def job(model: str, batch: int) -> Job:
@@ -72,25 +80,34 @@ def reproduce(steps: Steps) -> Paper:
     one_batch = {case: steps.predict(job(case[0], SCOPE.one_batch), TEXTS) for case in SCOPE.depths}
     others = {case: other.predict(job(*case), TEXTS) for case in SCOPE.networks}
     machines = {steps.machine_name: networks, other.machine_name: others}
-    small, python = (
+    filled, filled_other = steps.filled(), other.filled()
+    if_filled = {case: filled.predict(job(*case), TEXTS) for case in dict.fromkeys((*SCOPE.networks, *by_batch))}
+    others_if_filled = {case: filled_other.predict(job(*case), TEXTS) for case in SCOPE.networks}
+    small, python, coarse = (
         {case: changed.predict(job(*case), TEXTS) for case in SCOPE.networks}
-        for changed in (steps.with_places(SCOPE.places), steps.issued_by(PYTORCH))
+        for changed in (steps.with_places(SCOPE.places), steps.issued_by(PYTORCH), steps.coarse())
     )
+    single = {case: steps.predict(job(case[0], 1), ()) for case in SCOPE.networks}
+    cluster = steps.on(SCOPE.cluster)
+    replicas = {case: cluster.predict(job(*case), REPLICAS) for case in SCOPE.replicas}
     tables = (
-        PAPER.table("networks", _configurations(networks, _speed)),
-        PAPER.table("streams", _configurations(networks, _concurrency)),
+        PAPER.table("networks", _configurations(steps, networks, _speed)),
+        PAPER.table("streams", _configurations(steps, networks, _concurrency)),
         PAPER.table("causes", _causes(networks, small, python)),
-        PAPER.table("batch", _gains(by_batch, _by_batch(by_batch))),
-        PAPER.table("depth", _gains(depths, _published(depths, "depths"), one_batch), batch=SCOPE.one_batch),
-        PAPER.table("machines", _on_both(machines), machine=steps.machine_name, other=other.machine_name),
+        PAPER.table("coarse", _coarse(networks, coarse)),
+        PAPER.table("plain Caffe", _by_image(networks, single)),
+        PAPER.table("batch", _gains(steps, by_batch, _by_batch(by_batch), if_filled)),
+        PAPER.table("depth", _gains(steps, depths, _published(depths, "depths"), one_batch), batch=SCOPE.one_batch),
+        PAPER.table("machines", _on_both(machines, (if_filled, others_if_filled)), machine=steps.machine_name, other=other.machine_name),
+        PAPER.table("replicas", _replicas(replicas), cluster=SCOPE.cluster),
         PAPER.table("flops", _flops(), model=SCOPE.flops),
     )
     checks = (
         _methods(networks, small),
         PAPER.claim("profile").each({case[0]: _shares(step) for case, step in networks.items() if case[0] in PAPER.values("streams")}),
-        _batch(by_batch),
+        _batch(by_batch, if_filled),
         _depth(depths, one_batch),
-        _card(networks, others),
+        _card(networks, others, if_filled, others_if_filled),
         PAPER.claim("flops").each({SCOPE.flops: (max(counts := _multiplications().values()) / min(counts),)}),
     )
     return PAPER.paper(steps, tables, checks, _charts(by_batch, depths, networks))
@@ -113,13 +130,13 @@ def _by_batch(cases: Cases) -> dict[Case, float]:
     return {(model, batch): values[model][str(batch)] for model, batch in cases if str(batch) in values.get(model, {})}
 
 
-def _configurations(networks: Cases, figures: Callable) -> Iterator[tuple]:
+def _configurations(steps: Steps, networks: Cases, figures: Callable) -> Iterator[tuple]:
     """Yield one row per configuration; only the last one for a network of which nothing could be predicted."""
-    for (model, batch), steps in networks.items():
-        absent = all(isinstance(step, Refusal) for step in steps.values())
+    for (model, batch), own in networks.items():
+        absent = all(isinstance(step, Refusal) for step in own.values())
         for text in (TURBODL,) if absent else CALLED:
             labels = {"network": model, "batch": batch, "configuration": CALLED[text]}
-            yield labels, *figures(model, text, steps), status_of(steps[text])
+            yield labels, *figures(model, text, own), status_of(own[text]), (), {} if absent else steps.asks(job(model, batch), text)
 
 
 def _speed(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, tuple]:
@@ -137,12 +154,13 @@ def _concurrency(model: str, text: str, steps: StepsByStrategy) -> tuple[tuple, 
     return (streams, overlapped_s, ratio(overlapped_s, figure(step))), (printed.get(CALLED[text]),)
 
 
-def _gains(cases: Cases, published: Mapping[Case, float], beside: Cases | None = None) -> Iterator[tuple]:
+def _gains(steps: Steps, cases: Cases, published: Mapping[Case, float], beside: Cases | None = None) -> Iterator[tuple]:
     """Yield TurboDL over Caffe+cuDNN, case by case. `beside`: other predictions of the cases, whose gains come last."""
-    for case, steps in cases.items():
-        step, more = steps[TURBODL], () if beside is None else (gain(beside[case]),)
-        labels, values = {"network": case[0], "batch": case[1]}, (figure(steps[CUDNN]), figure(step), gain(steps), *more)
-        yield labels, values, (None, None, published.get(case)), status_of(step), (None, figure(step, "interval_s"))
+    for case, own in cases.items():
+        step, more = own[TURBODL], () if beside is None else (gain(beside[case]),)
+        labels, values = {"network": case[0], "batch": case[1]}, (figure(own[CUDNN]), figure(step), gain(own), *more)
+        asked = steps.asks(job(*case), CUDNN, TURBODL) if figure(step) else {}
+        yield labels, values, (None, None, published.get(case)), status_of(step), (None, figure(step, "interval_s")), asked
 
 
 def _causes(networks: Cases, small: Cases, python: Cases) -> Iterator[tuple]:
@@ -151,6 +169,36 @@ def _causes(networks: Cases, small: Cases, python: Cases) -> Iterator[tuple]:
         least_s = figure(steps[TURBODL], "least_s")
         values = (least_s, ratio(figure(steps[CUDNN]), least_s), gain(steps), gain(small[case]), gain(python[case]))
         yield {"network": case[0], "batch": case[1]}, values, (None, None, _published(networks, "networks").get(case))
+
+
+def _coarse(networks: Cases, coarse: Cases) -> Iterator[tuple]:
+    """Yield what priorities add to asynchronous layers, with the blocks that an SM holds and with coarse ones."""
+    for case, steps in networks.items():
+        values = [speedup(each, TURBODL, ASYNC) for each in (steps, coarse[case])]
+        yield {"network": case[0], "batch": case[1]}, values
+
+
+def _by_image(networks: Cases, single: Cases) -> Iterator[tuple]:
+    """Yield what one stream takes that computes convolutions image by image, and TurboDL's speed-up over it; last two means."""
+    gains = []
+    for (model, batch), steps in networks.items():
+        own, one = steps[BASELINE], single[model, batch][BASELINE]
+        by_image_s = None
+        if not isinstance(own, Refusal) and not isinstance(one, Refusal):
+            by_image_s = own.step_s - own.convolutions_s + batch * one.convolutions_s
+        gain = ratio(by_image_s, figure(steps[TURBODL]))
+        gains += [gain] if gain else []
+        yield {"network": model, "batch": batch}, (by_image_s, gain), (), status_of(own)
+    if gains:
+        yield {"network": "mean", "batch": ""}, (None, fmean(gains)), (None, PAPER.values("plain Caffe")["average"])
+        yield {"network": "geometric mean", "batch": ""}, (None, geometric_mean(gains))
+
+
+def _replicas(replicas: Cases) -> Iterator[tuple]:
+    """Yield section 3.3: data-parallel replicas with one stream, and with TurboDL."""
+    for (model, batch), steps in replicas.items():
+        values = (*(figure(steps[text]) for text in REPLICAS), speedup(steps, REPLICAS[1], REPLICAS[0]))
+        yield {"network": model, "batch": batch}, values, (), status_of(steps[REPLICAS[1]])
 
 
 def _multiplications() -> dict[str, float]:
@@ -165,14 +213,15 @@ def _flops() -> Iterator[tuple]:
         yield {"layer": layer}, (count,), (PAPER.values("flops").get(str(number)),)
 
 
-def _on_both(machines: Mapping[str, Cases]) -> Iterator[tuple]:
-    """Yield figure 10: a network on the card, and on a smaller one."""
+def _on_both(machines: Mapping[str, Cases], filled: Sequence[Cases]) -> Iterator[tuple]:
+    """Yield figure 10: a network on the card, and on a smaller one. `filled`: both as in `Steps.filled`, whose gains come last."""
     for case in SCOPE.networks:
         both = {name: cases[case] for name, cases in machines.items()}
         failures = {name: status for name, steps in both.items() if (status := status_of(steps[TURBODL])) != OK}
         same = len(failures) == 2 and len(set(failures.values())) == 1
         status = next(iter(failures.values())) if same else "; ".join(f"{name} {why}" for name, why in failures.items()) or OK
         values = [value for steps in both.values() for value in (figure(steps[TURBODL]), gain(steps))]
+        values += [gain(cases[case]) for cases in filled]
         yield {"network": case[0], "batch": case[1]}, values, (), status
 
 
@@ -203,10 +252,14 @@ def _methods(networks: Cases, small: Cases) -> Check:
     return _because(check, limits)
 
 
-def _batch(by_batch: Cases) -> Check:
-    batches = SCOPE.by_batch[SCOPE.flops]
-    shares = (_shares(by_batch[SCOPE.flops, batch])[1] or 0 for batch in (batches[0], batches[-1]))
-    return _because(PAPER.claim("batch").each(_ends(by_batch)), SCOPE.flops, *(100 * share for share in shares))
+def _batch(by_batch: Cases, filled: Cases) -> Check:
+    check = PAPER.claim("batch").each(_ends(by_batch))
+    return _because(check, *_as_claimed("batch", _ends({case: filled[case] for case in by_batch})))
+
+
+def _as_claimed(name: str, cases: Mapping[str, tuple]) -> tuple[str]:
+    """What a claim says of other predictions: of those of an experiment."""
+    return (PAPER.claim(name).each(cases).said,)
 
 
 def _depth(depths: Cases, one_batch: Cases) -> Check:
@@ -214,11 +267,13 @@ def _depth(depths: Cases, one_batch: Cases) -> Check:
     return _because(check, SCOPE.one_batch, ", ".join(f"{g:.3f}x" for steps in one_batch.values() if (g := gain(steps))))
 
 
-def _card(networks: Cases, others: Cases) -> Check:
-    fitting = {case: steps for case, steps in networks.items() if status_of(others[case][TURBODL]) == OK}
-    check = PAPER.claim("card").each({case[0]: (gain(steps), gain(others[case])) for case, steps in fitting.items()})
-    case = min(networks, key=lambda case: (gain(networks[case]) or 0.0) - (gain(others[case]) or 0.0))
-    return _because(check, case[0], *(100 * (_shares(cases[case])[1] or 0) for cases in (others, networks)))
+def _card(networks: Cases, others: Cases, filled: Cases, others_filled: Cases) -> Check:
+    def gains(on: Cases, on_other: Cases) -> dict[str, tuple]:
+        fitting = [case for case in networks if status_of(others[case][TURBODL]) == OK]
+        return {case[0]: (gain(on[case]), gain(on_other[case])) for case in fitting}
+
+    check = PAPER.claim("card").each(gains(networks, others))
+    return _because(check, *_as_claimed("card", gains(filled, others_filled)))
 
 
 def _charts(by_batch: Cases, depths: Cases, networks: Cases) -> Iterator[Chart]:

@@ -3,32 +3,29 @@
 Device work costs its recorded duration, and host calls and gaps cost their recorded time. No other recorded time is used: the start of a
 kernel follows from the launches, streams and waits that `traces.formats.synchronization` recovers.
 
-The collectives of several ranks of one job are joined. For each name, the ranks' sequences of collectives are aligned so that the ends of
-most pairs agree, because a recording may have missed the first collectives of a rank. Pairs whose ends are then far apart are not joined.
-Traces do not record communicators, so collectives of one name are identified by their order.
+The collectives of several ranks of one job are joined (`ranks.joined`).
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
-from simulator.replay.nodes import ARRIVAL, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
+from simulator.replay.nodes import ARRIVAL, GRAPH_PAUSE, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
+from simulator.replay.ranks import joined, read_ranks, transfer_s
 from simulator.replay.replay import RecordedStep, Replay, lane_name, span_phase
 from traces import units
 from traces.documents.timeline import Span, Timeline
 from traces.errors import SchedcastError
 from traces.formats import iterations as iterations_of
 from traces.formats.iterations import Iterations
-from traces.formats.kineto import load_trace
 from traces.formats.recording import COLLECTIVE as COLLECTIVE_WORK
-from traces.formats.recording import MEMCPY, Recording, Work
+from traces.formats.recording import MEMCPY, Recording
 from traces.formats.synchronization import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
@@ -37,7 +34,7 @@ PRIORITY_LEVELS = 4
 
 def load_replay(*paths: Path | str) -> Replay:
     """Load one trace per rank and build their replay. Raises SchedcastError for files that cannot be replayed."""
-    return build_replay([load_trace(path) for path in paths])
+    return build_replay(read_ranks(paths)[0])
 
 
 def build_replay(recordings: Sequence[Recording]) -> Replay:
@@ -130,17 +127,24 @@ class _Builder:
             self.gaps[name] = order.launch_gap_s
             previous, ready_s = -1, self.begin_s
             for index in members:
-                work = rank.works[index]
+                work, works = rank.works[index], rank.works
                 ready_s = max(ready_s, order.released_s[index] + shift)
                 key = (iterations.of_work[index], ready_s)
                 lost = -1
+                launch = [node for node in (host.launch_of_call.get(work.call, -1),) if node >= 0]
                 if work.call < 0:
                     lost, key = self._lost_launch(rank, order, index, previous, next_stream, links, shift, key, prefix)
-                    next_stream += lost >= 0
                     ready_s = key[1]
-                body = Recorded(work.name, work.category, work.duration_s, work.bytes, work.grid, rank.operators.launching(work.call))
+                elif index in order.paused:
+                    lost = graph.host(next_stream, GRAPH_PAUSE, order.paused[index] - order.launch_gap_s, key, prefix)
+                    graph.nodes[lost].after += launch
+                    links.append((lost, _before(order, index, previous)))
+                next_stream += lost >= 0
+                early_s = max(0.0, works[previous].end_s - work.start_s) if previous >= 0 else 0.0  # it only waited: see `lanes_of`
+                seconds, op = max(0.0, work.duration_s - early_s), rank.operators.launching(work.call)
+                body = Recorded(work.name, work.category, seconds, work.bytes, work.grid, op)
                 label = prefix + short_name(work.name)
-                after = [node for node in (host.launch_of_call.get(work.call, -1), lost) if node >= 0]
+                after = [lost, *launch] if lost >= 0 else launch  # the launch last: `edit.launches`
                 phase, layer = _annotated(rank, index, updates)
                 if (number, index) in transfers:
                     arrival = Recorded(work.name, work.category, 0.0)
@@ -166,7 +170,7 @@ class _Builder:
         earlier than recorded.
         """
         works = rank.works
-        before = [other for other in (previous, *order.work_after.get(index, ())) if other >= 0]
+        before = _before(order, index, previous)
         start_s = works[index].start_s + shift
         ended_s = max((works[other].end_s + shift for other in before), default=self.begin_s)
         if not before or start_s - ended_s > UNEXPLAINED_S:
@@ -212,6 +216,10 @@ class _Builder:
                 self.notes.append(
                     f"{prefix}work of one stream overlaps (branches of a CUDA graph): {branches} more lanes, numbered above it"
                 )
+            if order.paused:
+                total_s = sum(order.paused.values())
+                paused = f"{len(order.paused)} pauses of CUDA graphs have no recorded work, {units.duration(total_s)} in all"
+                self.notes.append(f"{prefix}{paused}: they stay as they are, whatever the host does")
             if order.delayed:
                 total = sum(order.delayed.values())
                 late = f"{len(order.delayed)}, {units.duration(total)} in all"
@@ -219,11 +227,16 @@ class _Builder:
         self.notes.append(f"iterations by {self.iterations[0].source}")
         world = max(rank.world_size for rank in self.ranks)
         if world > len(self.ranks):
-            self.notes.append(f"{len(self.ranks)} of {world} ranks given: collectives keep the time they waited for the others")
+            self.notes.append(f"{len(self.ranks)} of {world} ranks replayed: collectives keep the time they waited for the others")
         if len(self.ranks) > 1:
             self.notes.append(f"{len(groups)} collectives joined between ranks, {alone} without a partner")
         if self.graph.dropped:
             self.notes.append(f"{self.graph.dropped} recorded dependencies contradicted others and were left out")
+
+
+def _before(order: Order, index: int, previous: int) -> list[int]:
+    """Return the works that a work waits for. `previous`: the work before it in its lane, -1 if there is none."""
+    return [other for other in (previous, *order.work_after.get(index, ())) if other >= 0]
 
 
 def _common(by_rank: list[Iterations]) -> list[Iterations]:
@@ -252,56 +265,3 @@ def _annotated(rank: Recording, index: int, updates: list[tuple[float, float, st
         if at >= 0 and start < updates[at][1]:
             return UPDATE, updates[at][2]
     return FORWARD, ""
-
-
-#: The ends of one collective on two ranks agree within this time, or within half the duration of its transfer.
-AGREE_S = 100e-6
-MOST_SHIFT = 8
-
-
-def joined(ranks: Sequence[Sequence[Work]], shifts_s: Sequence[float]) -> tuple[list[dict[int, int]], int]:
-    """Return the joined collectives, each as {rank: index of its work}, and the number of collectives without a partner.
-
-    `shifts_s`: what to add to each rank's clock to get the common clock.
-    """
-    sequences = [_by_name(works) for works in ranks]
-    groups: list[dict[int, int]] = []
-    for name, reference in sequences[0].items():
-        candidates = [{0: index} for index in reference]
-        ends = [ranks[0][index].end_s + shifts_s[0] for index in reference]
-        for rank in range(1, len(ranks)):
-            other = sequences[rank].get(name, [])
-            other_ends = [ranks[rank][index].end_s + shifts_s[rank] for index in other]
-            offset = _offset(ends, other_ends)
-            for position, group in enumerate(candidates):
-                partner = position + offset
-                if 0 <= partner < len(other):
-                    shortest = min(ranks[0][reference[position]].duration_s, ranks[rank][other[partner]].duration_s)
-                    if abs(ends[position] - other_ends[partner]) <= max(AGREE_S, 0.5 * shortest):
-                        group[rank] = other[partner]
-        groups += [group for group in candidates if len(group) > 1]
-    total = sum(len(indices) for names in sequences for indices in names.values())
-    return groups, total - sum(len(group) for group in groups)
-
-
-def transfer_s(group: dict[int, int], ranks: Sequence[Sequence[Work]]) -> float:
-    """Return the time that a collective takes after all ranks have arrived: the shortest of the ranks' durations."""
-    return min(ranks[rank][index].duration_s for rank, index in group.items())
-
-
-def _by_name(works: Sequence[Work]) -> dict[str, list[int]]:
-    indices: dict[str, list[int]] = {}
-    for index, work in enumerate(works):
-        if work.category == COLLECTIVE_WORK:
-            indices.setdefault(work.name, []).append(index)
-    return indices
-
-
-def _offset(ends: list[float], others: list[float]) -> int:
-    """Return by how many positions the second sequence is ahead of the first: the offset with the least median distance of the ends."""
-    best, best_s = 0, float("inf")
-    for offset in sorted(range(-MOST_SHIFT, MOST_SHIFT + 1), key=abs):
-        distances = [abs(end - others[i + offset]) for i, end in enumerate(ends) if 0 <= i + offset < len(others)]
-        if distances and median(distances) < best_s:
-            best, best_s = offset, median(distances)
-    return best

@@ -3,7 +3,8 @@
 Each moment of a device belongs to one part: a kernel runs; else a collective moves data; else a collective waits for another rank; else a
 copy or memory set runs; else the device is idle. Idle time belongs to what the next work waited for last:
 
-- *host*: its launch. The host was busy with Python and launches while the device ran dry.
+- *data loader*: its launch, while the host waited for the next batch, or loaded it itself.
+- *host*: its launch. The host was busy with other Python and launches while the device ran dry.
 - *synchronization*: its launch as well, but the host had been blocked by the device until it ran dry: a synchronizing call or a blocking
   copy. Nothing could be queued.
 - *dependency*: work of another stream.
@@ -25,10 +26,10 @@ from typing import NamedTuple, TypeVar
 
 from simulator.plan.task import Task
 from simulator.replay.compare import arrivals, boundaries, device_part, times_of
-from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH
+from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
 from traces.documents.timeline import Span, Timeline, busy_seconds
-from traces.formats.recording import COLLECTIVE, KERNEL
+from traces.formats.recording import COLLECTIVE, KERNEL, is_loading
 from traces.formats.synchronization import UNEXPLAINED_S
 
 
@@ -39,6 +40,7 @@ class Part(StrEnum):
     COMMUNICATION = "communication"
     OTHER_RANK = "other rank"
     COPIES = "copies"
+    LOADER = "data loader"
     HOST = "host"
     SYNCHRONIZATION = "synchronization"
     DEPENDENCY = "dependency"
@@ -60,11 +62,31 @@ class StepDiagnosis:
     """Every part of one step, in the order of `Part`.
 
     `waits`: what the host did while devices waited for it, with the seconds of waiting, the longest first: the op or annotation that was
-    open, or the call.
+    open, or the call. `ranks`: for which ranks devices waited, with the seconds, likewise: those that came last to a collective.
     """
 
     parts: tuple[PartTime, ...]
     waits: tuple[tuple[str, float], ...]
+    ranks: tuple[tuple[int, float], ...] = ()
+
+
+#: The parts in which a device waits for the host.
+HOST_PARTS = (Part.LOADER, Part.HOST, Part.SYNCHRONIZATION)
+
+
+#: A part of the step below this share is not the verdict.
+VERDICT_SHARE = 0.05
+
+
+def verdict(shares: Mapping[Part, float], longest_wait: str) -> Part:
+    """Return what to look at first: the largest part that is not computing, unless all of them are small.
+
+    `longest_wait`: what the host did longest while devices waited for it. The data loader comes before the rest of the host if it is that.
+    """
+    if shares.get(Part.LOADER, 0.0) >= VERDICT_SHARE and is_loading(longest_wait):
+        shares = {part: share for part, share in shares.items() if part not in (Part.HOST, Part.SYNCHRONIZATION)}
+    largest = max((part for part in shares if part is not Part.COMPUTE), key=shares.__getitem__, default=Part.COMPUTE)
+    return largest if shares.get(largest, 0.0) >= VERDICT_SHARE else Part.COMPUTE
 
 
 class _Idle(NamedTuple):
@@ -77,6 +99,7 @@ class _Idle(NamedTuple):
 
 
 _Timed = TypeVar("_Timed", Span, _Idle)
+_Key = TypeVar("_Key", str, int)
 
 
 def diagnose(replay: Replay, timeline: Timeline) -> tuple[PartTime, ...]:
@@ -100,39 +123,62 @@ def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, .
     causes = _Causes(replay, timeline)
     totals = [dict.fromkeys(Part, 0.0) for _ in replay.steps]
     waits: list[dict[str, float]] = [defaultdict(float) for _ in replay.steps]
+    ranks: list[dict[int, float]] = [defaultdict(float) for _ in replay.steps]
     for spans in devices.values():
-        _add_busy(causes.busy(spans), borders, totals)
+        _add_busy(causes.busy(spans), borders, totals, ranks)
         for number, idle in _by_step(causes.idle(spans, borders), borders):
             start_s, end_s = max(idle.start_s, borders[number]), min(idle.end_s, borders[number + 1])
             totals[number][idle.part] += end_s - start_s
-            if idle.part in (Part.HOST, Part.SYNCHRONIZATION):
+            rank = rank_of(idle.name) if idle.part is Part.OTHER_RANK and idle.name else None
+            if rank is not None:
+                ranks[number][rank] += end_s - start_s
+            if idle.part in HOST_PARTS:
                 for label, seconds in causes.host_time(idle.name, start_s, end_s).items():
                     waits[number][label] += seconds
-    steps = zip(totals, waits, pairwise(borders), strict=True)
+                    if is_loading(label):
+                        totals[number][idle.part] -= seconds
+                        totals[number][Part.LOADER] += seconds
+    steps = zip(totals, waits, ranks, pairwise(borders), strict=True)
     count = max(1, len(devices))
     return tuple(
         StepDiagnosis(
             _parts({part: seconds / count for part, seconds in total.items()}, end_s - begin_s),
-            tuple((label, seconds / count) for label, seconds in sorted(waited.items(), key=lambda wait: -wait[1])),
+            _longest_first(waited, count),
+            _longest_first(by_rank, count),
         )
-        for total, waited, (begin_s, end_s) in steps
+        for total, waited, by_rank, (begin_s, end_s) in steps
     )
+
+
+def _longest_first(seconds: Mapping[_Key, float], count: int) -> tuple[tuple[_Key, float], ...]:
+    """Return the means over `count` devices, the longest first."""
+    return tuple((key, own / count) for key, own in sorted(seconds.items(), key=lambda each: -each[1]))
 
 
 def _parts(seconds: Mapping[Part, float], step_s: float) -> tuple[PartTime, ...]:
     return tuple(PartTime(part, each, each / step_s if step_s else 0.0) for part, each in seconds.items())
 
 
-def _add_busy(by_part: Sequence[tuple[Part, list[Span]]], borders: Sequence[float], totals: list[dict[Part, float]]) -> None:
-    """Add the busy seconds of one device to the totals of each step. Parts are in order of precedence."""
+def _add_busy(
+    by_part: Sequence[tuple[Part, int | None, list[Span]]],
+    borders: Sequence[float],
+    totals: list[dict[Part, float]],
+    ranks: list[dict[int, float]],
+) -> None:
+    """Add the busy seconds of one device to the totals of each step, and those in which it waits for a rank.
+
+    Parts are in order of precedence.
+    """
     covered: list[list[Span]] = [[] for _ in totals]
     before_s = [0.0] * len(totals)
-    for part, own in by_part:
+    for part, rank, own in by_part:
         for number, span in _by_step(own, borders):
             covered[number].append(span)
         for number, spans in enumerate(covered):
             covered_s = busy_seconds(spans, borders[number], borders[number + 1])
             totals[number][part] += covered_s - before_s[number]
+            if rank is not None and covered_s > before_s[number]:
+                ranks[number][rank] += covered_s - before_s[number]
             before_s[number] = covered_s
 
 
@@ -155,19 +201,23 @@ class _Causes:
         self._waited_for = predecessors(tasks, {task: end_s for task, (_, end_s) in self._times.items()})
         self._gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
         self._arrival_of = arrivals(replay.plan)
-        self._all_arrived_s = self._last_arrivals(device_part(replay.plan, timeline))
+        self._all_arrived = self._last_arrivals(device_part(replay.plan, timeline))
 
-    def _last_arrivals(self, devices: Timeline) -> dict[str, float]:
-        """Return by joined collective when the last rank arrived."""
+    def _last_arrivals(self, devices: Timeline) -> dict[str, tuple[float, int | None]]:
+        """Return by joined collective when the last rank arrived, and which one that was."""
         arrived_s = {self._arrival_of[span.task]: span.start_s for span in devices.spans if span.task in self._arrival_of}
         return {
-            name: max((arrived_s[other] for other in self._tasks[name].after if other in arrived_s), default=0.0)
+            name: max(((arrived_s[other], rank_of(other)) for other in self._tasks[name].after if other in arrived_s), default=(0.0, None))
             for name in self._arrival_of
         }
 
-    def busy(self, spans: Sequence[Span]) -> list[tuple[Part, list[Span]]]:
-        """Return the spans of a device by part, in order of precedence. A collective that waits for another rank is cut in two."""
-        kernels, moving, waiting, others = [], [], [], []
+    def busy(self, spans: Sequence[Span]) -> list[tuple[Part, int | None, list[Span]]]:
+        """Return the spans of a device by part, and by the rank that is waited for, in order of precedence.
+
+        A collective that waits for another rank is cut in two.
+        """
+        kernels, moving, others = [], [], []
+        waiting: dict[int | None, list[Span]] = defaultdict(list)
         for span in spans:
             category = self._tasks[span.task].body.category
             if category == KERNEL:
@@ -175,10 +225,12 @@ class _Causes:
             elif category != COLLECTIVE:
                 others.append(span)
             else:
-                arrived_s = min(max(span.start_s, self._all_arrived_s.get(span.task, span.start_s)), span.end_s)
-                waiting.append(_cut(span, span.start_s, arrived_s))
+                last_s, rank = self._all_arrived.get(span.task, (span.start_s, None))
+                arrived_s = min(max(span.start_s, last_s), span.end_s)
+                waiting[rank].append(_cut(span, span.start_s, arrived_s))
                 moving.append(_cut(span, arrived_s, span.end_s))
-        return [(Part.COMPUTE, kernels), (Part.COMMUNICATION, moving), (Part.OTHER_RANK, waiting), (Part.COPIES, others)]
+        by_rank = [(Part.OTHER_RANK, rank, own) for rank, own in waiting.items()]
+        return [(Part.COMPUTE, None, kernels), (Part.COMMUNICATION, None, moving), *by_rank, (Part.COPIES, None, others)]
 
     def idle(self, spans: Sequence[Span], borders: Sequence[float]) -> Iterator[_Idle]:
         """Yield the idle time of a device between the first and the last border, with its cause."""

@@ -2,8 +2,8 @@
 
 The host threads of a recording become launches, waits, and the gaps between them. A launch lasts from the start of its call to the moment
 at which its work may start (the end of the call plus the usual launch latency). A wait lasts from the end of the work that it waits for to
-its return. The time between calls is a gap: Python, data loading, and calls that order nothing. It is called after the op or annotation
-that covers it, if one does.
+its return. The time between calls is a gap: Python, and calls that order nothing. It is called after the op or annotation that covers it,
+if one does. A data loader's time is a gap of its own.
 """
 
 import re
@@ -22,6 +22,8 @@ HOST = "host"
 GAP = "gap"
 #: The label of a launch that was not recorded.
 LOST_LAUNCH = "lost launch"
+#: The label of a pause inside a CUDA graph or after one, for which nothing was recorded. The host has no part in it.
+GRAPH_PAUSE = f"{LOST_LAUNCH} inside a graph"
 #: Ends the label of the task that marks a rank's arrival at a collective; the transfer is the next task in its lane.
 ARRIVAL = " arrival"
 #: Characters of an op's name in the name of a gap.
@@ -224,8 +226,8 @@ def add_threads(
             handed.append((node, waits_for[number], call.start_s))
         if call.kind not in _SILENT:
             if call.start_s > cursor[thread]:
-                op = recording.operators.covering(thread, cursor[thread], call.start_s)
-                emit(thread, GAP, call.start_s - cursor[thread], call.start_s, step, op)
+                for until_s, op in recording.operators.stretches(thread, cursor[thread], call.start_s):
+                    emit(thread, GAP, until_s - cursor[thread], until_s, step, op)
             awaited = order.call_after.get(number)
             own = awaited is not None and any(works[index].call == number for index in awaited)
             end_s = max(call.end_s, cursor[thread])

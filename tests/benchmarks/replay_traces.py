@@ -1,8 +1,9 @@
-"""Replays every trace in shared/data/kineto: the simulated against the recorded period, exposed communication, and the time it takes.
+"""Replays every trace in shared/data/kineto and kineto_more: simulated against recorded period and exposed communication, and its time.
 
 python -m tests.benchmarks.replay_traces [--hta PYTHON]
 
-`spread`: (longest − shortest) / mean of the recorded iterations. `load`: reading the file; `graph`: launches, streams, waits, plan;
+`spread`: (longest − shortest) / mean of the recorded iterations. `median`: the error of the median step. `placed`: nine of ten works start
+within so many microseconds of their recorded start. `load`: reading the file; `graph`: launches, streams, waits, plan;
 `replay`: the engine. `--hta PYTHON` also runs HolisticTraceAnalysis' critical path analysis on the same files, by a Python that has it.
 """
 
@@ -16,16 +17,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from simulator.replay.build import build_replay
-from simulator.replay.compare import ReplayComparison, compare
+from simulator.replay.compare import ReplayComparison, compare, device_part
 from simulator.replay.replay import simulate_replay
+from simulator.replay.whatif.replayed import typical_step
 from tests.support.shared_data import shared_folder
 from traces.formats.kineto import load_trace
 
 ROUNDS = 3
 
 
-def measure(paths: Sequence[Path]) -> tuple[ReplayComparison, int, dict[str, float]]:
-    """The comparison, the number of works without a launch, and seconds by stage (medians of `ROUNDS`)."""
+def measure(paths: Sequence[Path]) -> tuple[ReplayComparison, float, int, dict[str, float]]:
+    """The comparison, `placed` in seconds, the number of works without a launch, and seconds by stage (medians of `ROUNDS`)."""
     times: dict[str, list[float]] = {"load": [], "graph": [], "replay": []}
     for _ in range(ROUNDS):
         marks = [time.perf_counter()]
@@ -38,20 +40,25 @@ def measure(paths: Sequence[Path]) -> tuple[ReplayComparison, int, dict[str, flo
         for stage, (begin, end) in zip(times, pairwise(marks), strict=True):
             times[stage].append(end - begin)
     stages = {stage: statistics.median(seconds) for stage, seconds in times.items()}
-    return compare(replay, timeline), sum(recording.unmatched for recording in recordings), stages
+    starts = [{s.task: s.start_s for s in device_part(replay.plan, each).spans} for each in (replay.recorded, timeline)]
+    errors = sorted(abs(starts[1][task] - start_s) for task, start_s in starts[0].items())
+    placed_s = errors[9 * len(errors) // 10]
+    return compare(replay, timeline), placed_s, sum(recording.unmatched for recording in recordings), stages
 
 
-def row(name: str, result: ReplayComparison, unmatched: int, seconds: dict[str, float]) -> str:
+def row(name: str, result: ReplayComparison, placed_s: float, unmatched: int, seconds: dict[str, float]) -> str:
     """One line of the table."""
-    period = f"{1e3 * result.period_measured_s:10.3f} {result.spread:7.2%} {1e3 * result.period_simulated_s:10.3f} {result.error:+8.3%}"
+    median = result.steps[typical_step([step.measured_s for step in result.steps])]
+    errors = f"{result.error:+8.3%} {median.simulated_s / median.measured_s - 1:+8.3%} {1e6 * placed_s:7.0f}"
+    period = f"{1e3 * result.period_measured_s:10.3f} {result.spread:7.2%} {1e3 * result.period_simulated_s:10.3f} {errors}"
     exposed = f"{1e3 * result.exposed_measured_s:8.3f} {1e3 * result.exposed_simulated_s:8.3f}"
     stages = " ".join(f"{seconds[stage]:6.2f}" for stage in ("load", "graph", "replay"))
-    return f"{name:<36} {period} {exposed} {result.kernels:7d} {len(result.streams):7d} {unmatched:9d} {stages}"
+    return f"{name:<38} {period} {exposed} {result.kernels:7d} {len(result.streams):7d} {unmatched:9d} {stages}"
 
 
 HEAD = (
-    f"{'trace':<36} {'period/ms':>10} {'spread':>7} {'replayed':>10} {'error':>8} {'exposed':>8} {'replayed':>8} "
-    f"{'kernels':>7} {'streams':>7} {'unmatched':>9} {'load':>6} {'graph':>6} {'replay':>6}"
+    f"{'trace':<38} {'period/ms':>10} {'spread':>7} {'replayed':>10} {'error':>8} {'median':>8} {'placed':>7} {'exposed':>8} "
+    f"{'replayed':>8} {'kernels':>7} {'streams':>7} {'unmatched':>9} {'load':>6} {'graph':>6} {'replay':>6}"
 )
 
 
@@ -60,17 +67,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hta", type=Path, help="a Python with HolisticTraceAnalysis")
     hta = parser.parse_args().hta
-    folder = shared_folder("kineto")
-    if folder is None:
+    folders = [folder for name in ("kineto", "kineto_more") if (folder := shared_folder(name))]
+    if not folders:
         print("no shared/data/kineto beside the repository; set SCHEDCAST_SHARED")
         return
-    files = sorted(folder.glob("*.json*"))
+    files = [path for folder in folders for path in sorted(folder.glob("*.json*"))]
     print(HEAD)
     for path in files:
         print(row(path.name.partition(".")[0], *measure([path])), flush=True)
-    ranks = [path for path in files if path.name.startswith("v100_dlrm_rank")]
-    if len(ranks) > 1:
-        print(row(f"{len(ranks)} ranks of v100_dlrm, joined", *measure(ranks)))
+    for job in ("v100_dlrm", "h100_nanogpt_compiled"):
+        ranks = [path for path in files if path.name.startswith(f"{job}_rank")]
+        if len(ranks) > 1:
+            print(row(f"{len(ranks)} ranks of {job}, joined", *measure(ranks)), flush=True)
     if hta:
         beside_hta(hta, files)
 
@@ -101,7 +109,7 @@ def beside_hta(python: Path, files: Sequence[Path]) -> None:
     columns = f"{'load':>6} {'graph':>6} {'total/ms':>10} {'span/ms':>10} {'error':>8}  "
     print(f"{'trace':<36} {columns} {columns}")
     for path in files:
-        result, _, seconds = measure([path])
+        result, _, _, seconds = measure([path])
         number = min(1, len(result.steps) - 1)
         step = result.steps[number]
         annotation = "ProfilerStep" if step.name.startswith("ProfilerStep") else ""

@@ -26,6 +26,18 @@ def write_trace(path: Path, steps: int = 4, rank: int = 0) -> Path:
     return trace.save(path)
 
 
+def write_unexplained_trace(path: Path) -> Path:
+    """Write steps of 1000 us in which a kernel starts 400 us late for no recorded reason: a replay's steps take 600."""
+    trace = Trace()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.annotate(f"ProfilerStep#{number}", at, 950.0)
+        trace.kernel("gemm", at + 10, at + 17, 100.0)
+        trace.kernel("late", at + 20, at + 517, 100.0)
+        trace.call("cudaDeviceSynchronize", at + 30, 587.0)
+    return trace.save(path)
+
+
 def rank(number: int, arrive: float) -> Trace:
     """A rank whose all-reduce starts when it arrives and ends at 100, as on every rank."""
     trace = Trace(rank=number, world=2)

@@ -107,9 +107,14 @@ def user_folder() -> Path:
     return former if former.exists() and not folder.exists() else folder
 
 
+def data_folder() -> Path:
+    """The folder that the environment variable SCHEDCAST_DATA names, or else the user's data folder."""
+    return Path(os.environ.get("SCHEDCAST_DATA") or user_folder())
+
+
 def default_folder() -> Path:
-    """The folder for profiles in the user's data folder, or in the folder that the environment variable SCHEDCAST_DATA names."""
-    return Path(os.environ.get("SCHEDCAST_DATA") or user_folder()) / "profiles"
+    """The folder for profiles in `data_folder`."""
+    return data_folder() / "profiles"
 
 
 def default_path(identity_name: str) -> Path:

@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 
 from traces.documents.base import Data, Document, Duration, Seconds
 
+#: A replay whose mean or median step is longer or shorter than recorded by more than this share does not explain its recording. The 29 open
+#: traces in `tests/simulator/replay/test_replay.py` replay within 1 %.
+TOLERANCE = 0.02
 #: Terms add up to the difference within this share of the longer step: rounding.
 ROUNDING = 1e-9
 
@@ -80,14 +83,22 @@ class HostWait(Data):
     seconds: float
 
 
+class RankWait(Data):
+    """Time of a step in which devices waited for a rank that came last to a collective."""
+
+    rank: int
+    seconds: float
+
+
 class ReplayStep(Data):
-    """One recorded iteration. `parts` sum to its recorded time. `waits`: the longest first."""
+    """One recorded iteration. `parts` sum to its recorded time. `waits`, `ranks`: the longest first."""
 
     name: str
     measured_s: float
     simulated_s: float
     parts: tuple[StepPart, ...] = ()
     waits: tuple[HostWait, ...] = ()
+    ranks: tuple[RankWait, ...] = ()
 
 
 class ChangedStep(Data):
@@ -121,7 +132,8 @@ class MisplacedKernel(Data):
 class RuleAnswer(Data):
     """The simulated step time under one what-if rule, alone.
 
-    Without an answer, `step_s`, `gain_s` and `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
+    `step_interval_s`: what the step may become where the rule's own costs are uncertain. Without an answer, `step_s`, `gain_s` and
+    `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
     the text is not a rule. `label` is a short name for a rule with a long regular expression.
     """
 
@@ -131,6 +143,7 @@ class RuleAnswer(Data):
     step_s: float | None
     gain_s: float | None
     speedup: float | None
+    step_interval_s: tuple[float, float] | None = None
     reason: str | None = None
     readable: bool = True
     assumptions: tuple[str, ...] = ()
@@ -140,7 +153,7 @@ class WhatIf(Data):
     """The effect of what-if rules on the mean step time. `speedup` is before/after; both are simulated.
 
     `rules` are those that were applied, one after another; `answers` has every rule that was asked, alone. `diagnosis` sums to the step
-    time after the rules.
+    time after the rules. `remark`: what to say before the answers if the replay does not explain the recording; else empty.
     """
 
     rules: tuple[str, ...]
@@ -151,6 +164,7 @@ class WhatIf(Data):
     answers: tuple[RuleAnswer, ...] = ()
     diagnosis: tuple[StepPart, ...] = ()
     steps: tuple[ChangedStep, ...] = ()
+    remark: str = ""
 
 
 class StragglerCost(Data):
@@ -164,15 +178,66 @@ class StragglerCost(Data):
     seconds: float
 
 
+class KernelUse(Data):
+    """Kernels of one class in a step: seconds, their share of all kernels', and how much of the GPU they use.
+
+    `known_share`: the share of the seconds for which shapes tell the work; `flops`, `bytes` are those of it, per step. `peak_share`,
+    `bandwidth_share`: of the data sheet's figures; `roofline_share`: what the work must take at least over what it takes. None if the GPU
+    is not known.
+    """
+
+    name: str
+    seconds: Duration
+    share: float
+    known_share: float
+    flops: float = 0.0
+    bytes: float = 0.0
+    peak_share: float | None = None
+    bandwidth_share: float | None = None
+    roofline_share: float | None = None
+
+
+class Roofline(Data):
+    """What the kernels of the first rank reach of their GPU. `mfu`: seconds of the counted FLOPs at the peak, over the step.
+
+    `kernels`: by class. `modules`: by the class of the innermost `nn.Module`, forward and backward; empty if modules were not recorded.
+    `gpu`: the driver's name, "" if not recorded. `known_gpu`: whether there is a data sheet. `shapes`: whether shapes were recorded.
+    """
+
+    gpu: str = ""
+    known_gpu: bool = False
+    shapes: bool = False
+    mfu: float | None = None
+    kernels: tuple[KernelUse, ...] = ()
+    modules: tuple[KernelUse, ...] = ()
+
+
+class MemoryPeak(Data):
+    """The most that a GPU's allocator held during a recording.
+
+    `reserved_bytes`: None in older traces, whose `allocated_bytes` are those above what was allocated when the recording began.
+    `memory_bytes`: what the GPU has, None if not recorded.
+    """
+
+    rank: int
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int | None
+    memory_bytes: int | None
+
+
 class ReplayResult(Document):
     """A replayed recording. Document `schedcast.replay/1`.
 
     The period is the GPU's time per iteration, end to end: the mean of all steps but the first. The median step is the one that stands for
     the others in words and pictures; `slow_steps` are the positions in `steps` of those that take much longer, the slowest first.
-    `error` = simulated / measured − 1. `streams` is the number of streams, `unmatched_kernels` the number of device operations whose launch
-    was not recorded. Communication is exposed while a device runs collectives and no kernels. `diagnosis` sums to the recorded period.
-    `ladder` and `bounds` answer the default changes, the largest gain first, unless only one step was recorded; `ladder_left_out` are rules
-    that there was no time for. `stragglers`, if there are several ranks, says what each rank, and each kind of work, costs the job.
+    `error` = simulated / measured − 1 of the period. `disagreement` is that of the period or of the median step, whichever is larger, if
+    the replay does not explain the recording: it is beyond `TOLERANCE`, and no changes are ranked; else null. `streams` is the number of
+    streams, `unmatched_kernels` the number of device operations whose launch was not recorded. Communication is exposed while a device runs
+    collectives and no kernels. `diagnosis` sums to the recorded period. `ladder` and `bounds` answer the default changes, the largest gain
+    first, unless only one step was recorded; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several
+    ranks, says what each rank, and each kind of work, costs the job.
+    `roofline`: how far the kernels of the first rank are from what its GPU could do. `memory`: peaks, if the recording has memory events.
     """
 
     schema_name = "schedcast.replay/1"
@@ -181,6 +246,7 @@ class ReplayResult(Document):
     gpu_period_measured_s: float
     gpu_period_simulated_s: float
     error: float | None
+    disagreement: float | None = None
     steps: Annotated[tuple[ReplayStep, ...], Field(min_length=1)]
     kernels: int = Field(ge=0)
     streams: int = Field(ge=0)
@@ -198,6 +264,8 @@ class ReplayResult(Document):
     ladder_left_out: tuple[str, ...] = ()
     what_if: WhatIf | None = None
     stragglers: tuple[StragglerCost, ...] = ()
+    roofline: Roofline = Roofline()
+    memory: tuple[MemoryPeak, ...] = ()
 
     @model_validator(mode="after")
     def _names_its_steps(self) -> Self:

@@ -1,4 +1,4 @@
-"""Divides a recording into iterations: by profiler steps, else by optimizer steps, else by the repeating pattern of kernels.
+"""Divides a recording into iterations: by profiler steps or ranges that repeat, else by optimizer steps, else by the pattern of kernels.
 
 Device work belongs to the iteration in which it was launched, since the host may be more than one iteration ahead of the device.
 """
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.formats.recording import Recording, Work, by_lane
+from traces.formats.recording import STEP_RANGE, Recording, Work, by_lane
 
-_PROFILER = re.compile(r"^ProfilerStep#\d+$")
+_PROFILER, _RANGE = re.compile(r"^ProfilerStep#\d+$"), re.compile(rf"^{STEP_RANGE}")
 #: The number of pattern lengths to try, and the share of kernels that must repeat.
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
 #: The iteration of what was launched before the first iteration.
@@ -45,6 +45,7 @@ def find(recording: Recording) -> Iterations:
     empty: list[str] = []
     for windows_of, source in (
         (_annotated, "profiler steps"),
+        (_ranges, "NVTX ranges"),
         (_optimizer, "optimizer steps"),
         (_pattern, "the repeating pattern of kernels"),
         (_whole, "the whole recording: nothing in it repeats"),
@@ -94,9 +95,17 @@ def _launch_times(recording: Recording) -> list[float]:
 
 
 def _annotated(recording: Recording) -> list[tuple[str, float, float]]:
+    return _named(recording, _PROFILER)
+
+
+def _ranges(recording: Recording) -> list[tuple[str, float, float]]:
+    return _named(recording, _RANGE)
+
+
+def _named(recording: Recording, names: re.Pattern[str]) -> list[tuple[str, float, float]]:
     steps: dict[str, tuple[float, float]] = {}
     for name, start, end in recording.annotations:
-        if _PROFILER.match(name):
+        if names.match(name):
             steps.setdefault(name, (start, end))
     windows = [(name, start, end) for name, (start, end) in steps.items()]
     windows.sort(key=lambda window: window[1])

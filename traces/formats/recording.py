@@ -8,8 +8,9 @@ are recorded with `record_shapes=True` only.
 """
 
 import re
+import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -18,15 +19,23 @@ from typing import Any, NamedTuple
 Shape = tuple[int, ...]
 #: An operator covers a stretch of time if it lasts for at least this share of it.
 COVERED = 0.5
-#: What the profiler calls its steps, which cover everything.
-_STEP = "ProfilerStep#"
+#: How the names of what covers whole steps begin: the profiler's steps, and ranges of Nsight Systems that are steps.
+_STEP, STEP_RANGE = "ProfilerStep#", "NVTX "
+#: PyTorch annotates `enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`; Lightning and others write the words differently.
+_LOADING = re.compile(r"data_?load", re.IGNORECASE)
+
+
+def is_loading(op: str) -> bool:
+    """Whether an op or annotation of this name gets the next batch from a data loader."""
+    return _LOADING.search(op) is not None
 
 
 class Operator(NamedTuple):
     """One call of an op on the host, in seconds since the recording's origin.
 
     `shapes`: those of its arguments, () for an argument that is no tensor or a scalar; None if not recorded. `parent`: the index of the
-    operator that called it, -1 if there is none.
+    operator that called it, -1 if there is none. `types`: the arguments' types, as PyTorch writes them; () if not recorded.
+    `sequence`: autograd's number, which a forward op and its backward share; -1 if not recorded.
     """
 
     name: str
@@ -35,18 +44,21 @@ class Operator(NamedTuple):
     end_s: float
     shapes: tuple[Shape, ...] | None
     parent: int
+    types: tuple[str, ...] = ()
+    sequence: int = -1
 
 
 @dataclass(frozen=True)
 class Operators:
     """The operators of a recording: parents before children, otherwise in order of start. `of_call`: the operator of each launching call.
 
-    `properties`: what the trace says of each GPU, by number.
+    `properties`: what the trace says of each GPU, by number. `modules`: calls of `nn.Module`s, which `with_stack=True` records, as a tree.
     """
 
     all: tuple[Operator, ...] = ()
     of_call: Mapping[int, int] = field(default_factory=dict)
     properties: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    modules: tuple[Operator, ...] = ()
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
@@ -81,6 +93,47 @@ class Operators:
             name = name if self.all[longest].name.startswith(_STEP) else self.all[longest].name
             inside = self.children.get(longest, [])
         return name
+
+    @cached_property
+    def _loading(self) -> dict[int, list[Operator]]:
+        """By thread, the operators that load data and that no other such operator called, in order of start."""
+        by_thread: dict[int, list[Operator]] = {}
+        reached: dict[int, float] = {}
+        for operator in self.all:
+            if is_loading(operator.name) and operator.start_s >= reached.get(operator.thread, float("-inf")):
+                by_thread.setdefault(operator.thread, []).append(operator)
+                reached[operator.thread] = operator.end_s
+        return by_thread
+
+    def stretches(self, thread: int, start_s: float, end_s: float) -> Iterator[tuple[float, str]]:
+        """Cut a thread's time from `start_s` to `end_s` where a data loader begins and ends. Yields each end, and what covers the part."""
+        loading = self._loading.get(thread, ())
+        for operator in loading[bisect_right(loading, start_s, key=lambda operator: operator.end_s) :]:
+            if operator.start_s >= end_s:
+                break
+            if operator.start_s > start_s:
+                yield operator.start_s, self.covering(thread, start_s, operator.start_s)
+            start_s = min(operator.end_s, end_s)
+            yield start_s, operator.name
+        if start_s < end_s:
+            yield end_s, self.covering(thread, start_s, end_s)
+
+    @cached_property
+    def _modules_of(self) -> dict[int, list[int]]:
+        """The calls of modules of each thread, in order of start."""
+        by_thread: dict[int, list[int]] = {}
+        for index, module in enumerate(self.modules):
+            by_thread.setdefault(module.thread, []).append(index)
+        return by_thread
+
+    def module_at(self, thread: int, time_s: float) -> str:
+        """The innermost module that a thread is in at a time; "" if none was recorded."""
+        members = self._modules_of.get(thread, [])
+        at = bisect_right(members, time_s, key=lambda index: self.modules[index].start_s) - 1
+        index = members[at] if at >= 0 else -1
+        while index >= 0 and self.modules[index].end_s < time_s:
+            index = self.modules[index].parent
+        return self.modules[index].name if index >= 0 else ""
 
     def ancestors(self, index: int) -> Iterable[int]:
         """The operator, its caller, and so on outward."""
@@ -174,12 +227,41 @@ class Annotation(NamedTuple):
     end_s: float
 
 
+class MemoryChange(NamedTuple):
+    """A GPU's allocator takes or returns `bytes`. `allocated`, `reserved`: what it holds then; None in traces before PyTorch 1.10.
+
+    Recorded with `profile_memory=True`.
+    """
+
+    device: int
+    bytes: int
+    allocated: int | None
+    reserved: int | None
+
+
+#: What the profiler calls a call of a module, before its class and its number.
+MODULE = "nn.Module: "
+#: What the profiler calls a change of memory, and how it numbers the kind of device that is a GPU.
+MEMORY, _GPU = "[memory]", 1
+
+
+def memory_change(args: Any) -> MemoryChange | None:
+    """The change that the arguments of an event describe; None if they describe none of a GPU's memory."""
+    if not isinstance(args, dict) or args.get("Device Type") != _GPU:
+        return None
+    size, *others = (args.get(key) for key in ("Bytes", "Device Id", "Total Allocated", "Total Reserved"))
+    device, allocated, reserved = (each if isinstance(each, int) and 0 <= each < 2**63 else None for each in others)
+    if not isinstance(size, int) or abs(size) >= 2**63:
+        return None
+    return MemoryChange(device or 0, size, allocated, reserved)
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The trace of one rank. `works` are in order of (start, device, stream), `calls` in order of start.
 
     `syncs` are by index of the call. `world_size` is the number of ranks of the job, 1 if unknown. `notes` are one line each. `operators`:
-    the ops that the host called.
+    the ops that the host called. `memory`: the changes of GPUs' memories, in order of time.
     """
 
     source: str
@@ -192,6 +274,7 @@ class Recording:
     world_size: int = 1
     notes: tuple[str, ...] = ()
     operators: Operators = field(default_factory=Operators)
+    memory: tuple[MemoryChange, ...] = ()
 
     @property
     def unmatched(self) -> int:
@@ -225,6 +308,8 @@ MOST_OPERATORS = 2_000_000
 
 #: Shapes of an operator, and extents of a shape, at most; longer lists are those of no tensor op.
 _MOST_SHAPES, _MOST_EXTENTS = 4096, 16
+#: Characters of a type's name that count.
+_LONGEST_TYPE = 40
 
 
 #: Starts and lengths are rounded to microseconds each, so that an operator may seem to outlast its caller.
@@ -240,6 +325,8 @@ class RawOperator(NamedTuple):
     end_ns: int
     shapes: tuple[Shape, ...] | None
     external: int
+    types: tuple[str, ...] = ()
+    sequence: int = -1
 
 
 def shapes_of(argument: Any) -> tuple[Shape, ...] | None:
@@ -247,6 +334,13 @@ def shapes_of(argument: Any) -> tuple[Shape, ...] | None:
     if not isinstance(argument, list) or len(argument) > _MOST_SHAPES:
         return None
     return tuple(tuple(shape) if _is_shape(shape) else () for shape in argument)
+
+
+def types_of(argument: Any) -> tuple[str, ...]:
+    """The types in "Input type"; () if there are none."""
+    if not isinstance(argument, list) or len(argument) > _MOST_SHAPES:
+        return ()
+    return tuple(sys.intern(kind[:_LONGEST_TYPE]) if isinstance(kind, str) else "" for kind in argument)
 
 
 def _is_shape(shape: Any) -> bool:
@@ -260,8 +354,13 @@ def operator_tree(
     external_of_call: Sequence[int],
     origin_ns: int,
     properties: Mapping[int, Mapping[str, Any]],
+    modules: list[RawOperator],
 ) -> Operators:
-    """Nest the operators, and find the one that made each launch: the innermost around it, else the one that it names by its id."""
+    """Nest the operators, and find the one that made each launch: the innermost around it, else the one that it names by its id.
+
+    `modules` are nested by themselves.
+    """
+    called = operator_tree(modules, threads, (), (), origin_ns, {}, []).all if modules else ()
     raw.sort(key=lambda operator: (operator.start_ns, -operator.end_ns))
     open_by_thread: dict[int, list[int]] = {}
     operators: list[Operator] = []
@@ -283,6 +382,6 @@ def operator_tree(
             continue
         one = raw[index]
         span = ((one.start_ns - origin_ns) / 1e9, (one.end_ns - origin_ns) / 1e9)
-        operators.append(Operator(one.name, thread, *span, one.shapes, opened[-1] if opened else -1))
+        operators.append(Operator(one.name, thread, *span, one.shapes, opened[-1] if opened else -1, one.types, one.sequence))
         opened.append(index)
-    return Operators(tuple(operators), of_call, properties)
+    return Operators(tuple(operators), of_call, properties, called)

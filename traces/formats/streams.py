@@ -54,28 +54,49 @@ Lane = tuple[int, int]
 
 
 def lanes_of(works: Sequence[Work]) -> tuple[dict[Lane, list[int]], dict[int, list[int]]]:
-    """Lanes without overlap; and, for works of streams with several lanes, the last work to end on each other lane before it started."""
-    lanes, waits_for = by_lane(works), {}
+    """Lanes in which works run one after another; and, for works of streams with several lanes, the last work to end on each other lane
+    before it started, unless a work before it in its lane waits for that one.
+
+    Only works of one CUDA graph, which have one launch, run side by side. Work that was launched by itself runs after the work before it in
+    its stream, even if it started earlier: programmatic dependent launch (CUDA programming guide, section of that name) lets a kernel start
+    and then wait while the kernel before it ends.
+    """
+    lanes = by_lane(works)
+    waits_for: dict[int, list[int]] = {}
     spare = 1 + max((stream for _, stream in lanes), default=0)
     for (device, stream), members in list(lanes.items()):
         rows: list[list[int]] = [[]]
+        waited: dict[tuple[int, int], int] = {}
         for index in members:
             start = works[index].start_s + DEVICE_CLOCK_S
-            row = next((row for row in rows if not row or works[row[-1]].end_s <= start), None)
-            if row is None and len(rows) < MOST_ROWS:
-                row = []
-                rows.append(row)
-            elif row is None:
-                row = min(rows, key=lambda row: works[row[-1]].end_s)
-            others = [ended for other in rows if other is not row and (ended := _ended(works, other, start)) >= 0]
-            if others:
-                waits_for[index] = others
-            row.append(index)
+            number = _row(works, rows, index, start)
+            for other, row in enumerate(rows):
+                ended = -1 if other == number else _ended(works, row, start)
+                if ended >= 0 and waited.get((number, other)) != ended:
+                    waited[number, other] = ended
+                    waits_for.setdefault(index, []).append(ended)
+            rows[number].append(index)
         lanes[device, stream] = rows[0]
         for row in rows[1:]:
             lanes[device, spare] = row
             spare += 1
     return lanes, waits_for
+
+
+def _row(works: Sequence[Work], rows: list[list[int]], index: int, start: float) -> int:
+    """The number of the row that the next work of a stream belongs to; a new row is added to `rows` if it needs one."""
+    call = works[index].call
+    busy = [number for number, row in enumerate(rows) if row and works[row[-1]].end_s > start]
+    separate = [number for number in busy if call < 0 or works[rows[number][-1]].call != call]
+    if separate:
+        return max(separate, key=lambda number: works[rows[number][-1]].end_s)
+    free = next((number for number in range(len(rows)) if number not in busy), None)
+    if free is not None:
+        return free
+    if len(rows) < MOST_ROWS:
+        rows.append([])
+        return len(rows) - 1
+    return min(busy, key=lambda number: works[rows[number][-1]].end_s)
 
 
 def _ended(works: Sequence[Work], row: list[int], by_s: float) -> int:

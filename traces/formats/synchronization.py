@@ -9,6 +9,8 @@ unless the recorded times rule it out because the waiting side continued before 
 - Work that starts later than its launch, its stream and its known waits explain waits for the work of another stream that was the last to
   end before it started. Without such work, it waits for work that ran all the time and was about to end, which held all SMs until its last
   wave.
+- Profilers leave out parts of CUDA graphs. A pause between works of one graph, or beside a graph, that nothing else explains is therefore
+  part of the graph: it follows the work before it and lasts as long as recorded.
 - Work whose launch was not recorded waits for the last work of every other stream that ended before it started.
 - A stream sync waits for the stream that its thread used last, an event sync for the latest work that ended before the call returned, a
   device sync (and cudaFree) for all streams. Copies from or to pageable memory, and calls without Async, wait for their own copy.
@@ -44,7 +46,8 @@ class Order:
     `lanes`: the works of each stream in order of start; works of a stream that overlap (branches of a CUDA graph) have lanes of their own,
     with numbers above those of all streams. `released_s`: for each work, when its launch arrived at the device. `work_after`: for a work,
     the works of other lanes that it waits for. `call_after`: for a call, the works that it waits for. `delayed`: works with an unexplained
-    delay, in seconds. `launch_gap_s`: the usual time between two works of one stream if the second was launched in time.
+    delay, in seconds. `paused`: works before which a CUDA graph paused, in seconds: it ran work that was not recorded, or waited for the
+    device itself. `launch_gap_s`: the usual time between two works of one stream if the second was launched in time.
     """
 
     lanes: dict[Lane, list[int]]
@@ -52,6 +55,7 @@ class Order:
     work_after: dict[int, list[int]] = field(default_factory=dict)
     call_after: dict[int, list[int]] = field(default_factory=dict)
     delayed: dict[int, float] = field(default_factory=dict)
+    paused: dict[int, float] = field(default_factory=dict)
     launch_gap_s: float = 0.0
 
 
@@ -94,19 +98,16 @@ def _overlaps(works: Sequence[Work]) -> int:
 def _released(recording: Recording, lanes: dict[Lane, list[int]]) -> list[float]:
     """When the launch of each work arrived: at the end of its call plus the usual latency, but at the latest when the work started.
 
-    The usual latency is the median over kernels whose stream was idle and waited for no event. Work without a recorded launch has the
+    The usual latency is the median over kernels that waited for no event on a device that was idle. Work without a recorded launch has the
     previous time of its stream.
     """
     works, calls = recording.works, recording.calls
     behind_wait = _launches_behind_a_wait(calls)
-    latencies = []
-    for members in lanes.values():
-        ended = float("-inf")
-        for index in members:
-            work = works[index]
-            if work.category == KERNEL and work.call >= 0 and ended < calls[work.call].start_s and work.call not in behind_wait:
-                latencies.append(work.start_s - calls[work.call].end_s)
-            ended = work.end_s
+    latencies, ended_s = [], dict.fromkeys((work.device for work in works), float("-inf"))
+    for work in works:
+        if work.category == KERNEL and work.call >= 0 and ended_s[work.device] < calls[work.call].start_s and work.call not in behind_wait:
+            latencies.append(work.start_s - calls[work.call].end_s)
+        ended_s[work.device] = max(ended_s[work.device], work.end_s)
     latency = median(latencies) if latencies else 0.0
     released = [0.0] * len(works)
     for members in lanes.values():
@@ -241,6 +242,11 @@ def _host_waits(recording: Recording, order: Order, streams: Streams) -> None:
             order.call_after[number] = works_after
 
 
+def launches_graph(call: Call) -> bool:
+    """Whether the call launches a CUDA graph, all of whose works name it as their launch."""
+    return "GraphLaunch" in call.name
+
+
 def _blocks(call: Call, work: Work) -> bool:
     """Whether the call returns only after its copy or set has ended."""
     if work.category not in (MEMCPY, MEMSET):
@@ -279,15 +285,20 @@ def _explain(recording: Recording, order: Order, streams: Streams) -> None:
     works = recording.works
     device_ends = {device: Ends(works, device) for device in {work.device for work in works}}
     for lane, members in order.lanes.items():
-        before = float("-inf")
+        before, call_before = float("-inf"), None
         for index in members:
             work = works[index]
             call = recording.calls[work.call] if work.call >= 0 else None
             ready_s = max([before, order.released_s[index], *(works[other].end_s for other in order.work_after.get(index, ()))])
             if call is not None and _blocks(call, work):
                 ready_s = max(ready_s, min(call.end_s, work.start_s))  # the host may stage it first
-            before = work.end_s
+            in_graph = call is not None and call is call_before
+            after_graph = any(each is not None and launches_graph(each) for each in (call, call_before))
+            before, call_before = work.end_s, call
             if work.start_s - ready_s <= UNEXPLAINED_S:
+                continue
+            if in_graph:
+                order.paused[index] = work.start_s - ready_s
                 continue
             launched = streams.launched_s[index] if call is not None else float("inf")
             near = [
@@ -301,7 +312,9 @@ def _explain(recording: Recording, order: Order, streams: Streams) -> None:
             delay = work.start_s - ready_s
             if delay > UNEXPLAINED_S and call is not None:
                 full = [i for i in near if works[i].start_s <= ready_s and 0.0 < works[i].end_s - work.start_s <= LAST_WAVE * delay]
-                if full:
+                if after_graph:
+                    order.paused[index] = delay
+                elif full:
                     order.work_after.setdefault(index, []).append(min(full, key=lambda i: works[i].end_s))
                 else:
                     order.delayed[index] = delay

@@ -35,7 +35,8 @@ def uploads_ui() -> list[Path]:
 
     They are read as data; a damaged one is refused in one line where it is used.
     """
-    return _upload_ui("Upload traces of torch.profiler", _traces, ("json", "gz"), "JSON, or JSON compressed with gzip")
+    about = "JSON of torch.profiler, plain or compressed with gzip, or what `nsys export --type sqlite` wrote"
+    return _upload_ui("Upload traces", _traces, ("json", "gz", "sqlite"), about)
 
 
 def report_upload_ui() -> list[Path]:

@@ -22,6 +22,7 @@ from ui.commands.output import DIFF, print_document, print_then_write
 from ui.present import diffs as diff_words
 from ui.present import replays as replay_words
 from ui.present import replays as straggler_words
+from ui.present import rooflines
 from ui.present.labels import labelled_rows
 from ui.present.tables import Grid
 from ui.present.tables import console as terminal
@@ -46,8 +47,7 @@ def replay(
         progress("asking what would make it faster")
         answer = ask(recording, rules) if rules else None
         result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
-        if len(traces) > 1:
-            result = result.model_copy(update={"stragglers": stragglers(recording)})
+        result = result.model_copy(update={"stragglers": stragglers(recording)})
     writers = []
     if timeline is not None:
         writers.append(lambda: (answer.timeline if answer else recording.simulated).save(timeline))
@@ -95,6 +95,12 @@ def _print_details(console: Console, result: ReplayResult) -> None:
         _print_lines(console, replay_words.assumption_words(result.what_if))
     else:
         _print_lines(console, replay_words.rule_words(result))
+    _print_lines(console, (*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))
+    if result.roofline.kernels:
+        console.print(table(rooflines.TITLE, rooflines.cells(result.roofline.kernels), (rooflines.KERNELS,)))
+    if result.roofline.modules:
+        cells = rooflines.cells(result.roofline.modules, rooflines.MODULES)
+        console.print(table(rooflines.MODULES_TITLE, cells, (rooflines.MODULES,)))
     for title, cells in (("Busiest streams", replay_words.busy_cells(result)), ("Steps", replay_words.step_cells(result))):
         if cells:
             console.print(table(title, cells))

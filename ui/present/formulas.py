@@ -142,6 +142,10 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     ),
     "Saves": "Mean step time of the replay, less that of the replay with the change, in ms. Each change alone.",
     "Speed-up": "Mean step time of the replay, over that of the replay with the change.",
+    "Of peak": "FLOPs of matrix products, convolutions and attention, by recorded shapes, over the data sheet's peak · the ops' seconds.",
+    "Of bandwidth": "Bytes of arguments and result, each once, over the data sheet's bandwidth · the ops' seconds.",
+    "Of the roofline": "max(FLOPs / peak, bytes / bandwidth), over the ops' seconds: what a perfect kernel would take of them.",
+    "MFU": "Seconds of all counted FLOPs at the data sheet's peak of their precision, over the mean step. Ops without shapes do not count.",
     "Cost of a rank": "By how many ms a step of the job would be shorter if this rank took the median rank's times for this kind of work.",
 })  # fmt: skip
 
@@ -159,6 +163,7 @@ _COLUMNS: Mapping[str, str] = MappingProxyType({
     "FLOPs per byte": "FLOPs per byte", "GFLOP/s": "FLOP/s", "of the roof": "Share of the roof", "cold / warm": "Cold over warm",
     "spread": "Spread", "takes longer, measured": "Slow-down", "modeled": "Slow-down", "where the time goes": "Part of a step",
     "saves ms": "Saves", "speed-up": "Speed-up", "rank": "Cost of a rank",
+    "of peak": "Of peak", "of bandwidth": "Of bandwidth", "of the roofline": "Of the roofline",
 })  # fmt: skip
 #: Where heads mean something else: in tables with a certain column.
 _ELSEWHERE: Mapping[str, Mapping[str, str]] = MappingProxyType({

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from simulator.replay.diagnosis import Part
+from simulator.replay.diagnosis import HOST_PARTS, VERDICT_SHARE, Part, verdict
 from traces import units
 from traces.documents.replay_result import ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
 from ui.present.labels import lane_label
@@ -25,11 +25,14 @@ def words(costs: Sequence[StragglerCost], step_s: float) -> list[str]:
         kinds = [cost for cost in costs if cost.rank == worst.rank and cost.kind is not None and cost.seconds >= NAMED_SHARE * step_s]
         why = ", ".join(f"{cost.kind} {units.ms(cost.seconds)}" for cost in sorted(kinds, key=lambda cost: -cost.seconds))
         share = units.percent(worst.seconds / step_s, signed=False)
-        sentences = [f"Rank {worst.rank} costs the others {units.duration(worst.seconds)} of a step ({share}){f': {why}' if why else ''}."]
+        alone = (
+            f"With the median rank's times on rank {worst.rank} alone, a step would be {units.duration(worst.seconds)} shorter ({share})"
+        )
+        sentences = [f"{alone}{f': {why}' if why else ''}."]
     else:
         sentences = [f"No rank alone costs the others more than {units.duration(NAMED_SHARE * step_s)} of a step."]
     if together >= NAMED_SHARE * step_s and together > 1.05 * worst.seconds:
-        sentences.append(f"With the median rank's times on every rank, a step would be {units.duration(together)} shorter.")
+        sentences.append(f"With the median rank's times on every rank, it would be {units.duration(together)} shorter.")
     return sentences
 
 
@@ -48,8 +51,8 @@ PART = "where the time goes"
 SHOWN = 12
 #: Worst-placed kernels that are explained in the terminal.
 EXPLAINED = 3
-#: A part of the step below this share is neither the headline nor, below the second, a row of the table.
-HEADLINE_SHARE, ROW_SHARE = 0.05, 0.0005
+#: A part of the step below this share is no row of the table.
+ROW_SHARE = 0.0005
 
 #: By part of a step: its row in the table, and its headline.
 _PARTS = MappingProxyType({
@@ -57,6 +60,7 @@ _PARTS = MappingProxyType({
     Part.COMMUNICATION: ("communication not hidden", "Communication that no kernel hides takes {share} of {step}."),
     Part.OTHER_RANK: ("idle, waits for another rank", "The GPU waits for other ranks {share} of {step}."),
     Part.COPIES: ("copies not hidden", "Copies that no kernel hides take {share} of {step}."),
+    Part.LOADER: ("idle, waits for the data loader", "The GPU waits for the data loader {share} of {step}, {ms} of {of} ms."),
     Part.HOST: ("idle, waits for the host (Python, launches)", "The GPU waits for Python {share} of {step}."),
     Part.SYNCHRONIZATION: (
         "idle after a synchronization or blocking copy",
@@ -69,20 +73,32 @@ _PARTS = MappingProxyType({
 
 
 def headline(result: ReplayResult) -> str:
-    """What to look at first: the largest part of the median step that is not computing, unless all of them are small."""
-    return step_headline(result, result.median_step)
+    """What to look at first: that the replay does not explain the recording, else what to look at first in the median step."""
+    if result.disagreement is None:
+        return step_headline(result, result.median_step)
+    median = result.steps[result.median_step]
+    of_mean = result.disagreement == result.error
+    lengths = (result.gpu_period_measured_s, result.gpu_period_simulated_s) if of_mean else (median.measured_s, median.simulated_s)
+    step = "mean step" if of_mean and len(result.steps) > 1 else step_name(result, result.median_step).removeprefix("the ")
+    return f"The replay does not explain the recording: {step} {_lengths(*lengths)}, {units.percent(result.disagreement)}."
 
 
 def step_headline(result: ReplayResult, number: int) -> str:
     """What to look at first in one step: its largest part that is not computing, unless all of them are small."""
-    part, share = _largest_part(result.steps[number])
-    return _PARTS[part][1].format(share=units.percent(share, signed=False), step=step_name(result, number))
-
-
-def _largest_part(step: ReplayStep) -> tuple[Part, float]:
+    step = result.steps[number]
     shares = {Part(part.part): part.share for part in step.parts}
-    largest = max((part for part in shares if part is not Part.COMPUTE), key=shares.__getitem__)
-    return (largest, shares[largest]) if shares[largest] >= HEADLINE_SHARE else (Part.COMPUTE, shares[Part.COMPUTE])
+    part = verdict(shares, step.waits[0].label if step.waits else "")
+    figures = {"share": units.percent(shares[part], signed=False), "step": step_name(result, number)}
+    figures |= {"ms": units.ms(shares[part] * step.measured_s), "of": units.ms(step.measured_s)}
+    return _PARTS[part][1].format(**figures) + _rank_words(step, part)
+
+
+def _rank_words(step: ReplayStep, part: Part) -> str:
+    """For which rank the devices wait most, if waiting for ranks is what a headline is about."""
+    if part is not Part.OTHER_RANK or not step.ranks:
+        return ""
+    worst, waited_s = step.ranks[0], sum(each.seconds for each in step.parts if Part(each.part) is part)
+    return f" All wait for rank {worst.rank}: {units.ms(worst.seconds)} of these {units.ms(waited_s)} ms."
 
 
 def step_name(result: ReplayResult, number: int) -> str:
@@ -147,7 +163,7 @@ def slow_cells(result: ReplayResult) -> list[dict[str, str]]:
         step = result.steps[number]
         longer = max(step.parts, key=lambda part: part.seconds - usual_s[part.part])
         of = [f"{_PARTS[Part(longer.part)][0]} {(longer.seconds - usual_s[longer.part]) * 1e3:+.3g} ms"]
-        if Part(longer.part) in (Part.HOST, Part.SYNCHRONIZATION):
+        if Part(longer.part) in HOST_PARTS:
             waits = sorted(step.waits, key=lambda wait: waited_s.get(wait.label, 0.0) - wait.seconds)
             of += [f"{wait.label} {(wait.seconds - waited_s.get(wait.label, 0.0)) * 1e3:+.3g} ms" for wait in waits[:1]]
         lengths = {"recorded ms": units.ms(step.measured_s), "longer by ms": units.ms(step.measured_s - median.measured_s)}
@@ -176,8 +192,8 @@ def diagnosis_cells(result: ReplayResult, number: int | None = None) -> list[dic
 def wait_words(result: ReplayResult, number: int) -> list[str]:
     """What the host did while the GPU waited for it in a step, in one sentence; none if the GPU did not wait long."""
     step = result.steps[number]
-    share = sum(part.share for part in step.parts if Part(part.part) in (Part.HOST, Part.SYNCHRONIZATION))
-    if share < HEADLINE_SHARE:
+    share = sum(part.share for part in step.parts if Part(part.part) in HOST_PARTS)
+    if share < VERDICT_SHARE:
         return []
     longest = ", ".join(f"{wait.label} ({units.duration(wait.seconds)})" for wait in step.waits)
     return [f"Meanwhile the host is in {longest}."]
@@ -196,15 +212,25 @@ def bounds_cells(result: ReplayResult) -> list[dict[str, str]]:
 def ladder_words(result: ReplayResult) -> list[str]:
     """The change with the largest gain, and what the ladder has left out, one sentence per item."""
     sentences = []
-    best = next((answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason), None)
+    gains = [answer for answer in result.ladder if answer.gain_s and answer.gain_s > 0 and not answer.reason]
+    best = max(gains, key=lambda answer: answer.gain_s, default=None)
+    if gains and best is not gains[0]:
+        sentences.append(f"What helps against that: {_gain_words(gains[0], result.gpu_period_simulated_s)}.")
     if best is not None:
-        steps = f"mean step {units.duration(result.gpu_period_simulated_s)} to {units.duration(best.step_s)}"
-        sentences.append(f"The largest gain: {best.label or best.rule} ({best.about}), {steps}, {units.speedup(best.speedup)}.")
-    if len(result.steps) == 1:
+        sentences.append(f"The largest gain: {_gain_words(best, result.gpu_period_simulated_s)}.")
+    if result.disagreement is not None:
+        sentences.append(f"{step_headline(result, result.median_step)} No changes are ranked: their gains could not be trusted.")
+    elif len(result.steps) == 1:
         sentences.append("Only one step is recorded, so no changes are ranked: record three steps or more, or ask with --what-if.")
     if result.ladder_left_out:
         sentences.append(f"There was no time for {', '.join(result.ladder_left_out)}; ask with --what-if.")
     return sentences
+
+
+def _gain_words(answer: RuleAnswer, before_s: float) -> str:
+    within = f" ({units.interval(answer.step_interval_s)})" if answer.step_interval_s else ""
+    steps = f"mean step {units.duration(before_s)} to {units.duration(answer.step_s)}{within}"
+    return f"{answer.label or answer.rule} ({answer.about}), {steps}, {units.speedup(answer.speedup)}"
 
 
 def rule_words(result: ReplayResult) -> list[str]:
@@ -228,12 +254,13 @@ def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
 
 
 def what_if_words(answer: WhatIf) -> list[str]:
-    """The effect of all rules together in one sentence."""
+    """The effect of all rules together in one sentence, after what is to be said of all answers."""
+    remarks = [answer.remark] if answer.remark else []
     if not answer.rules:
-        return ["No change has an effect."]
+        return [*remarks, "No change has an effect."]
     before, after = units.duration(answer.gpu_period_before_s), units.duration(answer.gpu_period_after_s)
     gain = f" (a speed-up of {units.speedup(answer.speedup)})" if answer.speedup else ""
-    return [f"With {', '.join(answer.rules)} the mean step goes from {before} to {after}{gain}."]
+    return [*remarks, f"With {', '.join(answer.rules)} the mean step goes from {before} to {after}{gain}."]
 
 
 def assumption_words(answer: WhatIf) -> list[str]:
@@ -242,7 +269,7 @@ def assumption_words(answer: WhatIf) -> list[str]:
 
 
 def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
-    note = answer.about
+    note = "; ".join(filter(None, (answer.about, answer.step_interval_s and f"{units.interval(answer.step_interval_s)} ms")))
     if answer.reason:
         note = answer.reason if answer.step_s is None else "; ".join(filter(None, (answer.about, f"no gain: {answer.reason}")))
     return {

@@ -84,8 +84,8 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def check_words(check: Check) -> tuple[str, str]:
-    """The claim with its verdict, then the figures, with a likely reason if the claim does not hold."""
-    return f"{VERDICTS[check.holds]}: {check.claim}", f"{check.said}. Likely because {check.reason}." if check.reason else f"{check.said}."
+    """The claim with its verdict, then the figures, with the cause if the claim does not hold."""
+    return f"{VERDICTS[check.holds]}: {check.claim}", f"{check.said}. Cause: {check.reason}." if check.reason else f"{check.said}."
 
 
 def about_words(paper: Paper) -> list[str]:

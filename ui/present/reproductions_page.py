@@ -182,6 +182,8 @@ ROW_IN, TOP_IN, TITLE_IN, BOTTOM_IN, GAP_IN = 2.6, 0.9, 0.3, 0.6, 0.75
 #: Height of a chart with one panel.
 SINGLE_IN = 4.2
 _MARKS = "osD^v"
+#: Letters that fit in a row of the legend, those in whose place a mark is, and the height of a further row.
+_ROW_LETTERS, _MARK_LETTERS, LEGEND_ROW_IN = 105, 8, 0.25
 #: Tick labels from here on are written as powers of ten.
 _LARGE = 1e5
 #: A logarithmic axis that spans more than this factor, or reaches _LARGE, has ticks at powers of ten only.
@@ -194,12 +196,15 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
     columns = min(COLUMNS, count)
     rows = ceil(count / columns)
     each_in = ROW_IN if count > 1 else SINGLE_IN
-    top_in = TOP_IN + (TITLE_IN if any(panel.title for panel in chart.panels) else 0.0)
+    colors = _colors(chart)
+    in_a_row = len(colors) if sum(len(name) + _MARK_LETTERS for name, _ in colors) <= _ROW_LETTERS else COLUMNS
+    legend_rows = ceil(len(colors) / max(1, in_a_row))
+    top_in = TOP_IN + (TITLE_IN if any(panel.title for panel in chart.panels) else 0.0) + (legend_rows - 1) * LEGEND_ROW_IN
     height_in = top_in + rows * each_in + (rows - 1) * GAP_IN + BOTTOM_IN
     figure = new_figure(height_in, chart.title)
     bounds = (0.065, 1 - top_in / height_in, 0.985, BOTTOM_IN / height_in)
     wide = (bounds[2] - bounds[0] - 0.05 * (columns - 1)) / columns
-    colors, y_range = _colors(chart), _y_range(chart)
+    y_range = _y_range(chart)
     for number, panel in enumerate(chart.panels):
         row, column = divmod(number, columns)
         left = bounds[0] + column * (wide + 0.05)
@@ -218,7 +223,7 @@ def chart_picture(path: Path | str, chart: Chart) -> Path:
         Line2D([], [], color=color, marker=mark, linestyle=_linestyle(chart, published), label=name, markersize=7)
         for (name, published), (color, mark) in colors.items()
     ]
-    add_legend(figure, marks)
+    add_legend(figure, marks, columns=in_a_row)
     return save(figure, path)
 
 

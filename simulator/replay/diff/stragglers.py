@@ -7,6 +7,7 @@ first call is a kind of its own, `START`: it says how much later the rank began.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from statistics import median_low
 
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
@@ -63,7 +64,7 @@ def _median_times(recorded: Replayed, members: Mapping[int, Sequence[int]]) -> d
     members = {rank: [index for index in own if index < len(whole.nodes)] for rank, own in members.items()}
     runs = {rank: _part(whole, own) for rank, own in members.items()}
     starts = {rank: _starts(recorded.replay, own) for rank, own in members.items()}
-    own_start = {index for indices in starts.values() for index in indices}
+    own_start = {index for threads in starts.values() for thread in threads for index in thread}
     kind_of = [
         START if index in own_start else None if LOST_LAUNCH in tasks[index].name else node.term for index, node in enumerate(whole.nodes)
     ]
@@ -79,23 +80,27 @@ def _median_times(recorded: Replayed, members: Mapping[int, Sequence[int]]) -> d
             if (rank, middle) not in pairs:
                 of_b = pair(runs[rank], runs[middle]).of_b
                 pairs[rank, middle] = {members[rank][own]: members[middle][other] for other, own in of_b.items()}
-                pairs[rank, middle] |= dict(zip(starts[rank], starts[middle], strict=False))
             partner = pairs[rank, middle]
             new_s = {index: whole.nodes[partner[index]].seconds if index in partner else 0.0 for index in own_of[rank]}
+            if kind == START:
+                new_s = dict.fromkeys(new_s, 0.0)
+                for own, other in zip(starts[rank], starts[middle], strict=False):
+                    new_s[own[0]] = sum(whole.nodes[index].seconds for index in other)
             changed = {tasks[index].name: seconds for index, seconds in new_s.items() if seconds != whole.nodes[index].seconds}
             if changed:
                 times[rank, kind] = changed
     return times
 
 
-def _starts(replay: Replay, members: Sequence[int]) -> list[int]:
-    """Return the time before the first call of each thread that launches, in order."""
+def _starts(replay: Replay, members: Sequence[int]) -> list[list[int]]:
+    """Return the times before the first call of each thread that launches, by thread in order."""
     tasks = replay.plan.tasks
-    firsts: dict[tuple[str, int], int] = {}
+    lanes: dict[tuple[str, int], list[int]] = {}
     for index in members:
         if is_host(tasks[index]) and LOST_LAUNCH not in tasks[index].name:
-            firsts.setdefault(tasks[index].lane, index)
-    return [index for _, index in sorted(firsts.items()) if tasks[index].body.label == GAP]
+            lanes.setdefault(tasks[index].lane, []).append(index)
+    begins = [list(takewhile(lambda index: tasks[index].body.label == GAP, own)) for _, own in sorted(lanes.items())]
+    return [begin for begin in begins if begin]
 
 
 def _part(run: Run, members: Sequence[int]) -> Run:

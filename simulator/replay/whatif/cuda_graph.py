@@ -1,6 +1,11 @@
-"""The rule cuda-graph: replace the launches of each step by one."""
+"""The rule cuda-graph: replace the launches of each step by one.
+
+It refuses a job that launches CUDA graphs already: what such a job launches outside of them is what it could not capture, or chose not to,
+so that one graph of the whole step would promise too much.
+"""
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulator.machine.machine import HostLane
@@ -17,6 +22,8 @@ ABOUT = "each step is one CUDA graph: one launch, and no Python between its kern
 BUILT = {"cuda-graph": "each step is one CUDA graph"}
 TRIED = {"cuda-graph": "each step launched as one CUDA graph"}
 
+#: What the names of calls that launch a graph contain, of CUDA and of HIP.
+GRAPH_LAUNCH = "GraphLaunch"
 #: Host time of launching a graph.
 LAUNCH_S = HostLane.graph_launch_s
 
@@ -30,6 +37,7 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
     """Replace the launches of each step, and the host time between them, by one launch."""
     tasks = replay.plan.tasks
     launch_of = launches(tasks)
+    _refuse_graphs(tasks, launch_of)
     groups = _groups(replay, launch_of)
     position = {task.name: index for index, task in enumerate(tasks)}
     waiting = waits_for_device(tasks)
@@ -62,6 +70,16 @@ def apply(replay: Replay, request: None) -> tuple[Replay, list[str]]:
         " shapes and addresses",
         "kernels keep their durations, the order of their streams and the usual recorded gap to the next kernel",
     ]
+
+
+def _refuse_graphs(tasks: Sequence[Task], launch_of: Mapping[str, str]) -> None:
+    graphs = {task.name for task in tasks if is_host(task) and GRAPH_LAUNCH in task.body.label}
+    if graphs:
+        launched = sum(launch in graphs for launch in launch_of.values())
+        raise SchedcastError(
+            f"cuda-graph changes nothing: {launched:,} of the {len(tasks) - sum(map(is_host, tasks)):,} kernels are launched by"
+            f" {len(graphs):,} CUDA graph{'' if len(graphs) == 1 else 's'} already"
+        )
 
 
 def _groups(replay: Replay, launch_of: dict[str, str]) -> list[set[str]]:

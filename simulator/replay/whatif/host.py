@@ -1,5 +1,6 @@
 """The rule host: a faster or slower host."""
 
+from simulator.replay.nodes import GRAPH_PAUSE
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import is_host, with_durations
 from simulator.replay.whatif.matching import factor, speed, speed_words
@@ -19,8 +20,8 @@ def parse(rest: str) -> float:
 
 
 def apply(replay: Replay, request: float) -> tuple[Replay, list[str]]:
-    """Scale the time on host threads. The waiting time of a synchronization is not scaled: it follows from the device."""
-    hosts = [task for task in replay.plan.tasks if is_host(task)]
+    """Scale the time on host threads. What follows from the device is not scaled: waiting in a synchronization, pauses of CUDA graphs."""
+    hosts = [task for task in replay.plan.tasks if is_host(task) and GRAPH_PAUSE not in task.name]
     seconds = sum(task.body.duration_s for task in hosts)
     changed = with_durations(replay, {task.name: task.body.duration_s * request for task in hosts})
     return changed, [

@@ -7,6 +7,9 @@ what they mean in words:
 
 - `BUILT`: what the app puts together; it fills in `{regex}` and `{speed}`.
 - `TRIED`, `BOUNDS` (default: none): what the ranking tries, and what shows at most how much a change of that kind gains.
+
+It may have `ADDRESSES`, the part of a step that it shortens (then it comes first where that part is the verdict), and
+`extremes(replay, request) -> replays`, which enclose what the step may become where the rule's costs are uncertain.
 """
 
 import difflib
@@ -17,6 +20,7 @@ from functools import cache
 from typing import Any
 
 from simulator.plan.discovery import modules
+from simulator.replay.diagnosis import Part
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.matching import MalformedError
 from traces.errors import SchedcastError
@@ -34,6 +38,8 @@ class Rule:
     bounds: Mapping[str, str]
     parse: Callable[[str], Any]
     apply: Callable[[Replay, Any], tuple[Replay, list[str]]]
+    addresses: Part | None = None
+    extremes: Callable[[Replay, Any], Sequence[Replay]] | None = None
 
 
 @cache
@@ -42,7 +48,8 @@ def _discover() -> dict[str, Rule]:
     for module in modules(__package__):
         if hasattr(module, "NAME"):
             texts = module.BUILT, getattr(module, "TRIED", {}), getattr(module, "BOUNDS", {})
-            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, *texts, module.parse, module.apply)
+            optional = (getattr(module, "ADDRESSES", None), getattr(module, "extremes", None))
+            by_name[module.NAME] = Rule(module.NAME, module.FORM, module.ABOUT, *texts, module.parse, module.apply, *optional)
     return by_name
 
 

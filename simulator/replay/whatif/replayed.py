@@ -3,23 +3,38 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import fsum
 from pathlib import Path
 
 from simulator.plan.task import BACKWARD, UPDATE
 from simulator.replay.build import build_replay
-from simulator.replay.compare import boundaries, compare, times_of
-from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of
+from simulator.replay.compare import StepLengths, boundaries, compare, times_of
+from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of, verdict
 from simulator.replay.nodes import HOST, LOST_LAUNCH
+from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
+from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import backward_names, with_tasks
-from simulator.replay.whatif.ranking import RANKING_S, answer_rule, changed_step_s, rank_changes
+from simulator.replay.whatif.ranking import RANKING_S, answer_rule, rank_changes, step_after_s
 from simulator.replay.whatif.registry import apply_rules, parse
-from traces.documents.replay_result import ChangedStep, HostWait, MisplacedKernel, ReplayResult, ReplayStep, StepPart, StreamBusy, WhatIf
+from simulator.replay.whatif.roofline import roofline
+from traces import units
+from traces.documents.replay_result import (
+    TOLERANCE,
+    ChangedStep,
+    HostWait,
+    MemoryPeak,
+    MisplacedKernel,
+    RankWait,
+    ReplayResult,
+    ReplayStep,
+    StepPart,
+    StreamBusy,
+    WhatIf,
+)
 from traces.documents.timeline import Timeline
 from traces.errors import SchedcastError
-from traces.formats.kineto import load_trace
 from traces.formats.recording import Recording
 from traces.process import gc_paused
 
@@ -52,16 +67,13 @@ def replayed(traces: Sequence[Path | str], progress: Callable[[str], None] = lam
 
     `progress` is called before every stage: each trace that is read, and of the replay.
     """
-    recordings = []
     with gc_paused():
-        for trace in traces:
-            progress(f"reading {Path(trace).name}")
-            recordings.append(load_trace(trace))
+        recordings, notes = read_ranks(traces, progress)
         progress("replaying")
-        return _replayed(recordings)
+        return _replayed(recordings, notes)
 
 
-def _replayed(recordings: Sequence[Recording]) -> Replayed:
+def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed:
     replay = with_backward(build_replay(recordings))
     unmatched = sum(recording.unmatched for recording in recordings)
     simulated = simulate_replay(replay)
@@ -74,6 +86,7 @@ def _replayed(recordings: Sequence[Recording]) -> Replayed:
         gpu_period_measured_s=comparison.period_measured_s,
         gpu_period_simulated_s=comparison.period_simulated_s,
         error=comparison.error,
+        disagreement=_disagreement(comparison.error, comparison.steps[median]),
         steps=tuple(
             ReplayStep(
                 name=step.name,
@@ -81,6 +94,7 @@ def _replayed(recordings: Sequence[Recording]) -> Replayed:
                 simulated_s=step.simulated_s,
                 parts=_parts(own.parts),
                 waits=tuple(HostWait(label=label, seconds=seconds) for label, seconds in own.waits[:MOST_WAITS]),
+                ranks=tuple(RankWait(rank=rank, seconds=seconds) for rank, seconds in own.ranks[:MOST_WAITS]),
             )
             for step, own in zip(comparison.steps, steps, strict=True)
         ),
@@ -105,10 +119,39 @@ def _replayed(recordings: Sequence[Recording]) -> Replayed:
             )
             for worst in comparison.worst
         ),
-        notes=replay.notes,
+        notes=(*notes, *replay.notes),
         diagnosis=_parts(mean_of(steps)),
+        memory=tuple(peak for recording in recordings for peak in memory_peaks(recording)),
+        roofline=roofline(min(recordings, key=lambda recording: recording.rank), comparison.period_measured_s),
     )
     return Replayed(replay, simulated, result)
+
+
+def _disagreement(error: float, median: StepLengths) -> float | None:
+    """Return the larger of the errors of the mean and of the median step if it is beyond the tolerance."""
+    errors = [error, median.simulated_s / median.measured_s - 1 if median.measured_s else 0.0]
+    largest = max(errors, key=abs)
+    return largest if abs(largest) > TOLERANCE else None
+
+
+def memory_peaks(recording: Recording) -> list[MemoryPeak]:
+    """Return the most that each GPU of a rank held, if its changes of memory were recorded."""
+    peaks = []
+    for device in sorted({change.device for change in recording.memory}):
+        changes = [change for change in recording.memory if change.device == device]
+        held = [change.allocated for change in changes if change.allocated is not None]
+        reserved = [change.reserved for change in changes if change.reserved is not None]
+        total = recording.operators.properties.get(device, {}).get("totalGlobalMem")
+        peaks.append(
+            MemoryPeak(
+                rank=recording.rank,
+                device=device,
+                allocated_bytes=max(held) if held else max(0, *accumulate(change.bytes for change in changes)),
+                reserved_bytes=max(reserved) if held and reserved else None,
+                memory_bytes=total if isinstance(total, int) and 0 < total < 2**63 else None,
+            )
+        )
+    return peaks
 
 
 def with_backward(replay: Replay) -> Replay:
@@ -129,13 +172,16 @@ def with_backward(replay: Replay) -> Replay:
 def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
     """Return the result with the ranking of the default changes, which takes about `seconds` at most.
 
-    There is none for a recording of a single step: what the host did before and after the step, and what the step waited for at its start,
-    would decide the gains.
+    There is none if the replay does not explain the recording, nor for a recording of a single step: what the host did before and after the
+    step, and what the step waited for at its start, would decide the gains.
     """
-    if len(recorded.result.steps) < 2:
+    if len(recorded.result.steps) < 2 or recorded.result.disagreement is not None:
         return recorded.result
-    steps = rank_changes(recorded.replay, recorded.result.gpu_period_simulated_s, _diagnosis(recorded), seconds)
-    return recorded.result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
+    result = recorded.result
+    median = result.steps[result.median_step]
+    named = verdict({Part(part.part): part.share for part in median.parts}, median.waits[0].label if median.waits else "")
+    steps = rank_changes(recorded.replay, result.gpu_period_simulated_s, _diagnosis(recorded), seconds, named=named)
+    return result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
 
 def check_rules(rules: Sequence[str]) -> None:
@@ -162,7 +208,8 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     """
     check_rules(rules)
     before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
-    answers = [answer_rule(recorded.replay, rule, before_s, diagnosis) for rule in rules]
+    pace = pace_s(recorded.replay)
+    answers = [answer_rule(recorded.replay, rule, before_s, diagnosis, pace=pace) for rule in rules]
     if answers and not any(answer.readable for answer in answers):
         raise SchedcastError(answers[0].reason)
     changed, applied, assumptions = recorded.replay, [], []
@@ -177,7 +224,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
                 assumptions += assumed
     timeline = simulate_replay(changed)
     steps = diagnose_steps(changed, timeline)
-    after_s = changed_step_s(changed)
+    after_s = step_after_s(changed, before_s, pace)
     what_if = WhatIf(
         rules=tuple(applied),
         assumptions=tuple(dict.fromkeys(assumptions)),
@@ -186,12 +233,20 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
         speedup=before_s / after_s if after_s > 0 else None,
         answers=tuple(answers),
         diagnosis=_parts(mean_of(steps)),
+        remark=_remark(recorded.result),
         steps=tuple(
             ChangedStep(name=step.name, seconds=fsum(part.seconds for part in own.parts), parts=_parts(own.parts))
             for step, own in zip(changed.steps, steps, strict=True)
         ),
     )
     return Answer(changed, timeline, what_if)
+
+
+def _remark(result: ReplayResult) -> str:
+    if result.disagreement is None:
+        return ""
+    off = units.percent(result.disagreement)
+    return f"The replay that these answers rest on is {off} off the recording: they may be wrong by as much."
 
 
 def _parts(parts: Sequence[PartTime]) -> tuple[StepPart, ...]:

@@ -1,8 +1,17 @@
 """TurboDL's paper: the work of AlexNet's layers by hand, and what claims say of steps that are given."""
 
+from dataclasses import replace
+from math import ceil
+
+import pytest
+
 from simulator.papers import turbodl
-from simulator.papers.predicting import Conditions, PredictedStep, Steps
+from simulator.papers.predicting import Conditions, PredictedStep, Steps, _ChangedKernels
 from simulator.papers.turbodl import ASYNC, BASELINE, CUDNN, SCOPE, TURBODL
+from simulator.predict.preset import preset_costs
+from simulator.strategies import registry as strategies
+
+AS_IT_IS = Conditions()
 
 
 def step(seconds: float, overlapped_s: float = 0.0) -> PredictedStep:
@@ -10,27 +19,26 @@ def step(seconds: float, overlapped_s: float = 0.0) -> PredictedStep:
 
 
 class Given(Steps):
-    """Steps in which TurboDL gains `gain(machine, host, model, batch)`, half of it by asynchronous layers."""
+    """Steps in which TurboDL gains `gain(machine, conditions, model, batch)`, half of it by asynchronous layers."""
 
-    def __init__(self, gain, machine="p100", host="pytorch", places=1.0):
-        super().__init__(machine, conditions=Conditions(host=host, places=places))
+    def __init__(self, gain, machine="p100", conditions=AS_IT_IS):
+        super().__init__(machine, conditions=conditions)
         self._gain = gain
 
     def on(self, machine):
-        return Given(self._gain, machine, self._conditions.host)
+        return type(self)(self._gain, machine, self._conditions)
 
-    def issued_by(self, host):
-        return Given(self._gain, self.machine_name, host)
-
-    def with_places(self, share):
-        return Given(self._gain, self.machine_name, self._conditions.host, share)
+    def _under(self, **changed):
+        return type(self)(self._gain, self.machine_name, replace(self._conditions, **changed))
 
     def predict(self, job, strategies, over=BASELINE):
-        gain = self._gain(self.machine_name, self._conditions.host, job.model, job.batch)
+        gain = self._gain(self.machine_name, self._conditions, job.model, job.batch)
+        if strategies == turbodl.REPLICAS:
+            return dict(zip(strategies, (step(1.1), step(1.0)), strict=True))
         return {BASELINE: step(1.1), CUDNN: step(1.0, 0.1), ASYNC: step(2 / (1 + gain), 0.2), TURBODL: step(1 / gain, 0.9 / gain)}
 
 
-def as_published(machine: str, host: str, model: str, batch: int) -> float:
+def as_published(machine: str, conditions: Conditions, model: str, batch: int) -> float:
     """Gains that rise with the depth, fall with the batch, and are smaller on the K20."""
     depth = [name for name, _ in SCOPE.depths].index(model) if model in dict(SCOPE.depths) else 0
     return 1.3 + 0.02 * depth - batch / 5000 - (0.05 if machine == "k20" else 0.0)
@@ -53,11 +61,50 @@ def test_a_claim_that_does_not_hold_says_what_an_experiment_found():
     checks = {check.name: check for check in turbodl.reproduce(Given(lambda *case: 1.2)).checks}
     assert [name for name, check in checks.items() if not check.holds] == ["batch", "depth", "card"]
     assert checks["depth"].reason.endswith("with 18 images for all depths the gains are 1.200x, 1.200x, 1.200x, 1.200x, 1.200x")
-    assert checks["card"].reason.endswith("kernels of lenet5 overlap in 90 % of the step on the smaller card, in 90 % on the larger one")
+
+
+def test_convolutions_image_by_image_take_as_many_times_those_of_one_image():
+    """A step of 2 s with 0.5 s of convolutions, and 0.1 s for one image, is 1.5 s and a tenth of a second for each image."""
+
+    class Fixed(Given):
+        def predict(self, job, strategies, over=BASELINE):
+            steps = super().predict(job, strategies, over)
+            return steps | {BASELINE: replace(step(2.0), convolutions_s=0.1 if job.batch == 1 else 0.5)}
+
+    rows = turbodl.reproduce(Fixed(lambda *case: 1.25)).table("plain Caffe").rows
+    assert [rows[0].labels["batch"], rows[0].predicted("image by image")] == ["64", pytest.approx(1.5 + 6.4)]
+    assert rows[0].predicted("TurboDL over it") == pytest.approx(7.9 / 0.8)
+    assert rows[-2].figures[1].published == 5.3
+
+
+def test_kernels_that_leave_no_place_free_are_an_experiment():
+    """Its verdict and its figures are part of the causes, and are columns beside those of the claims."""
+
+    def gain(machine, conditions, model, batch):
+        return as_published(machine, conditions, model, batch) if conditions.filled else 1.2
+
+    paper = turbodl.reproduce(Given(gain))
+    checks = {check.name: check for check in paper.checks}
+    assert "would be 7 of 7 networks as claimed: lenet5 1.287x, then 1.249x" in checks["batch"].reason
+    assert "would be 7 of 7 networks as claimed: lenet5 1.287x against 1.237x" in checks["card"].reason
+    assert paper.table("batch").rows[0].predicted("if filled") == pytest.approx(1.3 - 64 / 5000)
+    assert paper.table("machines").rows[0].predicted("k20 if filled") == pytest.approx(1.25 - 64 / 5000)
+
+
+def test_kernels_bound_by_bandwidth_fill_their_last_wave_in_that_experiment():
+    job = turbodl.job("lenet5", 64)
+    machine, model = preset_costs(job, "p100")
+    changed = _ChangedKernels(machine, model.profile, model.precision, Conditions(filled=True))
+    strategy, options = strategies.parse(BASELINE)
+    plan = strategy.plan(job, machine, model, options)
+    for usual, filled in zip(model.resolve(plan), changed.resolve(plan), strict=True):
+        places = machine.devices[0].sms * usual.blocks_per_sm
+        assert filled.grid == (places * ceil(usual.grid / places) if usual.group == "memory" else usual.grid)
+        assert replace(filled, grid=usual.grid) == usual
 
 
 def test_both_sides_are_issued_by_caffe():
     hosts = set()
-    turbodl.reproduce(Given(lambda machine, host, model, batch: hosts.add(host) or 1.2))
+    turbodl.reproduce(Given(lambda machine, conditions, model, batch: hosts.add(conditions.host) or 1.2))
     assert hosts == {"caffe", "pytorch"}, "the other one is a column of its own"
-    assert turbodl.predictions() == 4 * 7 + 6 * 3 + 2 + 2 * 5
+    assert turbodl.predictions() == 7 * 7 + 2 + 2 * (6 * 3 + 2) + 2 * 5

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.replay.build import load_replay
 from simulator.replay.compare import boundaries, times_of
-from simulator.replay.diagnosis import Part, diagnose
+from simulator.replay.diagnosis import Part, diagnose, diagnose_steps
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
@@ -64,6 +64,8 @@ def test_a_rank_that_comes_early_waits_for_the_other(tmp_path):
     for timeline in (replay.recorded, simulate_replay(replay)):
         # rank 0 computes 31 + 10 and waits 30; rank 1 computes 61 + 10; both transfer for 30
         assert parts(replay, timeline) == {"compute": 56e-6, "communication": 30e-6, "other rank": 15e-6}
+        (step,) = diagnose_steps(replay, timeline)
+        assert step.ranks == ((1, pytest.approx(15e-6)),)
 
 
 def test_a_late_start_that_nothing_explains_is_said_so(tmp_path):
@@ -116,9 +118,10 @@ FOLDER = shared_folder("kineto")
 
 
 @pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
-def test_a_launch_bound_resnet_waits_for_python_for_a_third_of_the_step():
+def test_a_resnet_waits_for_its_loader_and_for_python_for_a_third_of_the_step():
     replay = load_replay(FOLDER / "v100_resnet50_bs32_1gpu_oldschema.json.gz")
     shares = {each.part: each.share for each in diagnose(replay, replay.recorded)}
     assert sum(shares.values()) == pytest.approx(1.0, abs=1e-9)
-    assert 0.30 < shares[Part.HOST] < 0.35
+    assert 0.20 < shares[Part.LOADER] < 0.25
+    assert 0.30 < shares[Part.LOADER] + shares[Part.HOST] < 0.35
     assert shares[Part.UNEXPLAINED] < 0.01

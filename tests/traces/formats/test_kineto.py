@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kineto_traces import Trace
 from traces.errors import UnusableFileError
-from traces.formats import iterations, json_stream, kineto, synchronization
+from traces.formats import collected, iterations, json_stream, synchronization
 from traces.formats.kineto import load_trace
 from traces.formats.recording import CallKind, is_communication
 from traces.formats.streams import hand_overs
@@ -429,7 +429,7 @@ def test_too_many_events_are_refused(tmp_path, monkeypatch):
 
 
 def test_too_many_kernels_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(kineto, "MOST_EVENTS", 10)
+    monkeypatch.setattr(collected, "MOST_EVENTS", 10)
     trace = Trace()
     for i in range(6):
         trace.kernel("k", 10 * i, 10 * i + 2, 5)
@@ -501,7 +501,7 @@ def test_names_can_be_printed_and_saved(tmp_path):
     trace.events[1]["name"] = "half \ud800 character" + "x" * 10_000
     (work,) = read(trace, tmp_path).works
     assert work.name.startswith("half ? character")
-    assert len(work.name.encode()) <= kineto.LONGEST_NAME
+    assert len(work.name.encode()) <= collected.LONGEST_NAME
 
 
 @pytest.mark.parametrize("label", [{}, [[]], None, HUGE, "\ud800", 1.5])

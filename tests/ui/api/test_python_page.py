@@ -9,8 +9,8 @@ from tests.support.places import ROOT
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL)
-    return [block for block in found if "transformers." not in block]
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL)
+    return [block for block in code if "transformers." not in block]
 
 
 @pytest.mark.thorough

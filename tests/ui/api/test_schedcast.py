@@ -205,9 +205,9 @@ def test_a_difference_adds_up(slow, tmp_path):
 
 
 def test_a_search_ranks_plans(predicted):
-    found = sc.search(predicted, strategies=["turbodl", "backward-fusion"], processes=1)
-    assert found.best in set(found.frame()["plan"])
-    assert "fastest" in repr(found) or found.best in repr(found)
+    searched = sc.search(predicted, strategies=["turbodl", "backward-fusion"], processes=1)
+    assert searched.best in set(searched.frame()["plan"])
+    assert "fastest" in repr(searched) or searched.best in repr(searched)
     assert sc.search("lenet5", 64, ["turbodl"], 1, on="h100").result.model == "lenet5"
 
 

@@ -15,7 +15,7 @@ from tests.support.app_pages import app_at, opened_by_link
 from tests.support.canvas_payload import payloads_of_app
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.own_profiles import profile_with
-from tests.support.small_traces import write_trace
+from tests.support.small_traces import write_trace, write_unexplained_trace
 from traces import units
 from traces.documents.comparison import Prediction
 from traces.documents.profile import Dispatch, Profile
@@ -61,6 +61,17 @@ def test_every_rule_that_the_page_builds_can_be_read():
         parse(f"host {speed}")
 
 
+def test_a_replay_that_does_not_explain_the_recording_leads(start, tmp_path):
+    app = start(write_unexplained_trace(tmp_path / "trace.json"))
+    assert not app.exception
+    assert app.subheader[0].value.startswith("The replay does not explain the recording")
+    assert "No changes are ranked: their gains could not be trusted." in words_of(app)
+    assert "What would make it faster" not in words_of(app)
+    app.text_area[0].set_value("host 2x faster")
+    next(button for button in app.button if button.label == "Ask").click().run()
+    assert "off the recording" in app.warning[0].value
+
+
 def test_a_search_is_counted_and_the_rule_is_asked(start, trace):
     app = choose(start(trace), "Kernels", "a search of my own")
     assert "Write what the kernels' names contain" in words_of(app)
@@ -95,11 +106,11 @@ def test_the_picked_step_is_the_one_in_the_table_and_in_the_picture(start, tmp_p
     assert not app.exception
     (box,) = [box for box in app.selectbox if box.label.startswith("Step,")]
     assert box.options[3:] == ["ProfilerStep#3: 1.32 ms, slow", "ProfilerStep#4: 0.320 ms, the median", "ProfilerStep#5: 4.32 ms, slow"]
-    assert "GPU waits for Python 68.8 % of the median step" in words_of(app)
+    assert "GPU waits for the data loader 65.6 % of the median step" in words_of(app)
     assert "2 of 5 steps are slow" in words_of(app)
     assert "of ProfilerStep#5" not in words_of(app)
     app = choose(app, box.label, 5)
-    assert "The GPU waits for Python 97.7 % of ProfilerStep#5." in words_of(app)
+    assert "The GPU waits for the data loader 97.5 % of ProfilerStep#5, 4.21 of 4.32 ms." in words_of(app)
     assert f"Meanwhile the host is in {LOADER} (4.21 ms)" in words_of(app)
     assert payloads_of_app(app)[0].header["title"] == "ProfilerStep#5: replayed 4.32 ms, recorded 4.32 ms"
 

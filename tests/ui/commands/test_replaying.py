@@ -9,21 +9,24 @@ import pytest
 from simulator.model.job import Job
 from simulator.replay.whatif.registry import rules
 from tests.support.cli_process import start
+from tests.support.nsys_exports import write_export
 from tests.support.page_samples import result, validation
 from tests.support.plan_traces import Recorder
 from tests.support.search_samples import search_result
-from tests.support.small_traces import write_trace
+from tests.support.small_traces import write_trace, write_unexplained_trace
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.documents.profile import Profile
 from traces.documents.replay_result import ReplayResult
 from traces.documents.timeline import Timeline
+from traces.formats.reading import load_trace
 from ui.app.model import start_command
 
 REPLAY = {
     "schema", "gpu_period_measured_s", "gpu_period_simulated_s", "error", "steps", "kernels", "streams", "unmatched_kernels",
     "exposed_communication_measured_s", "exposed_communication_simulated_s", "busy", "misplaced", "notes", "what_if",
-    "diagnosis", "ladder", "bounds", "ladder_left_out", "stragglers", "median_step", "slow_steps",
+    "diagnosis", "ladder", "bounds", "ladder_left_out", "stragglers", "roofline", "memory", "median_step", "slow_steps",
+    "disagreement",
 }  # fmt: skip
 
 
@@ -57,14 +60,32 @@ def test_what_if_tells_gain_and_assumptions(schedcast, trace):
     assert len(what_if["assumptions"]) == 2
 
 
+def test_an_export_of_nsight_systems_is_replayed_and_compared_like_a_trace(schedcast, trace, tmp_path):
+    export = write_export(tmp_path / "report.bin", [load_trace(trace)])
+    replayed = [schedcast.call("replay", path, "--json").document for path in (trace, export)]
+    assert replayed[1]["gpu_period_simulated_s"] == pytest.approx(replayed[0]["gpu_period_simulated_s"])
+    assert replayed[1]["ladder"][0]["rule"] == replayed[0]["ladder"][0]["rule"]
+    assert schedcast.call("diff", trace, export, "--json").document["difference_s"] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_the_parts_of_a_step_and_the_ladder_are_in_the_document(schedcast, trace):
     done = schedcast.call("replay", trace, "--json")
     parts = {part["part"]: round(part["seconds"] * 1e6) for part in done.document["diagnosis"] if part["seconds"]}
     assert parts == {"compute": 700, "communication": 100, "synchronization": 200}
     assert sum(part["share"] for part in done.document["diagnosis"]) == pytest.approx(1.0)
     assert done.document["ladder"][0]["gain_s"] == pytest.approx(1e-4)
-    assert sorted(bound["rule"] for bound in done.document["bounds"]) == ["host free", "network free", "optimizer=free"]
+    assert sorted(bound["rule"] for bound in done.document["bounds"]) == ["host free", "loader free", "network free", "optimizer=free"]
     assert done.document["ladder_left_out"] == []
+
+
+def test_a_replay_that_does_not_explain_the_recording_leads_and_ranks_nothing(schedcast, tmp_path):
+    trace = write_unexplained_trace(tmp_path / "trace.json")
+    lines = schedcast.call("replay", trace, COLUMNS="200").out.splitlines()
+    assert lines[0] == "The replay does not explain the recording: mean step 1.00 ms recorded, 0.600 ms replayed, -40.0 %."
+    assert not any("Changes, each alone" in line or "largest gain" in line for line in lines)
+    asked = schedcast.call("replay", trace, "--what-if", "host 2x faster", COLUMNS="200").out
+    assert asked.splitlines()[0] == lines[0]
+    assert "- The replay that these answers rest on is -40.0 % off the recording: they may be wrong by as much." in asked
 
 
 def test_without_rules_it_diagnoses_and_ranks(schedcast, trace):
@@ -160,7 +181,7 @@ def test_a_straggler_among_the_ranks_is_named(schedcast, tmp_path):
     done = schedcast.call("replay", *ranks, "--json")
     costs = {(cost["rank"], cost["kind"]): round(cost["seconds"] * 1e6) for cost in done.document["stragglers"] if cost["seconds"] > 1e-9}
     assert costs == {(1, "kernels"): 200, (1, None): 200, (None, "kernels"): 200, (None, None): 200}
-    assert "Rank 1 costs the others 0.200 ms of a step" in schedcast.call("replay", *ranks, COLUMNS="200").out
+    assert "rank 1 alone, a step would be 0.200 ms shorter" in schedcast.call("replay", *ranks, COLUMNS="200").out
 
 
 def test_the_app_takes_traces(schedcast, tmp_path):

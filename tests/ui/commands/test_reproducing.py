@@ -41,6 +41,8 @@ TURBO = turbodl.TurbodlScope(
     other_machine="k20",
     flops="lenet5",
     places=0.25,
+    cluster="p100x4",
+    replicas=(("lenet5", 8),),
 )
 
 
@@ -340,13 +342,7 @@ class FakeSteps(Steps):
     def on(self, machine):
         return FakeSteps(machine, self._progress)
 
-    def without_launches(self):
-        return self
-
-    def issued_by(self, host):
-        return self
-
-    def with_places(self, share):
+    def _under(self, **changed):
         return self
 
     def predict(self, job, strategies, over=BASELINE):

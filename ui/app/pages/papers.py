@@ -116,18 +116,18 @@ def load_reproduction(place: str, stamp: int) -> Reproduction:
 
 
 def paper_ui(paper: Paper, folder: Path) -> None:
-    """Show one paper: its setting, pictures, which claims hold, tables, measurements and notes."""
+    """Show one paper: its setting, which claims hold, pictures with their titles, tables, measurements and notes."""
     st.markdown(f"**{markdown_escaped(paper.title)}**")
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
     if paper.checks:
         verdicts_ui(paper)
+        claims_ui(paper)
     drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
     for shown in drawn:
         picture = folder / f"{paper.name}-{shown.name}.png"
         if picture.exists():
-            st.image(picture.read_bytes(), caption=markdown_escaped(shown.title))
-    claims_ui(paper)
+            st.image(picture.read_bytes())
     for number, table in enumerate(paper.tables):
         with st.expander(markdown_escaped(table.title), expanded=number == 0):
             table_of(table)
@@ -152,11 +152,11 @@ def verdicts_ui(paper: Paper) -> None:
     """Say how many claims hold."""
     holding = sum(check.holds is True for check in paper.checks)
     judged = sum(check.holds is not None for check in paper.checks)
-    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged); they are below the pictures.")
+    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
 
 
 def claims_ui(paper: Paper) -> None:
-    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and a likely reason."""
+    """Show what the paper claims: in green what holds, in yellow what does not, with the figures and the cause."""
     for check in paper.checks:
         claim, figures = reproduction_words.check_words(check)
         color = {True: "green", False: "orange", None: "gray"}[check.holds]

@@ -27,6 +27,7 @@ from ui.app.state import select, text
 from ui.app.uploads import offered_traces, uploads_ui
 from ui.present import replays as replay_words
 from ui.present import replays as straggler_words
+from ui.present import rooflines
 from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
 from ui.present.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
@@ -84,8 +85,8 @@ def page() -> None:
     traces = offered_traces()
     if not traces:
         st.info(
-            "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`,"
-            " and upload the file here, or start the app with `schedcast ui --trace trace.json.gz`."
+            "No trace yet, so this is a made-up example. Record a few steps with `torch.profiler`, call `export_chrome_trace`"
+            " (or `nsys export --type sqlite`), and upload the file here, or start the app with `schedcast ui --trace trace.json.gz`."
         )
     choices = [(trace,) for trace in traces or example_traces()] + ([tuple(traces)] if len(traces) > 1 else [])
     linked = opened_by_link("trace", LINKED)
@@ -106,7 +107,7 @@ def page() -> None:
         largest_gain = st.empty()  # filled when the changes have been tried
         answer = ask(replay, rules) if rules else None
         number = diagnosis_ui(replay, answer)
-        costs = load_stragglers(*files) if len(chosen) > 1 else ()
+        costs = load_stragglers(*files)
         stragglers_ui(costs, replay.result.gpu_period_simulated_s)
         if answer is not None:
             answer_ui(replay, answer, number)
@@ -233,7 +234,10 @@ def summary_ui(replay: Replayed, number: int) -> None:
     title = f"{result.steps[number].name}: replayed {units.duration(simulated.step_s)}, recorded {units.duration(recorded.step_s)}"
     timelines_ui("replay", simulated, recorded, title=title)
     st.write(markdown_escaped(" ".join(replay_words.replay_words(result))))
+    st.write(markdown_escaped(" ".join((*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))))
     for title, cells in (
+        (rooflines.TITLE, rooflines.cells(result.roofline.kernels)),
+        (rooflines.MODULES_TITLE, rooflines.cells(result.roofline.modules, rooflines.MODULES)),
         ("Streams", replay_words.busy_cells(result)),
         ("Steps", replay_words.step_cells(result)),
         ("Worst-placed kernels", replay_words.misplaced_cells(result)),
@@ -265,6 +269,8 @@ def answer_ui(replay: Replayed, answer: Answer, number: int) -> None:
     """Show the effect of the rules, on one step too, and on request what was assumed."""
     what_if = answer.what_if
     st.subheader("What if " + markdown_escaped(", ".join(each.rule for each in what_if.answers)))
+    if what_if.remark:
+        st.warning(markdown_escaped(what_if.remark))
     left, middle, right = st.columns(3)
     left.metric("Mean step (GPU) before", units.duration(what_if.gpu_period_before_s))
     middle.metric("After", units.duration(what_if.gpu_period_after_s))

@@ -33,7 +33,7 @@ from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel, launched, recording
-from tests.support.small_traces import write_trace
+from tests.support.small_traces import write_trace, write_unexplained_trace
 from traces.errors import Code
 from traces.formats.perfetto import export
 from ui.present import replays as words
@@ -131,6 +131,7 @@ def test_the_ladder_ranks_every_change_by_its_gain(replayed_trace):
         "kernel:/optimizer kernels/ 2x faster": 50,
         "cuda-graph": 0,
         "backward-fusion": -60,
+        "loader workers=4": None,
         "optimizer=foreach": None,
     }
     gains = [answer.gain_s for answer in result.ladder if answer.gain_s is not None]
@@ -138,9 +139,10 @@ def test_the_ladder_ranks_every_change_by_its_gain(replayed_trace):
     reasons = {answer.rule: answer.reason for answer in result.ladder if answer.reason}
     assert reasons == {
         "cuda-graph": "host time between steps and synchronizations stays",
+        "loader workers=4": "the recording names no data loader, as torch.utils.data.DataLoader does by itself",
         "optimizer=foreach": "the optimizer is already in its foreach form",
     }
-    assert microseconds(result.bounds) == {"host free": 200, "network free": 100, "optimizer=free": 100}
+    assert microseconds(result.bounds) == {"host free": 200, "loader free": None, "network free": 100, "optimizer=free": 100}
     assert result.ladder_left_out == ()
 
 
@@ -151,25 +153,27 @@ def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     )
     assert len(short.rows) == 3
     assert short.bounds == ()
-    assert short.left_out[-3:] == ("host free", "network free", "optimizer=free")
+    assert short.left_out[-4:] == ("host free", "loader free", "network free", "optimizer=free")
 
 
 @pytest.mark.parametrize(
     ("rule", "shares", "reason"),
     [
         ("host 2x faster", {Part.HOST: 0.0004}, "the GPU waits for the host 0.0 % of the step"),
-        ("kernel:/gemm/ 2x faster", {Part.HOST: 0.3}, "the GPU waits for the host anyway, 30.0 % of the step"),
+        ("kernel:/gemm/ 2x faster", {Part.HOST: 0.3}, "the host sets the pace: the GPU waits for it 30.0 % of the step"),
         ("remove:/gemm/", {Part.COMPUTE: 0.99}, "what it shortens is too short to matter, or runs beside longer work"),
         (
             "network 2x faster",
             {Part.COMMUNICATION: 0.2, Part.HOST: 0.1},
-            "the GPU waits for the host anyway, 10.0 % of the step",
+            "the host sets the pace: the GPU waits for it 10.0 % of the step",
         ),
         (
             "network 2x faster",
             {Part.COMMUNICATION: 0.01, Part.HOST: 0.3},
             "1.0 % of the step is communication not hidden; the GPU waits for the host 30.0 % of the step",
         ),
+        ("kernel:/gemm/ 2x faster", {Part.OTHER_RANK: 0.2}, "the slowest rank sets the pace: others wait 20.0 % of the step"),
+        ("loader workers=4", {Part.LOADER: 0.0}, "the GPU waits for the data loader 0.0 % of the step"),
     ],
 )
 def test_a_rule_without_effect_says_why(rule, shares, reason):
@@ -268,6 +272,24 @@ def test_a_task_that_only_the_change_has_is_new():
 # The steps of a recording: which one stands for the others, which ones are slow, and what they wait for. Times are microseconds.
 
 
+def test_a_replay_that_does_not_explain_the_recording_says_so_before_any_answer(tmp_path):
+    recorded = replayed([write_unexplained_trace(tmp_path / "trace.json")])
+    result = ranked(recorded)
+    assert result.disagreement == result.error == pytest.approx(-0.4)
+    assert (result.ladder, result.bounds) == ((), ())
+    assert words.headline(result) == ("The replay does not explain the recording: mean step 1.00 ms recorded, 0.600 ms replayed, -40.0 %.")
+    assert words.ladder_words(result)[0].endswith("No changes are ranked: their gains could not be trusted.")
+    asked = ask(recorded, ["kernel:gemm 2x faster"]).what_if
+    assert asked.remark == words.what_if_words(asked)[0]
+    assert asked.remark == "The replay that these answers rest on is -40.0 % off the recording: they may be wrong by as much."
+
+
+def test_a_replay_within_the_tolerance_has_no_remark(tmp_path):
+    recorded = replayed([write_trace(tmp_path / "trace.json")])
+    assert recorded.result.disagreement is None
+    assert ask(recorded, ["kernel:gemm 2x faster"]).what_if.remark == ""
+
+
 #: The first step does not count. Of the others, three take 320 and two much more.
 LOADING = (900.0, 300.0, 300.0, 1300.0, 300.0, 4300.0)
 
@@ -285,7 +307,7 @@ def test_the_median_step_stands_for_the_others_and_slow_ones_are_listed(recorded
     assert round(result.gpu_period_measured_s * 1e6) == 1320, "the mean of five steps"
     assert result.slow_steps == (5, 3)
     assert words.slow_words(result) == ["2 of 5 steps are slow: 1.32 to 4.32 ms, the median 0.320 ms."]
-    assert words.headline(result) == "The GPU waits for Python 68.8 % of the median step."
+    assert words.headline(result) == "The GPU waits for the data loader 65.6 % of the median step, 0.210 of 0.320 ms."
 
 
 def test_the_parts_of_every_step_add_up_and_their_mean_is_the_diagnosis(recorded):
@@ -300,7 +322,7 @@ def test_the_parts_of_every_step_add_up_and_their_mean_is_the_diagnosis(recorded
 def test_slow_steps_say_what_they_wait_for(recorded):
     first, second = words.slow_cells(recorded.result)
     assert (first["slow step"], first["longer by ms"], second["longer by ms"]) == ("ProfilerStep#5", "4.00", "1.00")
-    assert first["most of it"] == f"idle, waits for the host (Python, launches) +4 ms; {LOADER} +4 ms"
+    assert first["most of it"] == f"idle, waits for the data loader +4 ms; {LOADER} +4 ms"
     (sentence,) = words.wait_words(recorded.result, 3)
     assert sentence.startswith(f"Meanwhile the host is in {LOADER} (1.21 ms)")
 

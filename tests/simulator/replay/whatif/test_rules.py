@@ -421,7 +421,8 @@ def test_larger_is_faster(seed):
 
 def test_every_rule_says_how_it_is_written():
     assert [rule.form for rule in rules()] == [
-        "backward-fusion[=LAYERS]", "cuda-graph", "host 2x faster", "kernel:/REGEX/ 2x faster", "network 2x faster",
+        "backward-fusion[=LAYERS]", "cuda-graph", "host 2x faster", "kernel:/REGEX/ 2x faster",
+            "loader workers=4|2x faster|free", "network 2x faster",
         "optimizer=foreach|fused|free", "priority:/REGEX/=-1", "remove:/REGEX/",
     ]  # fmt: skip
     assert all(rule.about for rule in rules())

@@ -1,0 +1,123 @@
+"""The step time of a replay in the long run, if its recorded steps are repeated for ever.
+
+The mean length of the recorded steps is measured from the end of the first to the end of the last. A change may move these two ends by
+different times although the pace stays the same, for example if the device is behind the host at the first end and not at the last. The
+long run has no ends.
+
+Everything in a replay starts when the last thing that it waits for has ended, in an order that is fixed. Each time is therefore the largest
+of some earlier times plus a sum of durations, and what one repetition does to the times at its border is a matrix in the algebra of max and
+plus: entry (i, j) is by how much the end of i follows the end of j one repetition before. The pace is the largest mean weight of a circuit
+of that matrix (Karp 1978). It never grows if durations shrink.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from simulator.plan.task import Resource, Task
+from simulator.replay.nodes import HOST
+from simulator.replay.replay import Replay
+
+#: A lane of a task: device and stream.
+Lane = tuple[str, int]
+NEVER = float("-inf")
+
+
+def pace_s(replay: Replay) -> float | None:
+    """Return the seconds per step in the long run; None for fewer than two steps. The first step is the one before the repetition.
+
+    A task that waits for one of before the repetition waits, in each later one, for the task as far from the end of the same lane.
+    """
+    names = {task.name: index for index, task in enumerate(replay.plan.tasks)}
+    if len(replay.steps) < 2:
+        return None
+    first, last = names[replay.steps[0].last_task] + 1, names[replay.steps[-1].last_task] + 1
+    body = replay.plan.tasks[first:last]
+    if not any(_on_device(task) for task in body):
+        return None
+    from_end = _places_from_end(replay.plan.tasks[:first])
+    count = Counter(task.lane for task in body)
+    borders: dict[tuple[Lane, int], int] = {}  # what the next repetition can see: the n-th last task of a lane
+    for lane in count:
+        borders[lane, 1] = len(borders)
+    for task in body:
+        for name in task.after:
+            if names[name] < first and from_end[name][0] in count:
+                lane, place = from_end[name]
+                borders.setdefault((lane, min(place, count[lane])), len(borders))
+    weights, on_device = _weights(replay, body, borders, from_end, count)
+    return _largest_circuit_mean(weights, on_device) / (len(replay.steps) - 1)
+
+
+def _on_device(task: Task) -> bool:
+    return task.body.resource is not Resource.HOST
+
+
+def _places_from_end(tasks: Sequence[Task]) -> dict[str, tuple[Lane, int]]:
+    """Return by task its lane, and the how-manieth it is in that lane from the end."""
+    seen: Counter[Lane] = Counter()
+    places = {}
+    for task in reversed(tasks):
+        seen[task.lane] += 1
+        places[task.name] = (task.lane, seen[task.lane])
+    return places
+
+
+def _weights(
+    replay: Replay, body: Sequence[Task], borders: Mapping[tuple[Lane, int], int], from_end: Mapping[str, tuple[Lane, int]], count: Counter
+) -> tuple[np.ndarray, list[int]]:
+    """Return the matrix of one repetition, and the borders that are of devices' lanes.
+
+    `count`: tasks by lane. `from_end`: as `_places_from_end` gives, of what is before the repetition.
+    """
+    uses = Counter(name for task in body for name in task.after)
+    gaps = {device.name: device.task_overhead_s for device in replay.machine.devices}
+    unit = np.full((len(borders), len(borders)), NEVER)
+    np.fill_diagonal(unit, 0.0)
+    never = np.full(len(borders), NEVER)
+    free = {lane: unit[borders[lane, 1]] for lane in count}
+    ended: dict[str, np.ndarray] = {}
+    left = dict(count)
+    after_one = unit.copy()
+    for task in body:
+        start = free[task.lane]
+        for name in task.after:
+            other = ended.get(name)
+            if other is None:
+                lane, place = from_end.get(name, (None, 0))
+                other = unit[borders[lane, min(place, count[lane])]] if lane in count else never
+            start = np.maximum(start, other)
+            uses[name] -= 1
+            if not uses[name]:
+                ended.pop(name, None)
+        end = free[task.lane] = start + (task.body.duration_s + gaps[task.device])
+        if uses[task.name]:
+            ended[task.name] = end
+        row = borders.get((task.lane, left[task.lane]))
+        left[task.lane] -= 1
+        if row is not None:
+            after_one[row] = end
+    return after_one, [number for (lane, _), number in borders.items() if lane[0] != HOST]
+
+
+def _largest_circuit_mean(weights: np.ndarray, ends: Sequence[int]) -> float:
+    """Return the largest mean weight of the circuits from which an end can be reached (Karp's algorithm); 0 if there is none."""
+    reaching = np.zeros(len(weights), bool)
+    reaching[list(ends)] = True
+    while True:
+        more = reaching | (np.isfinite(weights[reaching]).any(axis=0))
+        if (more == reaching).all():
+            break
+        reaching = more
+    weights = weights[np.ix_(reaching, reaching)]
+    size = len(weights)
+    walks = [np.zeros(size)]
+    for _ in range(size):
+        walks.append((weights + walks[-1]).max(axis=1))
+    best = 0.0
+    for node in range(size):
+        if np.isfinite(walks[size][node]):
+            means = [(walks[size][node] - walks[k][node]) / (size - k) for k in range(size) if np.isfinite(walks[k][node])]
+            best = max(best, min(means))
+    return best
