@@ -1,6 +1,6 @@
 """What the BPPSA paper measures beside jobs: Jacobians of table 1, loss curves of figures 6 and 7, and the pruned network of figure 10."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
@@ -10,21 +10,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrate import pruned_network
+from calibrate.numerics import reference
 from calibrate.pipeline_tables import trained
 from calibrate.testbed import Progress, Testbed
-from calibrate.training import Repeated
 from executors.contexts import one_thread
 from executors.kernels.jacobians import COMPILE
+from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
 from simulator.papers.bppsa import SCOPE
 from simulator.papers.bppsa_sparse import FIRST, PAPER
-from simulator.papers.pipeline_trainings import Trained
+from simulator.papers.pipeline_trainings import Trained, Training
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from simulator.predict.forecast import plan_strategy
 from traces.documents.profile import Profile
 from traces.documents.reproduction import Figure, PaperCase, Table
-from traces.documents.targets import AUTOGRAD
 from traces.process import seconds_of
 
 #: The speed-ups in table 1.
@@ -110,8 +110,8 @@ class Curves:
 
 #: Figures 6 and 7: LeNet-5 on digits instead of CIFAR-10; bit streams a tenth as long, at a hundred times the rate, for as few iterations.
 CURVES = (
-    Curves("LeNet-5", Job("lenet5", 256, 32, "momentum", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 200),
-    Curves("RNN", Job("rnn_bitstream", 16, 100, "adam", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 400),
+    Curves("LeNet-5", Job("lenet5", 256, 32, "momentum", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 100),
+    Curves("RNN", Job("rnn_bitstream", 16, 100, "adam", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 300),
 )
 #: Points of a curve.
 POINTS = 10
@@ -126,35 +126,44 @@ def losses_table(testbed: Testbed, profile: Profile, progress: Progress, curves:
 def _losses(curves: Curves, testbed: Testbed, profile: Profile, progress: Progress) -> Iterator[tuple]:
     machine = testbed.machine(profile)
     plan = plan_strategy(curves.strategy, {}, curves.job, machine, CostModel(machine, profile))
-    training = Repeated(curves.job, testbed, {curves.strategy: plan}, autograd=True)
-    training.begin()
-    training.train(curves.steps, progress=progress)
-    losses = {curve.name: curve.losses for curve in training.curves()}
-    own, plain = losses[curves.strategy], losses[AUTOGRAD]
+    trainer, plain = Trainer(plan, curves.job, curves.job.build(), testbed.backend), reference(curves.job, curves.job.build(), False)
+    batches, losses = curves.job.data(), []
+    for step in range(curves.steps):
+        progress(step, curves.steps, f"{curves.name}, by both")
+        inputs, target = batches[step]
+        plain.feed(inputs, target)
+        losses.append((float(trainer.step(inputs, target) or 0.0), float(plain.step())))
     every, apart = max(1, curves.steps // POINTS), 0.0
     for end in range(every, curves.steps + 1, every):
-        part = slice(end - every, end)
-        apart = max(apart, *(abs(one / other - 1) for one, other in zip(own[part], plain[part], strict=True)))
-        yield {"network": curves.name, "after": end}, (fmean(plain[part]), fmean(own[part]), apart)
+        part = losses[end - every : end]
+        apart = max(apart, *(abs(own / other - 1) for own, other in part))
+        yield {"network": curves.name, "after": end}, (fmean(other for _, other in part), fmean(own for own, _ in part), apart)
 
 
 def adam_table(progress: Progress, task: Trained) -> Table:
     """Accuracy with the stale weights of PipeDream, with Adam and with momentum (appendix C)."""
-    rows, total = [], task.seeds * len(task.trainings)
+    total = task.seeds * len(task.trainings)
     done = iter(range(total))
-    for plain, pipelined in zip(task.trainings[::2], task.trainings[1::2], strict=True):
-        finals = {}
-        for training in (plain, pipelined):
-            finals[training.name] = ends = []
-            for seed in range(task.seeds):
-                progress(next(done), total, f"{task.network}, {training.optimizer}, {training.name}, seed {seed}")
-                ends.append(trained(task, training, seed)[-1][1])
-        for training in (plain, pipelined):
-            ends = finals[training.name]
-            drop = median(finals[plain.name]) - median(ends)
-            printed = PAPER.values("PipeDream, drop").get(training.optimizer) if training is pipelined else None
-            labels = {"optimizer": training.optimizer, "training": training.name}
-            rows.append((labels, (median(ends), min(ends), max(ends), drop), (None, None, None, printed)))
+
+    def finals(training: Training) -> list[float]:
+        ends = []
+        for seed in range(task.seeds):
+            progress(next(done), total, f"{task.network}, {training.optimizer}, {training.name}, seed {seed}")
+            ends.append(trained(task, training, seed)[-1][1])
+        return ends
+
+    return adam_rows(task, {training: finals(training) for training in task.trainings})
+
+
+def adam_rows(task: Trained, ends: Mapping[Training, Sequence[float]]) -> Table:
+    """The table of the accuracies at the end of each training, by seed. Trainings are in pairs, first the plain one."""
+    rows = []
+    for number, training in enumerate(task.trainings):
+        own, plain = ends[training], ends[task.trainings[number - number % 2]]
+        drop = median(plain) - median(own)
+        labels = {"optimizer": training.optimizer, "rate": f"{training.rate or task.rate:g}", "training": training.name}
+        printed = PAPER.values("PipeDream, drop").get(training.optimizer) if training is not task.trainings[number - number % 2] else None
+        rows.append((labels, (median(own), min(own), max(own), drop), (None, None, None, printed)))
     return PAPER.table("pipedream", rows, seeds=task.seeds, steps=task.steps)
 
 

@@ -19,6 +19,7 @@ from simulator.model.workloads.networks.chains import VGG
 from simulator.papers import bppsa_sparse
 from simulator.papers.bppsa_sparse import PAPER, Operator
 from simulator.plan.bodies.csr.mask import Mask
+from simulator.plan.bodies.csr.rules import ConvolutionRule
 from traces.documents.reproduction import Table
 
 #: Linear layers after the convolutions.
@@ -128,8 +129,10 @@ def with_masks(chain: Sequence[Operator], masks: Mapping[str, Tensor]) -> list[O
 
 
 def _with_mask(operator: Operator, mask: Tensor) -> Operator:
-    positions = tuple(mask.flatten().nonzero().flatten().tolist())
-    return replace(operator, rule=replace(operator.rule, mask=TrainedMask(float(mask.mean()), operator.rule.mask.seed, positions)))
+    rule, positions = operator.rule, tuple(mask.flatten().nonzero().flatten().tolist())
+    assert isinstance(rule, ConvolutionRule)
+    seed = rule.mask.seed if rule.mask is not None else 0
+    return replace(operator, rule=replace(rule, mask=TrainedMask(float(mask.mean()), seed, positions)))
 
 
 def _rows(pruned: Pruned, masks: Mapping[str, Tensor]) -> Iterator[tuple]:

@@ -145,6 +145,22 @@ def machines(json: AsJson = False):
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
+def rules(
+    pairs: Annotated[
+        Path | None, typer.Argument(metavar="PAIRS.csv", help="Judge them on these pairs: change, before, after, and the job's options.")
+    ] = None,
+    json: AsJson = False,
+):
+    """List the what-if rules, each with its record: how right it was on pairs of steps that others measured.
+
+    With a file, judge your own: one pair a row, with the columns change (precision=amp, layout=nhwc, strategy=pytorch-graph, ...), before,
+    after, unit (ms, s or samples/s), and the options of schedcast predict for the job before the change (model, batch, machine, ...). A row
+    with a trace, recorded before the change, has a what-if rule as its change.
+    """
+    _commands("listing").rules(json, pairs)
+
+
+@app.command(cls=OnceCommand, rich_help_panel="List")
 def profiles(json: AsJson = False):
     """List this machine's calibration profiles."""
     _commands("listing").profiles(json)

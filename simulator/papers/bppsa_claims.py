@@ -54,10 +54,18 @@ def of_executions(tables: Mapping[str, Table]) -> tuple[Check, Check]:
         network: (rows[-1].predicted("most apart"), rows[0].predicted("BPPSA"), rows[-1].predicted("BPPSA"))
         for network, rows in curves.items()
     }
-    stale = tables["pipedream"].rows if "pipedream" in tables else ()
-    drops = {row.labels["optimizer"]: row.predicted("drop") for row in stale if row.labels["training"] != "plain"}
-    adam = {"Adam": (drops.get("adam"), drops.get("momentum"))} if drops else {}
-    return PAPER.claim("convergence").each(apart), PAPER.claim("PipeDream").each(adam)
+    rows = tables["pipedream"].rows if "pipedream" in tables else ()
+    pairs = {
+        f"{own.labels['optimizer']} at a rate of {own.labels['rate']}": (plain, own)
+        for plain, own in zip(rows[::2], rows[1::2], strict=True)
+    }
+    adam = [case for case in pairs if case.startswith("adam")]
+    best = max(adam, key=lambda case: pairs[case][0].predicted("accuracy") or 0.0, default="")
+    drops = {case: (own.predicted("drop"),) for case, (_, own) in pairs.items()}
+    claim = PAPER.claim("PipeDream")
+    others = "; ".join(claim.said.format(*drop, case=case) for case, drop in drops.items() if case != best)
+    stale = claim.each({case: drop for case, drop in drops.items() if case == best}, others=others)
+    return PAPER.claim("convergence").each(apart), stale
 
 
 def bound_by_workers(points: Points) -> Check:

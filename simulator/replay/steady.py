@@ -21,11 +21,15 @@ from simulator.replay.replay import Replay
 
 #: A lane of a task: device and stream.
 Lane = tuple[str, int]
+#: The largest matrix: recordings of real jobs have up to some 40 rows.
+MOST_BORDERS = 400
 NEVER = float("-inf")
 
 
 def pace_s(replay: Replay) -> float | None:
-    """Return the seconds per step in the long run; None for fewer than two steps. The first step is the one before the repetition.
+    """Return the seconds per step in the long run. The first step is the one before the repetition.
+
+    None for fewer than two steps, and for a recording whose steps wait for too many different tasks of the steps before.
 
     A task that waits for one of before the repetition waits, in each later one, for the task as far from the end of the same lane.
     """
@@ -46,6 +50,8 @@ def pace_s(replay: Replay) -> float | None:
             if names[name] < first and from_end[name][0] in count:
                 lane, place = from_end[name]
                 borders.setdefault((lane, min(place, count[lane])), len(borders))
+    if len(borders) > MOST_BORDERS:
+        return None
     weights, on_device = _weights(replay, body, borders, from_end, count)
     return _largest_circuit_mean(weights, on_device) / (len(replay.steps) - 1)
 

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulator.replay.whatif.loader import WorkerCosts
 from tests.support.kineto_traces import Trace
 
+#: What worker processes cost, fitted on one pair of the shared traces each (`simulator.replay.whatif.loader`): the hand-over of a batch,
+#: per byte to unmap and to touch it, and the share by which the host is slower.
+OF_PAIR = {"b": WorkerCosts(1.1e-3, 0.119e-9, 0.061e-9, 0.021), "c": WorkerCosts(0.94e-3, 0.109e-9, 0.067e-9, 0.046)}
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 

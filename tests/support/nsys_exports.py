@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.formats.nsys import _DIRECTIONS, _MEMORIES
+from traces.formats.nsys import DIRECTIONS, MEMORIES
 from traces.formats.recording import MEMCPY, MEMSET, CallKind, Recording, Work
 
 _COMMON = (
@@ -47,7 +47,7 @@ class Export:
         path.unlink(missing_ok=True)
         self.path, self.database = path, sqlite3.connect(path)
         self.database.executescript("PRAGMA page_size = 512;" + SCHEMA)
-        self.database.executemany("INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?, '', ?)", _MEMORIES.items())
+        self.database.executemany("INSERT INTO ENUM_CUDA_MEM_KIND VALUES (?, '', ?)", MEMORIES.items())
         self._ids: dict[str, int] = {}
 
     def close(self) -> Path:
@@ -114,11 +114,11 @@ class Export:
         }  # fmt: skip
         if work.category == MEMCPY:
             direction, source, target = re.fullmatch(r"Memcpy (\w+) \((.*) -> (.*)\)", work.name).groups()
-            kinds = {name: number for number, name in _MEMORIES.items()}
-            row |= {"copyKind": next(n for n, name in _DIRECTIONS.items() if name == direction), "bytes": int(work.bytes)}
+            kinds = {name: number for number, name in MEMORIES.items()}
+            row |= {"copyKind": next(n for n, name in DIRECTIONS.items() if name == direction), "bytes": int(work.bytes)}
             self.insert("CUPTI_ACTIVITY_KIND_MEMCPY", **row, srcKind=kinds[source], dstKind=kinds[target])
         elif work.category == MEMSET:
-            kinds = {f"Memset ({name})": number for number, name in _MEMORIES.items()}
+            kinds = {f"Memset ({name})": number for number, name in MEMORIES.items()}
             self.insert("CUPTI_ACTIVITY_KIND_MEMSET", **row, bytes=int(work.bytes), memKind=kinds.get(work.name, 7))
         else:
             name = self.string(work.name)

@@ -25,7 +25,7 @@ from ui.request import DECLARED, JobRequest
 TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = (
-    "models", "strategies", "machines", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
+    "models", "strategies", "machines", "rules", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
     "diff", "report", "ui",
 )  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
@@ -320,6 +320,7 @@ DONE = {
     "models": ["models"],
     "strategies": ["strategies"],
     "machines": ["machines"],
+    "rules": ["rules"],
     "profiles": ["profiles"],
     "papers": ["reproduce"],
     "help": ["validate", "--help"],

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from traces.documents.base import Data, Document, Duration, Seconds
+from traces.documents.rule_records import RuleRecord
 
 #: A replay whose mean or median step is longer or shorter than recorded by more than this share does not explain its recording. The 29 open
 #: traces in `tests/simulator/replay/test_replay.py` replay within 1 %.
@@ -133,8 +134,8 @@ class RuleAnswer(Data):
     """The simulated step time under one what-if rule, alone.
 
     `step_interval_s`: what the step may become where the rule's own costs are uncertain. Without an answer, `step_s`, `gain_s` and
-    `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if
-    the text is not a rule. `label` is a short name for a rule with a long regular expression.
+    `speedup` are null. `reason` says why there is no answer, or no gain. `readable` is False if the text is not a rule. `label` is a short
+    name for a rule with a long regular expression. `record`: how right the rule was on what others measured; null if nobody has.
     """
 
     rule: str
@@ -147,6 +148,7 @@ class RuleAnswer(Data):
     reason: str | None = None
     readable: bool = True
     assumptions: tuple[str, ...] = ()
+    record: RuleRecord | None = None
 
 
 class WhatIf(Data):

@@ -39,8 +39,8 @@ WHAT = "Nsight Systems export"
 _COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _GRID = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory", "dynamicSharedMemory")
 #: CUpti_ActivityMemcpyKind, and nsys' own ENUM_CUDA_MEM_KIND, as torch.profiler calls them.
-_DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-_MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
+DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
 #: ENUM_NSYS_EVENT_TYPE: ranges that are pushed and popped on a thread, and ranges from a start to an end.
 _PUSHED, _STARTED = 59, 60
 #: CUpti_ActivitySynchronizationType.
@@ -117,10 +117,10 @@ class _Reader:
             grid, block = _volume(row[8:11]), _volume(row[11:14])
             registers, shared = max(0, integer(row[14], 0)), sum(max(0, integer(each, 0)) for each in row[15:17])
             self._add_work(row, name, category_of(name), grid=grid, block=block, registers=registers, shared_bytes=shared)
-        memories = _MEMORIES | {integer(number, -1): label for number, label in self._labels("ENUM_CUDA_MEM_KIND")}
+        memories = MEMORIES | {integer(number, -1): label for number, label in self._labels("ENUM_CUDA_MEM_KIND")}
         for row in self._rows("CUPTI_ACTIVITY_KIND_MEMCPY", (*_COMMON, "bytes", "copyKind", "srcKind", "dstKind")):
             source, target = (memories.get(kind, "Unknown") for kind in row[8:10])
-            name = f"Memcpy {_DIRECTIONS.get(row[7], 'Unknown')} ({source} -> {target})"
+            name = f"Memcpy {DIRECTIONS.get(row[7], 'Unknown')} ({source} -> {target})"
             self._add_work(row, name, MEMCPY, bytes=float(max(0, integer(row[6], 0))))
         for row in self._rows("CUPTI_ACTIVITY_KIND_MEMSET", (*_COMMON, "bytes", "memKind")):
             name = f"Memset ({memories.get(row[7], 'Unknown')})"

@@ -70,8 +70,9 @@ class Tables:
         try:
             yield from self._database.execute(query)
         except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:  # ValueError: text of the schema that is no text
-            reason = "it takes too long to read" if self._steps >= MOST_STEPS else f"it is damaged ({error})"
-            raise UnusableFileError(f"{self._what} {self._path} cannot be read: {reason}; export it again, with fewer steps") from error
+            too_long = self._steps >= MOST_STEPS
+            reason = "it takes too long to read; record fewer steps" if too_long else f"it is damaged ({error}); export it again"
+            raise UnusableFileError(f"{self._what} {self._path} cannot be read: {reason}") from error
 
     def _stop(self) -> bool:
         self._steps += STEPS_PER_CHECK

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import starmap
+from pathlib import Path
 
 from traces import units
-from ui.commands.output import print_json
+from ui.commands.output import print_document, print_json
 from ui.present.labels import option_value
 from ui.present.tables import Grid, console
 
@@ -74,6 +75,25 @@ def machines(as_json: bool) -> None:
         for m, date in zip(machines, calibrated, strict=True)
     ]  # fmt: skip
     table(("machine", "devices", "SMs (cores)", "fp32 TFLOP/s", "GB/s", "GiB", "calibrated"), rows)
+
+
+def rules(as_json: bool, pairs: Path | None = None) -> None:
+    """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`."""
+    from ui.commands import own_pairs
+    from ui.present import rule_records as words
+
+    made = [] if pairs is None else own_pairs.judgments(pairs)
+    document = words.documented() if pairs is None else own_pairs.records(made)
+    if as_json:
+        print_document(document.document())
+        return
+    terminal = console()
+    title, about = (words.TITLE, words.ABOUT) if pairs is None else (f"What-if rules beside {pairs}", words.HOW_JUDGED)
+    terminal.print(Grid(words.record_cells(document), words.WORDS, title=title, caption=about))
+    for line in (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)):
+        terminal.print(f"- {line}", highlight=False, markup=False)
+    if document.left_out:
+        terminal.print(Grid(words.left_out_cells(document), words.WORDS, title=words.LEFT_OUT_TITLE))
 
 
 def profiles(as_json: bool) -> None:

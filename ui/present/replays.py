@@ -7,6 +7,7 @@ from simulator.replay.diagnosis import HOST_PARTS, VERDICT_SHARE, Part, verdict
 from traces import units
 from traces.documents.replay_result import ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
 from ui.present.labels import lane_label
+from ui.present.rule_records import JUDGED, record_words
 
 #: The head of the table's first column, and its title.
 RANK, TITLE = "rank", "Stragglers: ms that a step would be shorter with the median rank's times"
@@ -47,6 +48,8 @@ def cells(costs: Sequence[StragglerCost]) -> list[dict[str, str]]:
 
 #: The column of the parts of a step.
 PART = "where the time goes"
+#: The row of all changes that were asked.
+TOGETHER = "together"
 #: Rows of a table of streams or kernels at most.
 SHOWN = 12
 #: Worst-placed kernels that are explained in the terminal.
@@ -139,7 +142,7 @@ def replay_words(result: ReplayResult) -> list[str]:
         sentences.append(f"Communication not hidden takes {measured} of a step recorded, {simulated} replayed.")
     if result.unmatched_kernels:
         sentences.append(f"The launches of {_count(result.unmatched_kernels, 'kernel')} were not recorded.")
-    return sentences + [_sentence(note) for note in result.notes]
+    return sentences + [sentence(note) for note in result.notes]
 
 
 def slow_words(result: ReplayResult) -> list[str]:
@@ -243,7 +246,7 @@ def answers_cells(answer: WhatIf) -> list[dict[str, str]]:
     rows = [_answer_cells(each) for each in answer.answers]
     if len(answer.rules) > 1:
         together = RuleAnswer(
-            rule="together",
+            rule=TOGETHER,
             about=f"{len(answer.rules)} changes, one after another",
             step_s=answer.gpu_period_after_s,
             gain_s=answer.gpu_period_before_s - answer.gpu_period_after_s,
@@ -265,7 +268,7 @@ def what_if_words(answer: WhatIf) -> list[str]:
 
 def assumption_words(answer: WhatIf) -> list[str]:
     """One sentence per assumption."""
-    return [_sentence(assumption) for assumption in answer.assumptions]
+    return [sentence(assumption) for assumption in answer.assumptions]
 
 
 def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
@@ -277,6 +280,7 @@ def _answer_cells(answer: RuleAnswer) -> dict[str, str]:
         "mean step ms": units.ms(answer.step_s),
         "saves ms": _saved(answer),
         "speed-up": units.speedup(answer.speedup),
+        JUDGED: "" if answer.step_s is None or answer.rule == TOGETHER else record_words(answer.record),
         "note": note,
     }
 
@@ -347,6 +351,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A note as a sentence."""
     text = text.strip().rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."

@@ -3,16 +3,18 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 from simulator.plan.task import COLLECTIVE
+from simulator.predict.rule_records import record_of
 from simulator.replay.compare import boundaries, counted_steps
 from simulator.replay.diagnosis import HOST_PARTS, Part, PartTime
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.matching import kernel_classes
-from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rules
+from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rule_name, rules
 from traces import units
 from traces.documents.replay_result import RuleAnswer
 from traces.errors import SchedcastError
@@ -65,6 +67,7 @@ def rank_changes(
     left_out: list[str] = []
 
     pace = pace_s(replay)
+    host_bound = cache(lambda: host_sets_pace(replay, pace))
 
     def answers(changes: Iterable[TriedRule]) -> tuple[RuleAnswer, ...]:
         rows = []
@@ -72,7 +75,7 @@ def rank_changes(
             if clock() - start > seconds:
                 left_out.append(change.rule)
             else:
-                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label, pace))
+                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label, pace, host_bound))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, not _addresses(row, named), row.step_s)))
 
     with gc_paused():
@@ -100,9 +103,19 @@ def _kernel_changes(replay: Replay) -> Iterator[TriedRule]:
 
 
 def answer_rule(
-    replay: Replay, text: str, step_s: float, diagnosis: Sequence[PartTime], about: str = "", label: str = "", pace: float | None = None
+    replay: Replay,
+    text: str,
+    step_s: float,
+    diagnosis: Sequence[PartTime],
+    about: str = "",
+    label: str = "",
+    pace: float | None = None,
+    host_bound: Callable[[], bool] | None = None,
 ) -> RuleAnswer:
-    """Return the step time of `replay` under one rule; without effect, the reason instead of a gain. `pace`: as `pace_s` gives it."""
+    """Return the step time of `replay` under one rule; without effect, the reason instead of a gain.
+
+    `pace`: as `pace_s` gives it. `host_bound`: as `host_sets_pace` says.
+    """
     pace = pace if pace is not None else pace_s(replay)
     try:
         changed, assumptions = apply_rules(replay, [text])
@@ -121,8 +134,11 @@ def answer_rule(
         gain_s=gain_s,
         speedup=step_s / after_s if after_s > 0 else None,
         step_interval_s=((1 - RERUN) * min(after_s, *others_s), (1 + RERUN) * max(after_s, *others_s)) if others_s else None,
-        reason=no_gain_reason(text, diagnosis) if abs(gain_s) <= NO_GAIN * step_s else None,
+        reason=no_gain_reason(text, diagnosis, host_bound or partial(host_sets_pace, replay, pace))
+        if abs(gain_s) <= NO_GAIN * step_s
+        else None,
         assumptions=tuple(assumptions),
+        record=record_of(rule_name(text)),
     )
 
 
@@ -150,8 +166,22 @@ def changed_step_s(replay: Replay) -> float:
     return (end_s - begin_s) / steps
 
 
-def no_gain_reason(text: str, diagnosis: Sequence[PartTime]) -> str:
-    """Say why the rule has no effect on the step time, from where the time of the step goes."""
+def host_sets_pace(replay: Replay, pace: float | None) -> bool:
+    """Whether the host alone, between its recorded calls, takes as long as a step: then faster kernels wait for their launches.
+
+    A wait of the host that was not recorded counts as its own time.
+    """
+    if pace is None:
+        return False
+    try:
+        free = pace_s(apply_rules(replay, ["host free"])[0])
+    except SchedcastError:
+        return False
+    return free is not None and free < (1 - NO_GAIN) * pace
+
+
+def no_gain_reason(text: str, diagnosis: Sequence[PartTime], host_bound: Callable[[], bool]) -> str:
+    """Say why the rule has no effect on the step time, from where the time of the step goes. `host_bound`: as `host_sets_pace` says."""
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)
     waits = f"{units.percent(waiting, signed=False)} of the step"
@@ -168,4 +198,6 @@ def no_gain_reason(text: str, diagnosis: Sequence[PartTime]) -> str:
         return f"the host sets the pace: the GPU waits for it {waits}"
     if shares.get(Part.OTHER_RANK, 0.0) >= HOST_BOUND:
         return f"the slowest rank sets the pace: others wait {units.percent(shares[Part.OTHER_RANK], signed=False)} of the step"
+    if host_bound():
+        return "the host sets the pace: what it does between its recorded calls takes as long as a step"
     return "what it shortens is too short to matter, or runs beside longer work"

@@ -62,10 +62,15 @@ class UnreadableRuleError(SchedcastError):
     """The text of a rule that nobody can apply to any recording."""
 
 
+def rule_name(text: str) -> str:
+    """The name with which the text of a rule begins."""
+    return re.match("[a-z-]*", text.strip()).group()
+
+
 def parse(text: str) -> tuple[Rule, Any]:
     """Return the rule in `text` and its parsed request. Raises UnreadableRuleError if the text is not a rule."""
     text = text.strip()
-    name = re.match("[a-z-]*", text).group()
+    name = rule_name(text)
     rule = _discover().get(name)
     if rule is None:
         near = difflib.get_close_matches(name, _discover(), n=1)

@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from calibrate.identity import comparable_cpu
 from simulator.predict.coverage import judged
+from simulator.predict.rule_records import rule_records
 from tests.support.app_pages import app_at, charts_of, words_of
 from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
@@ -19,6 +20,7 @@ from traces.documents.shipped import shipped_validations
 from ui.app import page_parts as timeline_parts
 from ui.app import state
 from ui.app.page_parts import trace_bytes
+from ui.present.rule_records import REASON, documented
 
 
 def editable_page():
@@ -77,9 +79,19 @@ def test_every_shipped_step_is_drawn_and_counted():
     steps = judged(shipped_validations())
     figure = json.loads(app.get("plotly_chart")[0].proto.spec)
     assert figure["layout"]["title"]["text"].startswith(f"{sum(step.inside for step in steps)} of {len(steps)} (")
-    by_group, by_strategy = (table.value for table in app.dataframe)
+    by_group, by_strategy, *_ = (table.value for table in app.dataframe)
     assert sum(by_group["steps"]) == sum(by_strategy["steps"]) == len(steps)
     assert {"pipelines", "several processes"} <= set(by_group["group"])
+
+
+def test_what_if_rules_have_their_records_and_what_is_not_predicted_its_reason():
+    app = app_at("accuracy").run()
+    by_columns = {tuple(table.value.columns): table.value for table in app.dataframe}
+    records, left_out = (next(own for heads, own in by_columns.items() if head in heads) for head in ("sign right", REASON))
+    assert [int(count) for count in records["pairs"]] == [record.pairs for record in rule_records().records] + [0] * len(
+        documented().unjudged
+    )
+    assert len(left_out) == len(rule_records().left_out)
 
 
 # The page of a machine, with the real predictor.

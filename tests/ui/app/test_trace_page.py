@@ -128,6 +128,17 @@ def test_diagnosis_comes_first_then_what_would_help_then_the_builder(start, trac
     assert subheaders[1:] == ["What would make it faster", "Build a change"]
 
 
+def test_a_change_says_what_it_would_change_before_it_is_added(start, tmp_path):
+    app = choose(start(write_loader_trace(tmp_path / "loader.json", (900.0, 300.0, 300.0))), "Change", "loader workers=4")
+    assert "3 batches are loaded in the recording, each 0.500 ms on the host in the mean: 4 workers deliver one every 0.125 ms" in words_of(
+        app
+    )
+    app = choose(app, "Change", "network {speed}")
+    assert [error.value.replace("\\", "") for error in app.error] == [
+        "network 2x faster changes nothing: the recording has no collectives, as on one rank"
+    ]
+
+
 def test_a_trace_can_be_uploaded_and_a_damaged_one_is_one_line(start, trace):
     app = start()
     app.get("file_uploader")[0].upload("job.json.gz", trace.read_bytes(), "application/gzip").run()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.model.job import Job
+from simulator.predict.rule_records import record_of
 from simulator.replay.whatif.registry import rules
 from tests.support.cli_process import start
 from tests.support.nsys_exports import write_export
@@ -76,6 +77,9 @@ def test_the_parts_of_a_step_and_the_ladder_are_in_the_document(schedcast, trace
     assert done.document["ladder"][0]["gain_s"] == pytest.approx(1e-4)
     assert sorted(bound["rule"] for bound in done.document["bounds"]) == ["host free", "loader free", "network free", "optimizer=free"]
     assert done.document["ladder_left_out"] == []
+    records = {answer["rule"]: answer["record"] for answer in done.document["ladder"]}
+    assert records["host 2x faster"] is None
+    assert records["cuda-graph"] == record_of("cuda-graph").model_dump(mode="json")
 
 
 def test_a_replay_that_does_not_explain_the_recording_leads_and_ranks_nothing(schedcast, tmp_path):

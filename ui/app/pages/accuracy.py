@@ -9,6 +9,7 @@ from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, 
 from traces.documents.shipped import shipped_validations
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.share_parts import Download, csv, keep_link, share_ui
+from ui.present import rule_records as rule_words
 from ui.present.charts import coverage_figure
 from ui.present.labels import markdown_escaped
 
@@ -35,10 +36,23 @@ def page() -> None:
         )
     with right:
         table_ui(_rows("strategy", by_strategy(steps)))
+    rules_ui()
     formulas_ui("Coverage", "90 % interval", "Measured step")
     keep_link("accuracy", {})
     judgments = [asdict(step) for step in steps]
     share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(judgments))])
+
+
+def rules_ui() -> None:
+    """Show how right the what-if rules were on what others measured, and what is not predicted."""
+    document = rule_words.documented()
+    st.subheader(rule_words.TITLE)
+    st.write(rule_words.ABOUT)
+    table_ui(rule_words.record_cells(document))
+    lines = (rule_words.total_words(document), *rule_words.miss_words(document))
+    st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in lines))
+    with st.expander(rule_words.LEFT_OUT_TITLE):
+        table_ui(rule_words.left_out_cells(document))
 
 
 def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, Any]]:

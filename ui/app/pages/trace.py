@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from simulator.predict.rule_records import record_of
 from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.replay import Replay
 from simulator.replay.whatif import registry as whatif
@@ -30,6 +31,7 @@ from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
+from ui.present.rule_records import JUDGED, record_words
 from ui.present.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
 
 #: The key of the text of the rules that are asked.
@@ -63,6 +65,12 @@ def rule_builder_ui(replay: Replay) -> None:
         st.write(markdown_escaped(match_words(matches)))
         st.dataframe(match_cells(matches), hide_index=True)
     rule = rule_text(kind, speed, regex)
+    if kind not in OF_KERNELS:
+        try:
+            st.write(markdown_escaped(replay_words.sentence(whatif.apply_rules(replay, [rule])[1][0])))
+        except SchedcastError as error:
+            st.error(markdown_escaped(str(error)))
+            return
     left, right = st.columns([3, 1], vertical_alignment="center")
     left.code(rule, language=None)
     right.button("Add the change", icon=":material/add:", on_click=add_rule, args=(rule,), width="stretch")
@@ -192,7 +200,7 @@ def rules_ui() -> list[str]:
         st.form_submit_button("Ask", type="primary")
     with st.sidebar.expander("Rules"):
         for rule in whatif.rules():
-            st.markdown(f"`{rule.form}`: {markdown_escaped(rule.about)}")
+            st.markdown(f"`{rule.form}`: {markdown_escaped(rule.about)} ({JUDGED}: {record_words(record_of(rule.name))})")
     return [line.strip() for line in entered.splitlines() if line.strip()]
 
 

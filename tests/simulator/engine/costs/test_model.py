@@ -9,6 +9,7 @@ from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
 from simulator.engine.costs.fresh_memory import MAPPED_BYTES, SHARE, SHARE_ERROR, Fresh, added, fresh_bytes
 from simulator.engine.costs.model import CostModel
+from simulator.engine.hosts import issue_seconds
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
@@ -17,7 +18,7 @@ from simulator.plan.bodies.host import Host
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.bodies.update import Update
 from simulator.plan.keys import cost_key
-from simulator.plan.task import ACTIVATION, BACKWARD, Segment, Task
+from simulator.plan.task import ACTIVATION, BACKWARD, FORWARD, Segment, Task
 from simulator.predict.forecast import forecast_strategy
 from simulator.predict.intervals import Z_90
 from tests.support.jobs import MLP, planned
@@ -413,3 +414,17 @@ def test_only_plain_pytorch_has_it_and_all_of_it_is_wrong_together():
     assert seconds["pytorch", 1.0] - seconds["pytorch", 0.0] == pytest.approx(sum(sum(each) for each in fresh_bytes(plan)))
     low_s, high_s = intervals["pytorch", 1.0]
     assert high_s / low_s >= math.exp(2 * Z_90 * SHARE_ERROR) * 0.95, "nearly all of this step is fresh memory"
+
+
+def test_a_cast_of_autocast_takes_a_launch_of_the_host_and_no_python():
+    """Other ops take what modules and autograd cost besides, and so do casts in backward, which are nodes of autograd."""
+    job, gpu = Job(MLP, 8, precision="amp"), load_machine("h100")
+    forecast = forecast_strategy(job, "pytorch", {}, gpu, CostModel(gpu))
+    host = gpu.hosts[0]
+    taken = {
+        (task.phase, task.body.target == "aten._to_copy.default"): issue_seconds(host, cost.launches, cost.issue_s)
+        for task, cost in zip(forecast.plan.tasks, forecast.costs, strict=True)
+        if task.body.kind == "op"
+    }
+    python = host.dispatch_s + host.loop_s
+    assert taken == {(FORWARD, True): host.dispatch_s, (FORWARD, False): python, (BACKWARD, True): python, (BACKWARD, False): python}

@@ -14,6 +14,7 @@ from simulator.replay.whatif.loader import WorkerCosts, with_workers
 from simulator.replay.whatif.ranking import changed_step_s, step_after_s
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.replayed import ask, ranked, replayed
+from tests.support.loader_traces import OF_PAIR
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import launched, recording, rows
 from traces.errors import SchedcastError
@@ -100,6 +101,11 @@ def test_a_recording_without_a_loader_is_told_so():
         apply_rules(recording(launched("k", 1.0)), ["loader free"])
 
 
+def test_workers_cannot_be_added_twice():
+    with pytest.raises(SchedcastError, match="loader changes nothing more"):
+        apply_rules(job([5.0] * 4, 2.0), ["loader workers=4", "loader workers=2"])
+
+
 @pytest.mark.parametrize("text", ["loader", "loader workers", "loader workers=0", "loader workers=2000", "loader workers=x", "loader 2x"])
 def test_texts_that_are_no_request_are_refused(text):
     with pytest.raises(SchedcastError, match=r"expected loader workers=4\|2x faster\|free"):
@@ -108,8 +114,6 @@ def test_texts_that_are_no_request_are_refused(text):
 
 FOLDER = shared_folder("kineto")
 PAIRS = pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
-#: Fitted on one pair each: the hand-over of a batch, per byte to unmap and to touch it, and the share by which the host is slower.
-OF_PAIR = {"b": WorkerCosts(1.1e-3, 0.119e-9, 0.061e-9, 0.021), "c": WorkerCosts(0.94e-3, 0.109e-9, 0.067e-9, 0.046)}
 #: The step with four workers, recorded.
 MEASURED_S = {"b": 117.0e-3, "c": 174.2e-3}
 

@@ -177,7 +177,12 @@ def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     ],
 )
 def test_a_rule_without_effect_says_why(rule, shares, reason):
-    assert no_gain_reason(rule, [PartTime(part, share, share) for part, share in shares.items()]) == reason
+    assert no_gain_reason(rule, [PartTime(part, share, share) for part, share in shares.items()], lambda: False) == reason
+
+
+def test_a_host_that_takes_as_long_as_the_gpu_sets_the_pace():
+    step = [PartTime(Part.COMPUTE, 0.99, 0.99)]
+    assert no_gain_reason("remove:/gemm/", step, lambda: True).startswith("the host sets the pace: what it does between its recorded calls")
 
 
 def test_kernels_are_classed_by_what_they_compute():

@@ -1,0 +1,82 @@
+"""Pairs of steps that were measured before and after one change, and what is predicted for them (`judgments` says how right that is)."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from simulator.engine.costs.model import CostModel
+from simulator.engine.simulation import EAGER
+from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT, Task
+from simulator.predict.forecast import Forecast, forecast, paired_interval, plan_strategy
+from simulator.predict.intervals import speedup_interval
+from simulator.predict.judgments import Judgment
+from simulator.predict.preset import dense_precision, preset_costs
+from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH
+
+#: The strategies that are plain PyTorch.
+PLAIN = {*LOOPS, PYTORCH_GRAPH}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two steps. `machine`: a preset's name, or a machine that has no name. `phases`: those that were timed; empty for all.
+
+    `host_counts`: the optimizer counts its steps on the host even in a CUDA graph, as releases of PyTorch before 1.12 did.
+    """
+
+    job: Job
+    machine: str | Machine
+    strategy: str = PYTORCH
+    devices: int | None = None
+    phases: tuple[str, ...] = ()
+    host_counts: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two steps that differ in one change. `gain`: the measured speed-up. `fitted`: whether costs were fitted on one of the two."""
+
+    rule: str
+    label: str
+    source: str
+    before: Side
+    after: Side
+    gain: float
+    fitted: bool = False
+
+
+def predicted_side(side: Side) -> Forecast:
+    """The forecast of one step. Raises SchedcastError if the machine cannot run it."""
+    job = side.job
+    if isinstance(side.machine, Machine):
+        machine, model = side.machine, CostModel(side.machine, None, dense_precision(job, None))
+    else:
+        machine, model = preset_costs(job, side.machine, side.devices)
+    plan = plan_strategy(side.strategy, {}, job, machine, model)
+    if side.host_counts:
+        plan = _changed(plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks])
+    return forecast(of_phases(plan, side.phases) if side.phases else plan, machine, model, EAGER)
+
+
+def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:
+    """The plan with other tasks in each segment."""
+    return replace(plan, segments=tuple(replace(part, tasks=tuple(change(part.tasks))) for part in plan.segments))
+
+
+def of_phases(plan: Plan, phases: Sequence[str]) -> Plan:
+    """The plan's tasks of these phases alone. What others wrote for them, such as gradients, is there from the start."""
+    gone = {o.value for part in plan.segments for task in part.tasks if task.phase not in phases for o in task.writes}
+    values = {name: replace(value, kind=INPUT) if name in gone else value for name, value in plan.values.items()}
+    return replace(_changed(plan, lambda tasks: [task for task in tasks if task.phase in phases]), values=values)
+
+
+def judged(pair: Pair, predict: Callable[[Side], Forecast] = predicted_side) -> Judgment:
+    """Predict a pair; its interval may have to be `widened`. `predict` may remember the sides that it has predicted."""
+    before, after = predict(pair.before), predict(pair.after)
+    samples = pair.after.job.batch / pair.before.job.batch
+    alike = before.plan.strategy == after.plan.strategy or {before.plan.strategy, after.plan.strategy} <= PLAIN
+    low, high = speedup_interval(before.sensitivity, after.sensitivity) if alike else paired_interval(before, after)
+    gain = samples * before.timeline.step_s / after.timeline.step_s
+    return Judgment(pair.rule, pair.label, pair.source, pair.gain, gain, (samples * low, samples * high), pair.fitted, alike=alike)

@@ -1,0 +1,93 @@
+"""A user's file of measured pairs, for `schedcast rules PAIRS.csv`: two steps, or two throughputs, with one change between them.
+
+One pair a row. Columns: `change`, `before`, `after`; `unit` (ms, s, or anything per second, such as samples/s; default ms); then the
+options of `schedcast predict` by their names, for the job before the change (model, batch, machine, devices, precision, layout, optimizer,
+strategy, ...). `change` is one of these with its other value, as in precision=amp or optimizer=adamw:fused. In a row with a `trace`,
+recorded before the change, `change` is a what-if rule. `rule` (default: by the change) is whose record the pair counts for, `source` where
+it is from.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from simulator.predict.judgments import Judgment, by_rule, record, widened
+from simulator.predict.pairs import Pair, Side, judged
+from simulator.predict.rule_records import accuracy_of
+from simulator.replay.whatif.judged import judged_on_trace
+from simulator.replay.whatif.registry import rule_name
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
+from traces.documents.rule_records import RuleRecords
+from traces.errors import SchedcastError
+from traces.files import read_text
+from ui.request import LINKED, JobRequest, Option, optimizer_and_form
+
+MOST_BYTES = 1_000_000
+NEEDED = ("change", "before", "after")
+#: Columns that are no options of `schedcast predict`.
+OWN = (*NEEDED, "unit", "rule", "source", "trace", "strategy", "note")
+_OPTIONS: Mapping[str, Option] = {option.name: option for option in LINKED if option.name not in ("strategies", "settings")}
+
+
+def judgments(path: Path) -> list[Judgment]:
+    """What is predicted for the pairs of a file. Raises SchedcastError for the first row that cannot be."""
+    made = [judged(pair) if isinstance(pair, Pair) else pair for pair in _pairs(path)]
+    return [widened(each, accuracy_of(each.rule)) if each.alike else each for each in made]
+
+
+def records(made: list[Judgment]) -> RuleRecords:
+    """The records of judgments."""
+    return RuleRecords(records=tuple(record(rule, own) for (rule, _), own in by_rule(made).items()))
+
+
+def _pairs(path: Path) -> Iterator[Pair | Judgment]:
+    reader = csv.DictReader(io.StringIO(read_text(path, "file of pairs", MOST_BYTES)))
+    columns = set(reader.fieldnames or ())
+    missing, unknown = [name for name in NEEDED if name not in columns], sorted(columns - {*OWN, *_OPTIONS})
+    if missing or unknown:
+        what = f"has no column {missing[0]!r}" if missing else f"has a column {unknown[0]!r}"
+        raise SchedcastError(f"{path} {what}; expected {', '.join(NEEDED)}, and any of: {', '.join([*OWN[len(NEEDED) :], *_OPTIONS])}")
+    for number, row in enumerate(reader, 2):
+        try:
+            yield _pair({name: (value or "").strip() for name, value in row.items() if name is not None}, path)
+        except (SchedcastError, ValueError) as error:
+            raise SchedcastError(f"{path}, line {number}: {error}") from error
+
+
+def _pair(row: Mapping[str, str], path: Path) -> Pair | Judgment:
+    change, trace, source = row["change"], row.get("trace", ""), row.get("source", "") or path.name
+    rate = "/" in row.get("unit", "")
+    before, after = (_figure(row, name) for name in ("before", "after"))
+    gain = after / before if rate else before / after
+    if trace:
+        return judged_on_trace(path.parent / trace, change, gain, f"{trace}: {change}", source, row.get("rule", ""))
+    option, equals, value = change.partition("=")
+    if not equals or option not in ("strategy", *_OPTIONS):
+        raise SchedcastError(f"change is {change!r}; expected OPTION=VALUE, as in precision=amp, or a trace and a what-if rule")
+    first, second = _side(row), _side({**row, option: value})
+    samples = 1.0 if rate else second.job.batch / first.job.batch
+    return Pair(row.get("rule") or _rule(option, value), f"{row.get('model', '')}: {change}", source, first, second, samples * gain)
+
+
+def _rule(option: str, value: str) -> str:
+    """Whose record a pair counts for."""
+    if option == "strategy":
+        return {PYTORCH_GRAPH: "cuda-graph"}.get(value, rule_name(value))
+    return value if option == "precision" else option
+
+
+def _figure(row: Mapping[str, str], name: str) -> float:
+    value = float(row[name])
+    if not 0 < value < float("inf"):
+        raise SchedcastError(f"{name} is {row[name]!r}; expected a number above 0")
+    return value
+
+
+def _side(row: Mapping[str, str]) -> Side:
+    given = {name: _OPTIONS[name].read(text) for name, text in row.items() if name in _OPTIONS and text}
+    if "model" not in given or "machine" not in given:
+        raise SchedcastError("it names no model or no machine; expected both, or a trace")
+    optimizer = optimizer_and_form(given.pop("optimizer")) if "optimizer" in given else {}
+    request = JobRequest(**{**given, **optimizer})
+    return Side(request.job(), request.machine, row.get("strategy") or PYTORCH, request.devices)
