@@ -17,7 +17,7 @@ from executors.cuda.driver import Driver, Event, Partition
 from executors.cuda.issue import fork, join
 from simulator.engine.costs.contention import COMPUTE, MEMORY, best_saturation_share, fit
 from simulator.engine.costs.cost import Cost
-from simulator.engine.costs.efficiencies import figure
+from simulator.engine.costs.site import figure
 from simulator.engine.interference import modeled_slow_downs
 from simulator.machine.machine import Machine
 from simulator.machine.presets import gpu_machine

@@ -33,8 +33,9 @@ from calibrate.samples import Compiled, Samples, compile_alone, missing_keys, re
 from calibrate.testbed import Progress
 from executors.binding import Forms, op_tasks
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Graph, Partition
-from simulator.engine.costs.efficiencies import Sites, bound_by_compute
+from simulator.engine.costs.efficiencies import bound_by_compute
 from simulator.engine.costs.model import measurable
+from simulator.engine.costs.site import Sites
 from simulator.machine.machine import Machine
 from simulator.model.user_code import brief
 from simulator.plan.plan import Plan

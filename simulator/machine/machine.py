@@ -81,6 +81,7 @@ class Device:
     `workspace_bytes`: memory that stays allocated for each lane on which a matrix product has run.
     `reached`: the share of a data sheet's peaks that any kernel can reach, where it is known to be below 1.
     `sm`: what an SM holds, if blocks per SM are to follow from what a block takes (`efficiencies.geometry`).
+    `clock_hz`, `power_w`: of a GPU, the boost clock and the power limit of its data sheet; 0: unknown.
     `errors`: as in `HostLane`.
     """
 
@@ -99,6 +100,8 @@ class Device:
     reached: float = 1.0
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
     sm: SmLimits | None = None
+    clock_hz: float = 0.0
+    power_w: float = 0.0
 
     @property
     def share_name(self) -> str:

@@ -46,7 +46,7 @@ class _Entry(BaseModel):
 
 
 class GpuEntry(_Entry):
-    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing."""
+    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing. `clock_hz`, `power_w`: as in `Device`, of GPUs with tensor cores."""
 
     product: str
     sms: SourcedCount
@@ -59,6 +59,8 @@ class GpuEntry(_Entry):
     priority_levels: SourcedCount
     saturation_share: Sourced
     sm: dict[str, SourcedCount] = {}
+    clock_hz: Sourced = (0.0, "")
+    power_w: Sourced = (0.0, "")
 
 
 class HostEntry(_Entry):
@@ -232,6 +234,8 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
                 priority_levels=gpu.priority_levels[0],
                 reached=gpu.peak_reached[0],
                 sm=SmLimits(**{field: count for field, (count, _) in gpu.sm.items()}) if gpu.sm else None,
+                clock_hz=gpu.clock_hz[0],
+                power_w=gpu.power_w[0],
             )
             for n in names
         ),

@@ -94,7 +94,13 @@ def _device(device: Device, scale: Scale) -> Device:
     count = max(1, round(getattr(device, many) * scale.sms))
     factor = count / getattr(device, many) * scale.flops
     peaks = {precision: flops * factor for precision, flops in device.peak_flops.items()}
-    return replace(device, peak_flops=peaks, **{many: count}, **{name: getattr(device, name) * scale.launch for name in _DEVICE_TIMES})
+    return replace(
+        device,
+        peak_flops=peaks,
+        power_w=device.power_w * factor,
+        **{many: count},
+        **{name: getattr(device, name) * scale.launch for name in _DEVICE_TIMES},
+    )
 
 
 def _memory(memory: Memory, scale: Scale) -> Memory:

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from calibrate.cpu.testbed import cpu_machine
-from simulator.engine.costs.efficiencies import Sites
 from simulator.engine.costs.fits import LIMITS, SHIPPED, LeftOut, ProfileFits
 from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.site import Sites
 from traces.documents.profile import Profile
 
 

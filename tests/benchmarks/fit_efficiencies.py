@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import EfficiencyRow, EfficiencyRows, Number, Seconds
+from simulator.engine.costs.efficiencies import EfficiencyRow, EfficiencyRows, Seconds
+from simulator.engine.costs.site import Number
 from tests.benchmarks.public_ops import BOARDS, Op, all_sources
 from tests.support.shared_data import shared_folder
 

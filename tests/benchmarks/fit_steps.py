@@ -2,16 +2,16 @@
 
     python -m tests.benchmarks.fit_steps [--write]
 
-Ten numbers are fitted on the steps of `measured_steps.csv` in FP32 and TF32 that do not wait for the host: the share of the peak that
+Nine numbers are fitted on the steps of `measured_steps.csv` in FP32 and TF32 that do not wait for the host: the share of the peak that
 convolutions reach in FP32, in TF32 and as Winograd kernels, their shares of the bandwidth, the least time of a kernel, how much few blocks
-cost, how many FLOPs a block has that splits a sum, the share of the peak of products in TF32, and what GDDR memories reach beside HBM.
-Then five are fitted on the steps in mixed precision: the shares of peak and bandwidth of convolutions in 16 bits, in either layout, and the
-share of the peak of products. All other rows are those fitted on single ops (`fit_efficiencies`). The loss is the mean absolute log
-error; the rows of a model on a chip together weigh the square root of their number.
+cost, how many FLOPs a block has that splits a sum, and what GDDR memories reach beside HBM. Then four are fitted on the steps in mixed
+precision: the shares of peak and bandwidth of convolutions in 16 bits, in either layout. All other rows are those fitted on single ops
+(`fit_efficiencies`, `fit_products`). The loss is the mean absolute log error; the rows of a model on a chip together weigh the square
+root of their number.
 
-Then every chip is left out in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
-others give: these are the scores, and the root mean square of those of chips is the known accuracy of presets. `--write` puts the numbers
-into the table and the accuracy into `published.json`. A K80's rows are scored, but none is fitted on: it is older than any
+Then every chip is left out in turn, and every model, from the steps, the single ops and the products, and its rows are predicted with
+what the others give: these are the scores, and the root mean square of those of chips is the known accuracy of presets. `--write` puts
+the numbers into the table and the accuracy into `published.json`. A K80's rows are scored, but none is fitted on: it is older than any
 other GPU of the table.
 """
 
@@ -26,10 +26,12 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, EfficiencyRows, Number, Site
+from simulator.engine.costs.efficiencies import CHANNELS_LAST, HALF, WINOGRAD, EfficiencyRows
+from simulator.engine.costs.products import Product
+from simulator.engine.costs.site import Number, Site
 from simulator.engine.hosts import issue_seconds
 from simulator.predict.discrepancy import DATA
-from tests.benchmarks import fit_efficiencies
+from tests.benchmarks import fit_efficiencies, fit_products
 from tests.benchmarks.measured_steps import TABLE, Row, predicted, read
 from tests.benchmarks.public_ops import Op
 from tests.benchmarks.published import text
@@ -40,10 +42,9 @@ CONV = ("conv", WINOGRAD, HALF, CHANNELS_LAST)
 #: The fitted numbers and where the search starts.
 START = {
     "fp32": 0.8, "winograd": 0.7, "tf32": 0.4, "memory": 0.5, "winograd memory": 0.5, "least_s": 5e-6, "idle": 0.3, "split": 4e6,
-    "matmul tf32": 0.6,
 }  # fmt: skip
 #: The same of steps in mixed precision.
-HALF_START = {"half": 0.4, "half memory": 0.5, "channels-last": 0.4, "channels-last memory": 0.5, "matmul half": 0.6}
+HALF_START = {"half": 0.4, "half memory": 0.5, "channels-last": 0.4, "channels-last memory": 0.5}
 #: What is tried for the share of a GDDR memory's bandwidth that is reached beside that of HBM.
 GDDR = (1.0, 0.9, 0.8, 0.7, 0.6)
 #: How much a number's distance from its start counts beside the mean error.
@@ -70,6 +71,7 @@ class Group(NamedTuple):
     bytes: float
     launches: int
     outputs: float
+    product: Product | None
     cold: float
     count: int
 
@@ -109,8 +111,8 @@ def step_ops(row: Row) -> StepOps:
         extra = cost.cold_s - cost.warm_s
         cold = (lasted.get(task.name, cost.cold_s) - cost.warm_s) / extra if extra > 0 else 1.0
         moved, launches = efficiencies.traffic(task), task.body.least_kernels("gpu")
-        outputs = efficiencies.outputs(task) or 0.0
-        counts[Group(name, precision, work.flops, moved, launches, outputs, round(min(1.0, max(0.0, cold)), 2), 1)] += 1
+        outputs, product = efficiencies.outputs(task) or 0.0, efficiencies.product(task)
+        counts[Group(name, precision, work.flops, moved, launches, outputs, product, round(min(1.0, max(0.0, cold)), 2), 1)] += 1
     groups = tuple(group._replace(count=count) for group, count in counts.items())
     launches = sum(task.body.launches for task in result.plan.tasks)
     host = result.machine.host(device.name)
@@ -120,7 +122,7 @@ def step_ops(row: Row) -> StepOps:
 
 def _fitted(group: Group) -> bool:
     """Whether numbers of the group's row are fitted here."""
-    return group.op_class in CONV or (group.op_class == "matmul" and group.precision in ("tf32", *_SIXTEEN_BITS))
+    return group.op_class in CONV
 
 
 def seconds(step: StepOps, rows: EfficiencyRows, chosen: Callable[[Group], bool] = lambda group: True) -> float:
@@ -128,9 +130,8 @@ def seconds(step: StepOps, rows: EfficiencyRows, chosen: Callable[[Group], bool]
     total = 0.0
     for group in step.groups:
         if chosen(group):
-            said = efficiencies.seconds(
-                step.site, group.op_class, group.flops, group.bytes, group.precision, group.launches, rows, group.outputs or None
-            )
+            work = (group.flops, group.bytes, group.precision, group.launches)
+            said = efficiencies.seconds(step.site, group.op_class, *work, rows, group.outputs or None, group.product)
             total += group.count * (said.warm + group.cold * (said.cold - said.warm))
     return total
 
@@ -141,9 +142,8 @@ def step_seconds(step: StepOps, rows: EfficiencyRows) -> float:
 
 
 #: What has a share of the peak of its own, and of those what has one of the bandwidth too.
-_KINDS = ("fp32", "tf32", "winograd", "half", "channels-last", "matmul tf32", "matmul half")
+_KINDS = ("fp32", "tf32", "winograd", "half", "channels-last")
 _OWN_MEMORY = ("winograd", "half", "channels-last")
-_SIXTEEN_BITS = ("bf16", "fp16")
 
 
 class _Work:
@@ -152,10 +152,9 @@ class _Work:
     def __init__(self, steps: Sequence[StepOps], rows: EfficiencyRows):
         self.fixed_s = np.array([seconds(step, rows, lambda group: not _fitted(group)) for step in steps])
         items = [(i, step.site, group) for i, step in enumerate(steps) for group in step.groups if _fitted(group)]
-        tile, saved, product = rows.row("conv").tile.value, rows.row(WINOGRAD).saved.value, rows.row("matmul")
+        tile, saved = rows.row("conv").tile.value, rows.row(WINOGRAD).saved.value
         self.step = np.array([i for i, _, _ in items])
         self.kind = np.array([_kind(group) for _, _, group in items])
-        self.conv = np.array([group.op_class != "matmul" for _, _, group in items])
         self.count = np.array([g.count for _, _, g in items], float)
         self.flops = np.array([g.flops / (saved if g.op_class == WINOGRAD else 1) for _, _, g in items])
         self.peak = np.array([efficiencies.figure(site.peak_flops, g.precision) for _, site, g in items])
@@ -163,7 +162,6 @@ class _Work:
         self.launches = np.array([max(1, g.launches) for _, _, g in items], float)
         self.sms = np.array([site.sms for _, site, _ in items], float)
         self.tiles = np.array([g.outputs / tile for _, _, g in items])
-        self.product_s = self.memory_s / product.memory.value + self.launches * product.least_s.value
 
     def seconds(self, numbers: dict[str, float]) -> np.ndarray:
         """Device seconds of every step."""
@@ -172,14 +170,12 @@ class _Work:
             [self.kind == name for name in _OWN_MEMORY], [numbers[f"{name} memory"] for name in _OWN_MEMORY], numbers["memory"]
         )
         blocks = np.maximum(self.tiles, self.flops / self.launches / numbers["split"])
-        other_s = np.where(self.conv, self.memory_s / memory + self.launches * numbers["least_s"], self.product_s)
-        each = self.flops / self.peak / share * np.where(self.conv, 1 + numbers["idle"] * self.sms / blocks, 1.0) + other_s
+        computing_s = self.flops / self.peak / share * (1 + numbers["idle"] * self.sms / blocks)
+        each = computing_s + self.memory_s / memory + self.launches * numbers["least_s"]
         return self.fixed_s + np.bincount(self.step, each * self.count, len(self.fixed_s))
 
 
 def _kind(group: Group) -> str:
-    if group.op_class == "matmul":
-        return "matmul half" if group.precision in _SIXTEEN_BITS else "matmul tf32"
     return group.op_class.partition(".")[2] or group.precision
 
 
@@ -238,11 +234,8 @@ def with_numbers(rows: EfficiencyRows, numbers: dict[str, float], errors: dict[s
         return Number(float(f"{numbers[name]:.2g}"), round((errors or {}).get(precision, 0.3), 2), fit_efficiencies.STEPS)
 
     shared = {"least_s": number("least_s"), "idle": number("idle"), "split_flops": number("split"), "adds": True}
-    product = rows.row("matmul")
     conv, fast = rows.row("conv"), rows.row(WINOGRAD)
-    products = {"tf32": number("matmul tf32", "tf32"), "bf16": number("matmul half", "amp-fp16")}
     classes = {
-        "matmul": product.model_copy(update={"compute": {**product.compute, **products}}),
         "conv": conv.model_copy(
             update={
                 "compute": {**conv.compute, "fp32": number("fp32"), "tf32": number("tf32", "tf32")},
@@ -278,7 +271,8 @@ def leave_out(steps: Sequence[StepOps], ops: Sequence[Op], table: EfficiencyRows
     for name in sorted({getattr(step.row, what) for step in steps}):
         sources = OF_MODEL.get(name, frozenset())
         op_left = (lambda op, name=name: op.gpu == name) if what == "chip" else (lambda op, sources=sources: op.source in sources)
-        rows, gddr = without(steps, ops, table, lambda step, name=name: getattr(step.row, what) == name, op_left)
+        known = fit_products.without(table, name) if what == "chip" else table
+        rows, gddr = without(steps, ops, known, lambda step, name=name: getattr(step.row, what) == name, op_left)
         results |= {step.row.number: step_seconds(step.with_gddr(gddr), rows) for step in steps if getattr(step.row, what) == name}
     return results
 
@@ -320,7 +314,7 @@ def print_scores(steps: Sequence[StepOps], seconds_of: dict[int, float], what: s
 def write(rows: EfficiencyRows, steps: Sequence[StepOps], seconds_of: dict[int, float]) -> None:
     """Put the rows into the table, and the errors of left-out chips into `published.json`. The share of GDDR is in `machines.json`."""
     document = efficiencies.TABLE.read_text()
-    for name in ("matmul", *CONV):
+    for name in CONV:
         start = document.index(f'      "{name}": {{', document.index('"gpu": {'))
         kept = rows.classes[name].model_dump(exclude_none=True, exclude_defaults=True)
         lines = ",\n".join(f'        "{key}": {json.dumps(value)}' for key, value in kept.items())

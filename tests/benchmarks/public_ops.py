@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from simulator.engine.costs.efficiencies import Site
+from simulator.engine.costs.site import Site
 from simulator.plan.bodies.op_class import op_class
 from traces.formats.json_stream import items
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from simulator.engine.costs.products import Product
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 
@@ -73,6 +74,13 @@ class PlanCosts(Protocol):
         """Whether the cost of an op depends on its class, FLOPs and bytes alone, so that `work_cold_s` gives it."""
 
     def work_cold_s(
-        self, task: Task, op_class: str, fast: bool, flops: np.ndarray, moved_bytes: np.ndarray, outputs: np.ndarray | None
+        self,
+        task: Task,
+        op_class: str,
+        fast: bool,
+        flops: np.ndarray,
+        moved_bytes: np.ndarray,
+        outputs: np.ndarray | None,
+        product: Product | None,
     ) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` in an op class, by their FLOPs, bytes and `efficiencies.outputs`; `fast`: as there."""
+        """`Cost.cold_s` of tasks like `task` in an op class, by FLOPs and bytes; `fast`, `outputs` and `product`: as in `efficiencies`."""

@@ -4,13 +4,12 @@ t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · m
 and rows with `idle` or `saved` do more or fewer FLOPs (`Row`).
 Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
 "sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
-by tests/benchmarks/efficiencies.py; those of convolutions are fitted and scored on whole steps by tests/benchmarks/fit_steps.py.
+by tests/benchmarks/efficiencies.py; those of convolutions are fitted and scored on whole steps by tests/benchmarks/fit_steps.py. Matrix
+products on tensor cores have a model of their own (`products`).
 """
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -18,11 +17,12 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from simulator.machine.machine import Device, Machine, Memory, SmLimits
+from simulator.engine.costs import products
+from simulator.engine.costs.products import Attention, Product, ProductKernel, serves
+from simulator.engine.costs.site import Number, Site, figure
 from simulator.plan.bodies.op_class import winograd
-from simulator.plan.task import HasOperands, Operand, Task
+from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 
-_T = TypeVar("_T")
 #: Of one work, or of several of one class.
 _N = TypeVar("_N", float, np.ndarray)
 
@@ -35,16 +35,23 @@ WINOGRAD = "conv.winograd"
 HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
+#: Ops that multiply their last two inputs.
+_PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
+
+
+class _AttentionOp(NamedTuple):
+    query: int
+    causal: int
+    passes: float
+
+
+#: Ops of attention: the places of the query (before the key) and of whether it is causal, and their products beside those of forward.
+_ATTENTION = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _AttentionOp(0, 4, 1.0),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _AttentionOp(1, 7, 2.5),
+}
 #: Tensors read and written by an update that is not fused, for optimizers that the table lacks.
 DEFAULT_TENSORS = 20.0
-
-
-class Number(NamedTuple):
-    """A number, one standard deviation of its logarithm, and the name of its source."""
-
-    value: float
-    error: float
-    source: str
 
 
 class BlockShape(BaseModel):
@@ -71,7 +78,7 @@ class EfficiencyRow(BaseModel):
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
     a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
-    what an SM holds.
+    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -87,6 +94,7 @@ class EfficiencyRow(BaseModel):
     saved: Number | None = None
     idle: Number | None = None
     block: BlockShape | None = None
+    product: ProductKernel | None = None
 
 
 class EfficiencyRows(BaseModel):
@@ -107,25 +115,6 @@ class EfficiencyRows(BaseModel):
     def row(self, op_class: str) -> EfficiencyRow:
         """The row of a class, else of the text before its first dot (`update` for `update.adam:fused`), else of `elementwise`."""
         return self.classes.get(op_class) or self.classes.get(op_class.partition(".")[0]) or self.classes[DEFAULT_CLASS]
-
-
-class Site(NamedTuple):
-    """The hardware available to one task: the SMs of a GPU or one core of a CPU, the bandwidth they can draw, and a last-level cache."""
-
-    kind: str
-    sms: int
-    peak_flops: dict[str, float]
-    bandwidth_bytes_per_s: float
-    cache_bytes: int
-    sm: SmLimits | None = None
-
-    @staticmethod
-    def of_device(device: Device, memory: Memory, share: float) -> "Site":
-        """The site of a task on `device`. `share`: the device's fraction of all SMs (cores) that share its memory."""
-        part = 1.0 if device.kind == "gpu" else 1.0 / device.sms
-        drawn = memory.bandwidth_bytes_per_s * memory.reached * min(1.0, share * part / memory.saturation_share)
-        peaks = {name: flops * part * device.reached for name, flops in device.peak_flops.items()}
-        return Site(device.kind, device.sms, peaks, drawn, memory.cache_bytes, device.sm)
 
 
 class Seconds(NamedTuple):
@@ -177,13 +166,6 @@ def terms(
     return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
 
 
-def figure(figures: Mapping[str, _T], precision: str) -> _T:
-    """The figure of a precision; tensor cores are as fast in fp16 as in bf16, and without them fp32 counts."""
-    if precision == "fp16" and "fp16" not in figures:
-        precision = "bf16"
-    return figures.get(precision, figures["fp32"])
-
-
 def seconds(
     site: Site,
     op_class: str,
@@ -193,10 +175,15 @@ def seconds(
     launches: int = 1,
     rows: EfficiencyRows | None = None,
     outputs: float | None = None,
+    product: Product | Attention | None = None,
 ) -> Seconds:
-    """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`."""
+    """Time of some work in an op class, by the committed table or by `rows`. `outputs`: as in `terms`; `product`: that of the task."""
     rows = rows or table()[site.kind]
     row = rows.row(op_class)
+    if row.product is not None and product is not None and serves(site, precision):
+        cold, alone = (products.seconds(row.product, site, precision, product, missed) for missed in (moved_bytes, 0.0))
+        number = row.product.attention if isinstance(product, Attention) else row.product.compute
+        return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
     parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
     combined = sum if row.adds else max
@@ -214,9 +201,12 @@ def cold_s(
     precision: str = "fp32",
     launches: int = 1,
     outputs: np.ndarray | None = None,
+    product: Product | Attention | None = None,
 ) -> np.ndarray:
     """`seconds(...).cold` of several works of one class."""
     row = table()[site.kind].row(op_class)
+    if row.product is not None and product is not None and serves(site, precision):
+        return products.seconds(row.product, site, precision, product, moved_bytes)
     parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     both = parts.compute_s + parts.memory_s if row.adds else np.maximum(parts.compute_s, parts.memory_s)
     return (row.cold_start_s.value if row.cold_start_s is not None else 0.0) + parts.least_s + both
@@ -276,6 +266,23 @@ def outputs(task: HasOperands) -> float | None:
     return float(task.inputs[0].elements)
 
 
+def product(task: HasOperands) -> Product | Attention | None:
+    """The matrix product or the attention of a task; None if its op is neither."""
+    if (op := _ATTENTION.get(task.body.op)) is not None:
+        (query, key), arguments = task.inputs[op.query : op.query + 2], json.loads(task.body.args)
+        seen = 0.5 if len(arguments) > op.causal and arguments[op.causal] is True else 1.0
+        moved = float(sum(o.bytes for o in (*task.inputs, *task.writes)))
+        batch, (rows, width) = math.prod(query.shape[:-2]), query.shape[-2:]
+        return Attention(float(batch), float(rows), float(key.shape[-2]), float(width), seen, op.passes, moved)
+    if task.body.op not in _PRODUCTS:
+        return None
+    left, right = task.inputs[-2:] if len(task.inputs) > 1 else task.inputs * 2
+    if left.shape[-1] != right.shape[-2]:
+        return None
+    size = float(DTYPE_BYTES[left.dtype])
+    return Product(float(math.prod(left.shape[:-2])), float(left.shape[-2]), float(right.shape[-1]), float(left.shape[-1]), size)
+
+
 @cache
 def update_tensors() -> dict[str, float]:
     """By optimizer, the number of parameter-sized tensors that the forms other than fused read and write in all passes together."""
@@ -318,25 +325,3 @@ def geometry(task: Task, site: Site) -> tuple[int, int]:
     if row.split_flops is not None:
         grid = max(grid, min(site.sms * blocks, math.ceil(work.flops / row.split_flops.value)))
     return grid, blocks
-
-
-# The sites of a machine: what the table of efficiencies knows of a device, or of a part of it.
-
-
-class Sites:
-    """The site of every device of a machine, made once."""
-
-    def __init__(self, machine: Machine):
-        self._machine = machine
-        self._made: dict[tuple[str, int], Site] = {}
-
-    def site(self, device: str, sms: int | None = None) -> Site:
-        """The site of a task on a device, or on the same device with `sms` SMs."""
-        whole = self._machine.device(device)
-        name = (device, sms or whole.sms)
-        if name not in self._made:
-            factor = name[1] / whole.sms
-            total = sum(d.sms for d in self._machine.devices if d.memory == whole.memory)
-            scaled = replace(whole, sms=name[1], peak_flops={p: flops * factor for p, flops in whole.peak_flops.items()})
-            self._made[name] = Site.of_device(scaled, self._machine.memory(device), min(1.0, name[1] / total))
-        return self._made[name]

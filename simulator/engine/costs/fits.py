@@ -20,9 +20,10 @@ from typing import NamedTuple, Protocol
 
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import FITTED, Z_90, Cost
-from simulator.engine.costs.efficiencies import Site, Sites, precision_of
+from simulator.engine.costs.efficiencies import precision_of
 from simulator.engine.costs.relatives import Relatives, family, scaling_error
 from simulator.engine.costs.roofline import Estimate, Fit, Point, fit, fit_scale
+from simulator.engine.costs.site import Site, Sites
 from simulator.machine.machine import Machine
 from simulator.plan.task import Task
 from traces.documents.profile import KeyCost, Profile

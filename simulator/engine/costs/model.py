@@ -29,9 +29,11 @@ import numpy as np
 from simulator.engine.costs import efficiencies, fresh_memory
 from simulator.engine.costs.contention import SMALL, group_of, pair_multipliers, precisions
 from simulator.engine.costs.cost import DATASHEET, FITTED, MEASURED, Cost
-from simulator.engine.costs.efficiencies import Sites, precision_of
+from simulator.engine.costs.efficiencies import precision_of
 from simulator.engine.costs.fits import ProfileFits
+from simulator.engine.costs.products import Product
 from simulator.engine.costs.relatives import IssueTimes, ThreadRatios
+from simulator.engine.costs.site import Sites
 from simulator.machine.machine import HostLane, Machine
 from simulator.plan.bodies.op_class import time_steps
 from simulator.plan.keys import keyed
@@ -188,16 +190,23 @@ class CostModel:
         return self.profile is None
 
     def work_cold_s(
-        self, task: Task, op_class: str, fast: bool, flops: np.ndarray, moved_bytes: np.ndarray, outputs: np.ndarray | None
+        self,
+        task: Task,
+        op_class: str,
+        fast: bool,
+        flops: np.ndarray,
+        moved_bytes: np.ndarray,
+        outputs: np.ndarray | None,
+        product: Product | None,
     ) -> np.ndarray:
-        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes and `efficiencies.outputs`, if there is no profile.
+        """`Cost.cold_s` of tasks like `task` with other FLOPs, bytes, `efficiencies.outputs` and `efficiencies.product`, without a profile.
 
         `fast`: as `efficiencies.fast` says of them.
         """
         site = self._sites.site(task.device)
         precision = precision_of(task, op_class, self.precision)
         row, kernels = efficiencies.row_class(task, op_class, precision, fast), task.body.least_kernels(site.kind)
-        return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs)
+        return efficiencies.cold_s(site, row, flops, moved_bytes, precision, kernels, outputs, product)
 
     def missing(self, plan: Plan) -> dict[str, Task]:
         """Keys that the profile has neither measured nor recorded as failures, each with the first task that needs it."""
@@ -270,7 +279,8 @@ class CostModel:
         steps = self._library_steps(task, device)
         moved, count = efficiencies.traffic(task), _STEP_KERNELS * steps or task.body.least_kernels(site.kind)
         row = efficiencies.row_class(task, work.op_class, precision)
-        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=efficiencies.outputs(task))
+        outputs, product = efficiencies.outputs(task), efficiencies.product(task)
+        seconds = efficiencies.seconds(site, row, work.flops, moved, precision, count, outputs=outputs, product=product)
         grid, blocks = efficiencies.geometry(task, site)
         return Cost(key, seconds.warm, seconds.cold, DATASHEET, grid, blocks, error=seconds.error)
 

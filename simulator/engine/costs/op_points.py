@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import MEASURED
-from simulator.engine.costs.efficiencies import Site, precision_of
+from simulator.engine.costs.efficiencies import precision_of
 from simulator.engine.costs.model import CostModel, measurable
+from simulator.engine.costs.site import Site
 from simulator.plan.plan import Plan
 from traces.documents.profile import Profile
 

@@ -17,6 +17,7 @@ PRESETS = [name for name in machine_names() if name != "this-cpu"]
 #: Memories that are not stacked (HBM) reach less of their bandwidth; see `machines.json`.
 GRAPHICS_MEMORY = {
     "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
+    "l40s", "a10", "a40", "rtx-a6000",
 }  # fmt: skip
 
 
@@ -51,6 +52,13 @@ def test_an_h100_has_the_figures_of_its_data_sheet():
     assert "whitepaper" in machine.sources["peak_flops tf32"]
 
 
+def test_newer_gpus_have_the_figures_of_their_data_sheets():
+    peaks = {name: load_machine(name).devices[0].peak_flops["bf16"] / 1e12 for name in ("b200", "gb200", "gb300", "mi300x", "l40s", "a10")}
+    assert peaks == {"b200": 2250, "gb200": 2500, "gb300": 2500, "mi300x": 1307.4, "l40s": 362, "a10": 125}
+    assert [load_machine(name).devices[0].sms for name in ("b200", "gb200", "rtx-pro-6000", "a40", "rtx-a6000")] == [148, 152, 188, 84, 84]
+    assert load_machine("rtx-pro-6000").memory("cuda:0").bandwidth_bytes_per_s == 1597e9
+
+
 def test_an_h200_has_the_memory_and_the_cache_that_its_driver_reports():
     memory, h100 = load_machine("h200").memory("cuda:0"), load_machine("h100").memory("cuda:0")
     assert (memory.size_bytes, memory.cache_bytes, h100.cache_bytes) == (143_771 << 20, 60 << 20, 50 << 20)
@@ -78,7 +86,7 @@ def test_a_kepler_reaches_two_thirds_of_its_peak():
 
 
 def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
-    assert {load_machine(name).memories[0].reached for name in ("p100", "v100", "a100", "h100", "h200")} == {1.0}
+    assert {load_machine(name).memories[0].reached for name in ("p100", "v100", "a100", "h100", "h200", "rtx-pro-6000")} == {1.0}
     assert all(load_machine(name).memories[0].reached < 1 for name in GRAPHICS_MEMORY)
     measured = Profile(identity=Identity(kind="gpu", gpu="Tesla T4", sms=40), bandwidth_bytes_per_s=2.4e11)
     assert (load_machine("t4", measured).memories[0].reached, load_machine("t4", measured).memories[0].bandwidth_bytes_per_s) == (

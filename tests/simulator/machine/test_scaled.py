@@ -20,8 +20,8 @@ from traces.errors import Code, UnknownNameError
 def test_each_factor_scales_its_figures_alone():
     before = load_machine("dgx-h100")
     for field, changed in (
-        ("sms", ("sms", "peak_flops", "saturation_share")),
-        ("flops", ("peak_flops",)),
+        ("sms", ("sms", "peak_flops", "power_w", "saturation_share")),
+        ("flops", ("peak_flops", "power_w")),
         ("memory", ("bandwidth_bytes_per_s", "saturation_share")),
         (
             "launch",

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.engine.costs import efficiencies
 from simulator.engine.costs.cost import PlanCosts
 from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.products import Product
 from simulator.machine.machine import Machine
 from simulator.model.graph import Op
 from simulator.plan.bodies.copy import KERNEL, Copy
@@ -32,7 +33,7 @@ from simulator.strategies.sharding.network import Network
 class OpWork(NamedTuple):
     """The work of one op, by configuration. `op`: as a single worker runs it. `classes`: by number, its op class.
 
-    `fast` and `outputs` are those of `costs.efficiencies`; `outputs` is None if the op has none.
+    `fast`, `outputs` and `product` are those of `costs.efficiencies`; the last two are None if the op has none.
     """
 
     op: Op
@@ -42,6 +43,14 @@ class OpWork(NamedTuple):
     flops: np.ndarray
     bytes: np.ndarray
     outputs: np.ndarray | None
+    product: Product | None
+
+    def product_of(self, own: np.ndarray) -> Product | None:
+        """The products of some configurations."""
+        if self.product is None:
+            return None
+        batch, rows, columns, depth, size = self.product
+        return Product(batch[own], rows[own], columns[own], depth[own], size)
 
 
 class Prices:
@@ -85,7 +94,8 @@ class Prices:
         for number, fast in sorted({*zip(work.op_class.tolist(), work.fast.tolist(), strict=True)}):
             own = (work.op_class == number) & (work.fast == fast)
             outputs = None if work.outputs is None else work.outputs[own]
-            seconds[own] = self._costs.work_cold_s(task, work.classes[number], fast, work.flops[own], work.bytes[own], outputs)
+            name, product = work.classes[number], work.product_of(own)
+            seconds[own] = self._costs.work_cold_s(task, name, fast, work.flops[own], work.bytes[own], outputs, product)
         return seconds
 
     def _task(self, op: Op) -> Task:
@@ -149,7 +159,16 @@ def _work(variants: Sequence[Op], chosen: np.ndarray) -> OpWork | None:
     flops = np.maximum(_product([op.body.flops for op in variants], chosen), elements)
     outputs = [efficiencies.outputs(op) for op in variants]
     shared = None if outputs[0] is None else _product(outputs, chosen)
-    return OpWork(first, tuple(classes), op_class.astype(int), fast > 0.5, flops, moved, shared)
+    return OpWork(first, tuple(classes), op_class.astype(int), fast > 0.5, flops, moved, shared, _extents(variants, chosen))
+
+
+def _extents(variants: Sequence[Op], chosen: np.ndarray) -> Product | None:
+    """The matrix products of an op's variants that meet in each configuration; None if the op is none."""
+    own = [efficiencies.product(op) for op in variants]
+    if not isinstance(own[0], Product):
+        return None
+    batch, rows, columns, depth = (_product([each[number] for each in own], chosen) for number in range(4))
+    return Product(batch, rows, columns, depth, own[0].size)
 
 
 def _sum(values: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:

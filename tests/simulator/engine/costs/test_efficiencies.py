@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from simulator.engine.costs import efficiencies
-from simulator.engine.costs.efficiencies import EfficiencyRows, Number, Site
+from simulator.engine.costs.efficiencies import EfficiencyRows
 from simulator.engine.costs.model import CostModel
+from simulator.engine.costs.site import Number, Site
 from simulator.machine.machine import Machine, SmLimits
 from simulator.machine.presets import load_machine
 from simulator.model.built import Built
@@ -31,7 +32,7 @@ def numbers(rows: EfficiencyRows) -> list[Number]:
     items = [rows.warm_bandwidth, rows.cache_bytes_per_s_per_sm]
     for row in rows.classes.values():
         items += [*row.compute.values(), row.memory, row.least_s, row.cold_start_s, row.tile, row.blocks_per_sm, row.split_flops]
-        items += [row.saved, row.idle]
+        items += [row.saved, row.idle, *(number for _, number in row.product or ())]
     return [number for number in items if number is not None]
 
 

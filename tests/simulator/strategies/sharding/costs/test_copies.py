@@ -21,8 +21,8 @@ class OneByOne(CostModel):
     by_work = False
 
 
-def check(network, workers):
-    machine = load_machine("k80x16")
+def check(network, workers, machine="k80x16", precision="fp32"):
+    machine = load_machine(machine)
     for layer in range(len(network.layers)):
         options = tuple(network.legal(layer, workers))
         all_works = works(network, layer, options)
@@ -32,8 +32,10 @@ def check(network, workers):
                 work = op.body.work(op)
                 assert (own.classes[own.op_class[at]], own.bytes[at]) == (work.op_class, work.bytes), f"{op.name} {configuration}"
                 assert own.flops[at] == pytest.approx(work.flops, rel=1e-12)
-        one_by_one = Prices(machine, OneByOne(machine)).compute_s(network, layer, options)
-        assert Prices(machine, None).compute_s(network, layer, options) == pytest.approx(one_by_one, rel=1e-12)
+        one_by_one = Prices(machine, OneByOne(machine, precision=precision)).compute_s(network, layer, options)
+        assert Prices(machine, CostModel(machine, precision=precision)).compute_s(network, layer, options) == pytest.approx(
+            one_by_one, rel=1e-12
+        )
 
 
 @pytest.mark.sampled(4)
@@ -93,3 +95,7 @@ def test_a_part_that_another_one_covers_changes_nothing():
 
 def test_without_links_nothing_takes_time():
     assert Busiest(np.zeros((0, 2, 2, 2))).seconds(np.ones((1, 2, 1, 2))).item() == 0
+
+
+def test_products_on_tensor_cores_are_priced_by_their_shapes_in_every_configuration():
+    check(Network(Job("alexnet", 16, 64).graph()), 8, "2xdgx-a100", "tf32")
