@@ -108,10 +108,10 @@ class Curves:
     steps: int
 
 
-#: Figures 6 and 7: LeNet-5 on digits instead of CIFAR-10; bit streams a tenth as long, at a hundred times the rate, for as few iterations.
+#: Figures 6 and 7: LeNet-5 on digits instead of CIFAR-10; bit streams a tenth as long, at ten times the rate, for as few iterations.
 CURVES = (
     Curves("LeNet-5", Job("lenet5", 256, 32, "momentum", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 100),
-    Curves("RNN", Job("rnn_bitstream", 16, 100, "adam", lr_schedule="0:0.001"), "bppsa:scan=blelloch", 300),
+    Curves("RNN", Job("rnn_bitstream", 16, 100, "adam", lr_schedule="0:0.0001"), "bppsa:scan=blelloch", 300),
 )
 #: Points of a curve.
 POINTS = 10

@@ -462,6 +462,26 @@ def search(
     )
 
 
+@app.command(cls=OnceCommand, rich_help_panel="Predict")
+def scoreboard(
+    folder: Annotated[Path, typer.Argument(help="Folder with tables of measured steps: *.csv, *.csv.gz.")],
+    profile: Annotated[Path | None, typer.Option(help="A calibration, for the rows of its GPU. Default: presets.")] = None,
+    sample: Annotated[int, typer.Option(metavar="N", help="Rows at most of a table with more than 500; it is sampled by models.")] = 60,
+    processes: Annotated[int | None, typer.Option(metavar="N", help="Predict in N processes. Default: one for each core.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON document here (.json or .json.gz).")] = None,
+    json: AsJson = False,
+):
+    """Predict measured steps, yours or published ones, and say how right the predictions are, by source, GPU and family of models.
+
+    A table has one row for each step. Required columns: gpu (a machine's name, this-gpu, or the driver's name of the card), model, batch
+    and value_ms. Optional: image_or_seq, precision, layout, optimizer (NAME or NAME:FORM; none: no update was timed), source, what, note.
+    Rows that cannot be predicted are counted with the reason. What was predicted is kept, also after Ctrl-C.
+
+      schedcast scoreboard my_rows
+    """
+    _commands("scoring").score(folder, profile, sample, processes, out, json)
+
+
 @app.command("deepa-cost", cls=OnceCommand, rich_help_panel="Predict")
 @takes_job(memory_limit=False)
 def deepa_cost(

@@ -179,6 +179,15 @@ def product_of(name: str) -> str:
     return data().gpus[entry.gpu].product if entry is not None else ""
 
 
+def card_of(name: str) -> str:
+    """The card of a preset, whatever its form and memory: a100 of `a100-40gb-pcie` and `2xdgx-a100`; "" if there is no such preset."""
+    entry = data().machines.get(name)
+    if entry is None:
+        return ""
+    data_center = re.match(r"[akptvlhb]\d+(?=-|$)", entry.gpu)
+    return data_center[0] if data_center else entry.gpu
+
+
 def one_gpu(product: str, sms: int = 0) -> Machine | None:
     """The preset with a single GPU called `product`, or None. The vendor's name is ignored, since older drivers leave it out.
 

@@ -120,9 +120,9 @@ class Timed:
 
 def timed(tables: Mapping[str, Table]) -> list[Timed]:
     """The trainings whose iterations are predicted, if their curves have been measured."""
-    curves = tables["curves"].rows if "curves" in tables else ()
+    curves, steps = (tables[name].rows if name in tables else () for name in ("curves", "training-steps"))
     trainings = []
-    for row in tables["training-steps"].rows:
+    for row in steps:
         own = [each for each in curves if row.labels.items() <= each.labels.items()]
         step_s = row.predicted("iteration")
         if own and step_s is not None:

@@ -32,6 +32,7 @@ from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.machine.presets import card_of
 from simulator.strategies.registry import family
 from traces.documents.comparison import LOOPS, PYTORCH, Validation
 from traces.documents.shipped import shipped_validations
@@ -207,10 +208,15 @@ def published() -> Published:
     return Published.model_validate(json.loads(DATA.read_text()))
 
 
-def step_accuracy() -> float:
-    """One standard deviation of the logarithm of a step that is predicted from a preset, over `steps` and `left_out`."""
+def step_accuracy(machine: str = "") -> float:
+    """One standard deviation of the logarithm of a step that is predicted from the preset `machine`.
+
+    It is that of all `steps` and `left_out` together or, if it is larger, that of the machine's own card: one that is unlike the cards that
+    costs are fitted on errs more than they do.
+    """
     squares = [(1, step.error**2) for step in published().steps] + [(item.rows, item.rms**2) for item in published().left_out]
-    return math.sqrt(sum(rows * square for rows, square in squares) / sum(rows for rows, _ in squares))
+    own = [item.rms for item in published().left_out if item.gpu == card_of(machine) and item.rows >= LEAST]
+    return max([math.sqrt(sum(rows * square for rows, square in squares) / sum(rows for rows, _ in squares)), *own])
 
 
 def speedup_accuracy(strategy: str) -> float:

@@ -73,12 +73,17 @@ class Forecast:
         """The share of the task seconds whose costs come from a GPU's specifications, as all of a preset's do."""
         return self.shares.guessed if self.kind == "gpu" else 0.0
 
+    @property
+    def accuracy(self) -> float:
+        """What a step of the machine's preset is known to err, as far as its costs come from specifications."""
+        return self.from_specifications * step_accuracy(self.machine.name)
+
     @cached_property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time."""
         processes = bool(self.machine.library) and len(self.plan.devices) > 1
         discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes)
-        return step_interval(self.sensitivity, math.hypot(discrepancy, self.rounds_error), self.from_specifications * step_accuracy())
+        return step_interval(self.sensitivity, math.hypot(discrepancy, self.rounds_error), self.accuracy)
 
     @property
     def peak_bytes(self) -> dict[str, int]:

@@ -8,7 +8,8 @@ together:
   with a deviation of its own (`intervals.TOGETHER`);
 - a cost from the table of efficiencies: its op class and the number that dominates it (compute, memory or least time, which differ in
   their error), because that number is too optimistic or too pessimistic for the whole class;
-- what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own;
+- what the host does: dispatching, recording and awaiting events, launching graphs, calling back, and issue times that are not a key's own.
+  Those that are assumed of a host, rather than learned of an op class, are one number for all classes;
 - a CPU's overhead per task, and the time to wake a worker;
 - how much memory a step of plain PyTorch takes from the system anew;
 - latencies and bandwidths of links, on which collectives run too;
@@ -229,7 +230,9 @@ class _Issues:
                 self._parts[index][source] += seconds
         for index, seconds in times(nothing, issue_s).items():
             cost = of.costs[index]
-            self._parts[index][of.source(f"issue {cost.op_class} {cost.issue_error:g}", cost.issue_error)] += seconds
+            assumed = cost.source == DATASHEET and cost.issue_error == host.errors.get("loop_s")
+            name = "loop_s" if assumed else f"issue {cost.op_class} {cost.issue_error:g}"
+            self._parts[index][of.source(name, cost.issue_error)] += seconds
 
     def period(self) -> Parts:
         """The host's time in one period."""

@@ -20,10 +20,11 @@ from simulator.model.workloads import registry as workloads
 from simulator.plan.task import BACKWARD, FORWARD, UPDATE
 from simulator.predict.discrepancy import published
 from simulator.predict.pairs import Pair, Side
-from tests.benchmarks.measured_steps import TABLE, Row, read
+from simulator.predict.scoreboard.rows import Row, read, sampled
+from tests.benchmarks.fit_steps import SAMPLE
 from traces.documents.comparison import PYTORCH_GRAPH
 
-PAIRS, LAYOUTS = "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
+TABLE, PAIRS, LAYOUTS = "measured_steps.csv", "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
 MODELS = str(Path(__file__).with_name("pair_models.py"))
 #: Torch of the layout pairs, the newest of the table.
 TORCH = "1.12"
@@ -201,7 +202,8 @@ def layout_pairs(path: Path, measured: Path) -> Iterator[Pair]:
             if record["torch"] == TORCH and record["torchvision"]:
                 key = (record["torchvision"], int(record["batch"]), int(record["image"]))
                 took.setdefault(key, {}).setdefault(record["layout"], float(record["step_ms"]))
-    fitted = {(row.workload, row.job.batch) for row in read(measured)[0] if row.machine == "rtx3090"}
+    seen = (*read(measured)[0], *sampled(read(path)[0], SAMPLE)[0])
+    fitted = {(row.workload, row.job.batch) for row in seen if row.machine == "rtx3090"}
     for (name, batch, size), by_layout in sorted(took.items()):
         if len(by_layout) == 2:
             workload = {"inception_v3": "inception_v3_no_aux"}.get(name, name)

@@ -1,11 +1,8 @@
-"""Published steps and speed-ups beside what presets predict for them: python -m tests.benchmarks.published [--write] [--rows]
+"""Published steps and speed-ups beside what presets predict for them: python -m tests.benchmarks.published [--write]
 
-First the rows of the shared table of measured steps, where it is (`measured_steps`), scored by GPU, model, precision and batch; with
-`--rows` nothing else. Then the figures of `simulator/predict/published.json`.
-
-`--write` puts the predictions into `simulator/predict/published.json`, from which the accuracy of presets is computed. Run it after any
-change of the table of efficiencies, of the machines or of the engine. The last lines score the intervals: nine of ten published figures
-should lie in them.
+`schedcast scoreboard` does the same for tables of measured steps. `--write` puts the predictions into `simulator/predict/published.json`,
+from which the accuracy of presets is computed. Run it after any change of the table of efficiencies, of the machines or of the engine. The
+last lines score the intervals: nine of ten published figures should lie in them.
 """
 
 import json
@@ -18,11 +15,7 @@ from simulator.predict.discrepancy import DATA, PublishedSpeedup, PublishedStep,
 from simulator.predict.forecast import Forecast, forecast, paired_interval
 from simulator.predict.preset import preset_costs
 from simulator.strategies.registry import family
-from tests.benchmarks.measured_steps import TABLE, read
-from tests.benchmarks.measured_steps import predicted as row_forecast
-from tests.benchmarks.step_scores import GROUPS, ROW_HEAD, ScoredRow, group_lines, left_out_lines, row_line, total_line
 from tests.support.jobs import planned
-from tests.support.shared_data import shared_folder
 
 
 def predicted(entry: PublishedStep) -> Forecast:
@@ -49,9 +42,6 @@ def within(value: float, interval: tuple[float, float]) -> bool:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables."""
-    print_measured_steps()
-    if "--rows" in arguments:
-        return
     document: dict[str, Any] = json.loads(DATA.read_text())
     inside = {"steps": [], "speedups": []}
     print("| machine | job | strategy | published | predicted (90 %) | log error |\n|---|---|---|---|---|---|")
@@ -73,25 +63,6 @@ def main(arguments: Sequence[str]) -> None:
     by_family = {family(entry.strategy): speedup_accuracy(entry.strategy) for entry in published().speedups}
     print(f"\nAccuracy (of the logarithm): steps {step_accuracy():.2f}, speed-ups", *(f"{name} {s:.2f}" for name, s in by_family.items()))
     print("Within the interval:", *(f"{sum(hits)} of {len(hits)} {what}" for what, hits in inside.items()))
-
-
-def print_measured_steps() -> None:
-    """Predict every row of the shared table that can be predicted, and print errors and the coverage of intervals."""
-    folder = shared_folder("")
-    if folder is None or not (folder / TABLE).is_file():
-        print("no public measurements beside the repository; set SCHEDCAST_SHARED\n")
-        return
-    rows, left_out = read(folder / TABLE)
-    print(ROW_HEAD)
-    scored = []
-    for row in rows:
-        result = row_forecast(row)
-        scored.append(ScoredRow(row, result.timeline.step_s, result.interval_s))
-        print(row_line(scored[-1]), flush=True)
-    for name in GROUPS:
-        print("\n".join(group_lines(scored, name)))
-    print(total_line("all", scored))
-    print("\n".join(left_out_lines(left_out)), end="\n\n")
 
 
 def _print(entry: PublishedStep | PublishedSpeedup, value: float, interval: tuple[float, float], unit: str) -> None:

@@ -26,7 +26,7 @@ TINY = SUPPORT / "user_models" / "tied_cnn.py"
 JOB = ("--model", "lenet5", "--batch", 4)
 COMMANDS = (
     "models", "strategies", "machines", "rules", "profiles", "calibrate", "predict", "run", "validate", "demo", "reproduce", "replay",
-    "diff", "report", "ui",
+    "diff", "report", "scoreboard", "ui", "mcp",
 )  # fmt: skip
 STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 

@@ -3,7 +3,8 @@
 They are in `data/MACHINE/` beside this file. MACHINE of a GPU is the product's name in lower case with dashes (`nvidia-h200`). There is one
 profile for each setting of TF32, since TF32 decides which kernels dense ops use. The folder `validations` holds a machine's validations.
 `data/papers` has what `schedcast reproduce` predicts of each paper (`make papers`). `data/examples` has two traces that were made
-up, small enough to read, and a measured report, for people who have none yet.
+up, small enough to read, and a measured report, for people who have none yet. `data/scoreboard.json` says how right predictions are on
+measured steps that others published.
 """
 
 import logging
@@ -51,6 +52,11 @@ def _validations(folder: Path) -> tuple[Validation, ...]:
 def reproduction_file(paper: str) -> Path:
     """The document of a paper's reproduction; it may be missing."""
     return Path(__file__).parents[1] / "data" / "papers" / f"{paper}.json.gz"
+
+
+def scoreboard_file() -> Path:
+    """The scoreboard of published steps, without the steps."""
+    return Path(__file__).parents[1] / "data" / "scoreboard.json"
 
 
 def example_traces() -> list[Path]:

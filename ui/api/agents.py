@@ -77,8 +77,8 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
     def replay(trace: str, what_if: list[str] | None = None) -> str:
         """Why a GPU is idle in a recorded training step, and what would make it faster.
 
-        trace: a file that torch.profiler wrote. what_if: rules, such as "optimizer=fused", "host 2x faster", "kernel:/REGEX/ 2x faster",
-        "cuda-graph"; without any, all that apply are ranked.
+        trace: a file that torch.profiler wrote. what_if: rules, such as "optimizer=fused", "loader workers=4", "host 2x faster",
+        "kernel:/REGEX/ 2x faster", "cuda-graph"; without any, all that apply are ranked.
         """
         return repr(facade.replay(trace, what_if or []))
 

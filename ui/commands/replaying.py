@@ -24,13 +24,14 @@ from ui.present import replays as replay_words
 from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.labels import labelled_rows
+from ui.present.rule_records import JUDGED
 from ui.present.tables import Grid
 from ui.present.tables import console as terminal
 from ui.present.waterfalls import terminal_table
 from ui.service.jobs import stages
 
 #: Columns of words; the others are numbers, which are aligned to the right.
-WORDS = ("change", "note", "stream", "step", replay_words.PART, "slow step", "most of it")
+WORDS = ("change", JUDGED, "note", "stream", "step", replay_words.PART, "slow step", "most of it")
 
 
 def replay(

@@ -7,7 +7,7 @@ from traces import units
 from traces.documents.rule_records import RuleRecord, RuleRecords
 
 #: The heads of the columns of a rule's record beside an answer, and of words in the tables of this module.
-JUDGED, RULE, ASKED, REASON = "judged by others' figures", "rule", "how to ask", "why it is not predicted"
+JUDGED, RULE, ASKED, REASON = "judged on others' pairs", "rule", "how to ask", "why it is not predicted"
 WORDS = (RULE, ASKED, REASON)
 TITLE = "What-if rules beside what others measured"
 LEFT_OUT_TITLE = "Measured changes that are not predicted"
@@ -39,8 +39,8 @@ def record_words(record: RuleRecord | None) -> str:
     """A record beside an answer, as short as it can be said."""
     if record is None:
         return "not judged"
-    pairs = f"{record.pairs} {'pair' if record.pairs == 1 else 'pairs'}{'' if record.way == 'trace' else ' without traces'}"
-    return f"{pairs}: sign {record.sign_right} of {record.pairs}, median error {_points(record.median_error)}"
+    of = "" if record.way == "trace" else ", without traces"
+    return f"sign {record.sign_right} of {record.pairs}, off by {_points(record.median_error)}{of}"
 
 
 def record_cells(document: RuleRecords) -> list[dict[str, str]]:
@@ -96,4 +96,5 @@ def judgment_words(each: Judgment) -> str:
 
 
 def _points(error: float) -> str:
-    return f"{100 * error:.0f} points"
+    count = f"{100 * error:.0f}"
+    return f"{count} {'point' if count == '1' else 'points'}"

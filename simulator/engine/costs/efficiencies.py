@@ -33,6 +33,10 @@ DENSE = frozenset({"matmul", "matmul.attention", "conv", "grouped-conv"})
 WINOGRAD = "conv.winograd"
 #: The rows of convolutions in 16 bits, which tensor cores multiply in channels-last order: others change the layout before and after.
 HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
+#: The rows of normalizations of images in 16 bits: those in channels-last order have kernels of their own.
+NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
+#: Precisions that tensor cores multiply in, and the length of their operands over 16 bits.
+_OPERANDS = {"fp16": 1.0, "bf16": 1.0, "tf32": 2.0}
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Ops that multiply their last two inputs.
@@ -78,7 +82,10 @@ class EfficiencyRow(BaseModel):
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
     a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
-    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe.
+    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe. `fed`: FLOP/s in
+    16 bits for which an SM's tensor cores get operands through its shared memory and registers, and half as many in TF32, whose operands
+    are twice as long. Its time adds to that of multiplying, so that cores with a high rate reach a smaller share of it: those of a
+    GeForce, whose rate with sums in FP32 is halved, come near it, and those of an H100 do not.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -93,6 +100,7 @@ class EfficiencyRow(BaseModel):
     split_flops: Number | None = None
     saved: Number | None = None
     idle: Number | None = None
+    fed: Number | None = None
     block: BlockShape | None = None
     product: ProductKernel | None = None
 
@@ -161,9 +169,18 @@ def terms(
         larger = np.maximum if isinstance(flops, np.ndarray) else max
         blocks = larger(outputs / row.tile.value, flops / max(1, launches) / row.split_flops.value)
         flops *= 1 + row.idle.value * site.sms / blocks
-    by_compute = flops / (figure(site.peak_flops, precision) * figure(row.compute, precision).value)
+    per_flop_s = 1 / (figure(site.peak_flops, precision) * figure(row.compute, precision).value)
+    if row.fed is not None:
+        per_flop_s += operands(site, precision) / (row.fed.value * site.sms)
+    by_compute = flops * per_flop_s
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
     return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)
+
+
+def operands(site: Site, precision: str) -> float:
+    """The length, over 16 bits, of what tensor cores multiply in a precision; 0 if the site multiplies in it as in FP32."""
+    known = precision in site.peak_flops or (precision == "fp16" and "bf16" in site.peak_flops)
+    return _OPERANDS.get(precision, 0.0) if known else 0.0
 
 
 def seconds(
@@ -240,12 +257,15 @@ def fast(task: HasOperands) -> bool:
 def row_class(task: Task, op_class: str, precision: str, may_be_fast: bool | None = None) -> str:
     """The class of the row for a task: convolutions of float32 outside of tensor cores run Winograd kernels where they can.
 
-    `may_be_fast`: `fast` of the task, if that is known.
+    Convolutions and normalizations in 16 bits have rows of their own, by the layout. `may_be_fast`: `fast` of the task, if that is known.
     """
-    if op_class != "conv" or not task.body.op:
+    if op_class not in ("conv", "norm") or not task.body.op:
         return op_class
+    last = len(task.inputs[0].shape) > 1 and task.inputs[0].strides[1] == 1
+    if op_class == "norm":
+        return (NORM_CHANNELS_LAST if last else NORM_HALF) if task.inputs[0].dtype in ("float16", "bfloat16") else op_class
     if precision in ("bf16", "fp16"):
-        return CHANNELS_LAST if task.inputs[0].strides[1] == 1 else HALF
+        return CHANNELS_LAST if last else HALF
     if precision != "fp32":
         return op_class
     return WINOGRAD if (fast(task) if may_be_fast is None else may_be_fast) else op_class

@@ -8,7 +8,7 @@ import numpy as np
 from simulator.engine.memory.contents import holders_words, shortfall_words
 from simulator.engine.steady import EQUAL
 from simulator.plan.dependencies import dependencies_of
-from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
+from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
@@ -33,12 +33,16 @@ class Chains(Data):
 
 
 class Simulated(Data):
-    """What the simulation of a plan says. `guessed`: `Forecast.from_specifications`. `why_not`: why it does not fit in memory, or ""."""
+    """What the simulation of a plan says. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
+
+    `why_not`: why it does not fit in memory, or "".
+    """
 
     step_s: float
     kind: str
     mode: str
     guessed: float
+    accuracy: float
     sensitivity: tuple[Chains, ...]
     peak_bytes: dict[str, int]
     memories: tuple[MemoryNeed, ...]
@@ -85,7 +89,7 @@ class Evaluation(Data):
         """The 90 % interval of the step time, as `Forecast.interval_s`."""
         simulated = self.simulated
         discrepancy = shipped_discrepancy(self.strategy, simulated.kind, simulated.mode)
-        return step_interval(simulated, discrepancy, simulated.guessed * step_accuracy())
+        return step_interval(simulated, discrepancy, simulated.accuracy)
 
     def pruned_at(self, most_s: float) -> "Evaluation | None":
         """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""
@@ -150,6 +154,7 @@ def _simulated(predicted: Forecast) -> Simulated:
         kind=predicted.kind,
         mode=timeline.mode,
         guessed=predicted.from_specifications,
+        accuracy=predicted.accuracy,
         sensitivity=_chains(predicted.sensitivity),
         peak_bytes=predicted.peak_bytes,
         memories=predicted.memories,

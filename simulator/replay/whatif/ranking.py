@@ -153,9 +153,8 @@ def step_after_s(changed: Replay, before_s: float, pace: float | None) -> float:
     `before_s`, `pace`: of the replay before the change. A replay of one step, or of steps that repeat in no time, has no pace: its step is
     that of the simulation.
     """
-    step_s = changed_step_s(changed)
     after = pace_s(changed) if pace else None
-    return step_s if after is None else before_s * after / pace
+    return changed_step_s(changed) if after is None else before_s * after / pace
 
 
 def changed_step_s(replay: Replay) -> float:

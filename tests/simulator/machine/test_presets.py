@@ -18,6 +18,8 @@ PRESETS = [name for name in machine_names() if name != "this-cpu"]
 GRAPHICS_MEMORY = {
     "k20", "k80x16", "titan-xp", "2xgtx1060", "t4", "16xg4dn-12xlarge", "k80", "titan-x-pascal", "t4-900mhz", "rtx3090", "l4",
     "l40s", "a10", "a40", "rtx-a6000",
+    "gtx1080ti", "rtx2070-max-q", "rtx2080-max-q", "quadro-rtx6000", "quadro-rtx8000", "rtx3070", "rtx4090", "rtx-a4000", "rtx-a5000",
+    "rtx-a5500",
 }  # fmt: skip
 
 
@@ -80,6 +82,15 @@ def test_a_locked_clock_scales_the_peaks_and_not_the_memory():
     assert [memory.bandwidth_bytes_per_s for memory in locked.memories] == [memory.bandwidth_bytes_per_s for memory in free.memories]
 
 
+@pytest.mark.parametrize(("card", "halved"), [("rtx3070", True), ("rtx4090", True), ("rtx2080-max-q", True), ("rtx-a4000", False)])
+def test_tensor_cores_of_a_geforce_add_in_fp32_at_half_the_rate(card, halved):
+    """Per SM and clock, which the rate in FP32 stands for: 512 FLOPs of a GeForce, and 1,024 of a card for workstations."""
+    peaks = load_machine(card).devices[0].peak_flops
+    cores = 64 if card.startswith("rtx20") else 128
+    per_sm_and_clock = peaks.get("bf16", peaks.get("fp16")) / peaks["fp32"] * 2 * cores
+    assert per_sm_and_clock == pytest.approx(512 if halved else 1024, rel=0.01)
+
+
 def test_a_kepler_reaches_two_thirds_of_its_peak():
     assert {name for name in PRESETS if load_machine(name).devices[0].reached < 1} == {"k20", "k80x16", "k80"}
     assert load_machine("k80").devices[0].reached == pytest.approx(128 / 192, rel=1e-3)
@@ -87,7 +98,8 @@ def test_a_kepler_reaches_two_thirds_of_its_peak():
 
 def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
     assert {load_machine(name).memories[0].reached for name in ("p100", "v100", "a100", "h100", "h200", "rtx-pro-6000")} == {1.0}
-    assert all(load_machine(name).memories[0].reached < 1 for name in GRAPHICS_MEMORY)
+    assert all(load_machine(name).memories[0].reached < 1 for name in GRAPHICS_MEMORY - {"rtx3090", "rtx4090"})
+    assert {load_machine(name).memories[0].reached for name in ("rtx3090", "rtx4090")} == {1.0}, "GDDR6X"
     measured = Profile(identity=Identity(kind="gpu", gpu="Tesla T4", sms=40), bandwidth_bytes_per_s=2.4e11)
     assert (load_machine("t4", measured).memories[0].reached, load_machine("t4", measured).memories[0].bandwidth_bytes_per_s) == (
         1.0,

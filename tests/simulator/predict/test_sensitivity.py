@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from simulator.engine.costs.cost import DATASHEET
+from simulator.engine.costs.cost import DATASHEET, Z_90
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Link
 from simulator.plan.bodies.copy import Collective, Copy
@@ -71,6 +71,17 @@ def test_the_host_is_split_into_dispatch_events_and_issue_times():
     (issued,) = [chain for chain in seen.chains if chain.get("issue conv 0.2")][-1:]
     assert issued == {"dispatch_s": 2.0, "record_s": 0.5, "wait_s": 0.25, "switch_s": 0.25, "issue conv 0.2": 3.0, EXACT: 4.0}
     assert seen.deviations["issue conv 0.2"] == 0.2
+
+
+def test_what_is_assumed_of_a_host_is_wrong_for_all_classes_together():
+    """A slow CPU issues convolutions and pools slowly; as errors of their own they would cancel each other in part."""
+    plan, costs = build(
+        task("a", 0.0, reads="x", writes="y", issue_s=3.0, issue_error=0.8, op_class="conv", source=DATASHEET),
+        task("b", 0.0, reads="y", writes="z", issue_s=4.0, issue_error=0.8, op_class="pool", source=DATASHEET),
+    )
+    seen = of(plan, costs, gpu(host=host(errors={"loop_s": 0.8})))
+    assert {"loop_s": pytest.approx(7.0)} in seen.chains
+    assert step_interval(seen)[1] == pytest.approx(7.0 * math.exp(Z_90 * 0.8), rel=0.01)
 
 
 def test_the_host_launches_no_alias_but_every_call_of_its_own():

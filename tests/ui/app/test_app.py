@@ -272,7 +272,7 @@ def test_replay_over_the_recording_and_what_if(start, trace):
     assert "Synchronizations cost 20.0 % of" in text_of(app)
     assert "24 kernels on 2 streams" in text_of(app)
     assert "remove:/REGEX/" in text_of(app)
-    assert "(judged by others' figures: not judged)" in text_of(app).replace("\\", "")
+    assert "(judged on others' pairs: not judged)" in text_of(app).replace("\\", "")
     assert "The largest gain" in text_of(app)
     assert list(app.dataframe[0].value["ms"]) == ["0.700", "0.100", "0.200", "1.00"]
     app.text_area[0].set_value("remove:nccl\n\nkernel:/gemm/ 2x faster\nfaster")

@@ -16,7 +16,8 @@ from tests.support.canvas_payload import decode
 from tests.support.page_samples import two_lanes
 from traces.documents.profile import KeyCost, Profile, Stats, Transfer
 from traces.documents.profile_files import default_folder
-from traces.documents.shipped import shipped_validations
+from traces.documents.scoreboard import Scoreboard
+from traces.documents.shipped import scoreboard_file, shipped_validations
 from ui.app import page_parts as timeline_parts
 from ui.app import state
 from ui.app.page_parts import trace_bytes
@@ -82,6 +83,8 @@ def test_every_shipped_step_is_drawn_and_counted():
     by_group, by_strategy, *_ = (table.value for table in app.dataframe)
     assert sum(by_group["steps"]) == sum(by_strategy["steps"]) == len(steps)
     assert {"pipelines", "several processes"} <= set(by_group["group"])
+    published = app.dataframe[-1].value
+    assert len(published) == len(Scoreboard.load(scoreboard_file()).by_gpu) > 20
 
 
 def test_what_if_rules_have_their_records_and_what_is_not_predicted_its_reason():

@@ -1,4 +1,4 @@
-"""The app's page of accuracy: measured steps in the intervals that were predicted for them, over the validations that are shipped."""
+"""The app's page of accuracy: measured steps in the intervals that were predicted for them, of shipped validations and published ones."""
 
 from dataclasses import asdict
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import streamlit as st
 
 from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
-from traces.documents.shipped import shipped_validations
+from traces.documents.scoreboard import Scoreboard
+from traces.documents.shipped import scoreboard_file, shipped_validations
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.share_parts import Download, csv, keep_link, share_ui
 from ui.present import rule_records as rule_words
+from ui.present import scoreboards
 from ui.present.charts import coverage_figure
 from ui.present.labels import markdown_escaped
 
@@ -38,6 +40,7 @@ def page() -> None:
         table_ui(_rows("strategy", by_strategy(steps)))
     rules_ui()
     formulas_ui("Coverage", "90 % interval", "Measured step")
+    _published_ui()
     keep_link("accuracy", {})
     judgments = [asdict(step) for step in steps]
     share_ui("", {}, [Download("Steps (CSV)", "steps.csv", "text/csv", lambda: csv(judgments))])
@@ -53,6 +56,21 @@ def rules_ui() -> None:
     st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in lines))
     with st.expander(rule_words.LEFT_OUT_TITLE):
         table_ui(rule_words.left_out_cells(document))
+
+
+def _published_ui() -> None:
+    """Show how right presets are on steps that others published."""
+    if not scoreboard_file().exists():
+        return
+    document = Scoreboard.load(scoreboard_file())
+    st.subheader("Published steps, predicted without a calibration")
+    st.write(scoreboards.summary(document))
+    parts = scoreboards.tables(document) | {"peer": scoreboards.peer_cells(document)}
+    chosen = st.segmented_control("By", [*parts], default="GPU", key="published", label_visibility="collapsed") or "GPU"
+    table_ui(parts[chosen])
+    if chosen == "peer":
+        st.caption("What peers publish of themselves, or others of them, on jobs of their own choice.")
+    st.caption("The same for a folder of your own measured steps: `schedcast scoreboard FOLDER`.")
 
 
 def _rows(what: str, groups: dict[str, list[Judged]]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def numbers(rows: EfficiencyRows) -> list[Number]:
     items = [rows.warm_bandwidth, rows.cache_bytes_per_s_per_sm]
     for row in rows.classes.values():
         items += [*row.compute.values(), row.memory, row.least_s, row.cold_start_s, row.tile, row.blocks_per_sm, row.split_flops]
-        items += [row.saved, row.idle, *(number for _, number in row.product or ())]
+        items += [row.saved, row.idle, row.fed, *(number for _, number in row.product or ())]
     return [number for number in items if number is not None]
 
 
@@ -155,6 +155,32 @@ def test_convolutions_in_16_bits_have_a_row_for_each_layout(layout, row):
     assert len(convolutions) > 19
     assert {efficiencies.row_class(op, "conv", efficiencies.precision_of(op, "conv", "fp32")) for op in convolutions} == {row}
     assert {efficiencies.row_class(op, "conv", "tf32") for op in convolutions} == {"conv"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "layout", "row"),
+    [("amp", "nchw", efficiencies.NORM_HALF), ("amp", "nhwc", efficiencies.NORM_CHANNELS_LAST), ("fp32", "nhwc", "norm")],
+)
+def test_normalizations_in_16_bits_have_a_row_for_each_layout(precision, layout, row):
+    graph = Job("resnet20", 2, image_size=32, precision=precision, layout=layout).on("gpu").graph(2)
+    assert {efficiencies.row_class(op, "norm", "fp32") for op in graph.ops if op.body.work(op).op_class == "norm"} == {row}
+
+
+def test_tensor_cores_with_a_high_rate_wait_for_their_operands():
+    """Twice the rate of multiplying does not halve the time, and TF32, whose operands are twice as long, is fed at half the rate."""
+    row = efficiencies.table()["gpu"].classes["conv"]
+    fed = row.fed.value
+
+    def seconds(precision: str, **peaks: float) -> float:
+        site = GPU._replace(peak_flops={"fp32": 1e12, **{name: rate * fed * GPU.sms for name, rate in peaks.items()}})
+        return efficiencies.terms(
+            site, row.model_copy(update={"compute": {"fp32": Number(1, 0, "")}}), fed * GPU.sms, 0.0, precision
+        ).compute_s
+
+    assert [seconds("bf16", bf16=rate) for rate in (1, 2, 4)] == pytest.approx([2, 1.5, 1.25])
+    assert seconds("fp16", bf16=1) == pytest.approx(2)
+    assert seconds("tf32", tf32=1) == pytest.approx(3)
+    assert seconds("fp16") == pytest.approx(fed * GPU.sms / 1e12), "a card without tensor cores"
 
 
 def test_an_algorithm_with_fewer_multiplications_computes_for_a_shorter_time():

@@ -1,0 +1,157 @@
+"""The plan and the forecast of a row of a table, and what is kept of it, so that a scoreboard that was stopped goes on where it was."""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+from pydantic import ValidationError
+
+from simulator.engine.costs.model import CostModel
+from simulator.machine.machine import HOST, Machine
+from simulator.plan.plan import Plan
+from simulator.plan.task import INPUT, UPDATE
+from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.preset import preset_costs
+from simulator.predict.scoreboard.rows import Row
+from simulator.predict.search.setup import Setup
+from simulator.predict.search.workers import Workers
+from traces.documents.base import Data
+from traces.documents.scoreboard import ScoredStep
+from traces.errors import SchedcastError
+from traces.files import read_json, write_json
+
+#: A step of less time per launch may wait for the host; and one that copies its batch and waits for the GPU before the next begins.
+HOST_S, SYNCHRONIZED_S = 45e-6, 100e-6
+#: Copies of pageable memory reach half the rate of pinned copies.
+_PAGEABLE = 0.5
+#: The machine and the costs of a row.
+Target = tuple[Machine, CostModel]
+
+
+def target_of(row: Row) -> Target:
+    """One GPU of the row's preset, with its costs. Raises SchedcastError for a machine that is no preset."""
+    return preset_costs(row.job, row.machine, 1)
+
+
+def plan_of(row: Row, target: Target | None = None) -> tuple[Plan, Machine, CostModel]:
+    """The plan of a row with its machine and costs. `target`: other ones than `target_of`."""
+    machine, model = target or target_of(row)
+    plan = plan_strategy("pytorch" if row.mode == "eager" else "baseline", {}, row.job, machine, model)
+    if not row.updates:
+        segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
+        plan = replace(plan, segments=tuple(segments))
+    return plan, machine, model
+
+
+def predicted(row: Row, target: Target | None = None) -> Forecast:
+    """The forecast of a row. Raises SchedcastError if the model cannot be captured, or the step does not suit the machine."""
+    plan, machine, model = plan_of(row, target)
+    return forecast(plan, machine, model, row.mode)
+
+
+def family_of(plan: Plan) -> str:
+    """The family of a plan's model: what most of its FLOPs are, and whether convolutions have few channels in each of their groups."""
+    flops: dict[str, float] = {}
+    for task in plan.tasks:
+        work = task.body.work(task)
+        flops[work.op_class.partition(".")[0]] = flops.get(work.op_class.partition(".")[0], 0.0) + work.flops
+    if flops.get("recurrent"):
+        return "recurrent"
+    if flops.get("matmul", 0.0) > flops.get("conv", 0.0) + flops.get("grouped-conv", 0.0):
+        return "transformers"
+    return "narrow convolutions" if flops.get("grouped-conv") else "convolutions"
+
+
+class Kept(Data):
+    """What is kept of a row's forecast, or why there is none."""
+
+    predicted_s: float = 0.0
+    interval_s: tuple[float, float] = (0.0, 0.0)
+    family: str = ""
+    launches: int = 0
+    why: str = ""
+
+
+def outcomes(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterator[ScoredStep | str]:
+    """For each row, in order, the measured step beside its prediction, or why there is none. What was predicted before is not again."""
+    for row, kept in zip(rows, run([(kept_forecast, call) for call in zip(rows, targets, strict=True)]), strict=True):
+        yield kept.why or _scored(row, kept)
+
+
+def kept_forecast(row: Row, target: Target | None = None) -> Kept:
+    """The forecast of a row from the cache, or made and put there."""
+    try:
+        path = _place(row, target or target_of(row))
+        kept = _stored(path)
+        if kept is None:
+            result = predicted(row, target)
+            launches = sum(task.body.launches for task in result.plan.tasks)
+            kept = Kept(predicted_s=result.timeline.step_s, interval_s=result.interval_s, family=family_of(result.plan), launches=launches)
+            _store(path, kept)
+        return kept
+    except SchedcastError as error:
+        return Kept(why=_brief(str(error)))
+
+
+def copy_s(result: Forecast) -> float:
+    """Seconds for which a step's batch is copied to the GPU from pageable memory, before the step begins; 0 on a CPU."""
+    device = result.plan.devices[0]
+    link = next((link for link in result.machine.links if (link.source, link.target) == (HOST, device)), None)
+    sizes = [value.operand().bytes for value in result.plan.values.values() if value.kind == INPUT]
+    return sum(link.latency_s + size / (_PAGEABLE * link.bandwidth_bytes_per_s) for size in sizes) if link else 0.0
+
+
+def waits_for_host(row: Row, launches: int) -> bool:
+    """Whether a measured step is short for its launches."""
+    return row.mode == "eager" and row.published_s < launches * (SYNCHRONIZED_S if row.synchronized else HOST_S)
+
+
+def _scored(row: Row, kept: Kept) -> ScoredStep:
+    return ScoredStep(
+        file=row.file,
+        row=row.number,
+        source=row.source,
+        gpu=row.gpu,
+        machine=row.machine,
+        model=row.workload,
+        family=kept.family,
+        batch=row.job.batch,
+        precision=row.job.precision,
+        layout=row.job.layout,
+        measured_s=row.published_s,
+        predicted_s=kept.predicted_s,
+        interval_s=kept.interval_s,
+        waits_for_host=waits_for_host(row, kept.launches),
+    )
+
+
+def _brief(message: str) -> str:
+    """The first clause of an error, without what is special to one row."""
+    return re.split(r"[;(]", message)[0].strip()[:160]
+
+
+def _place(row: Row, target: Target) -> Path:
+    machine, model = target
+    timed = {"updates": str(row.updates), "synchronized": str(row.synchronized)}
+    digest = Setup(row.job.on(machine.devices[0].kind), machine, model, row.mode, timed).digest
+    folder = Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "scoreboard"
+    return folder / f"{hashlib.blake2b(digest.encode(), digest_size=16).hexdigest()}.json"
+
+
+def _stored(path: Path) -> Kept | None:
+    try:
+        return Kept.model_validate(read_json(path, "forecast")) if path.exists() else None
+    except (SchedcastError, ValidationError):
+        return None
+
+
+def _store(path: Path, kept: Kept) -> None:
+    try:
+        write_json(path, kept.model_dump(mode="json"))
+    except SchedcastError as error:
+        logging.getLogger("schedcast").warning("the forecast is not kept: %s", error)

@@ -1,0 +1,228 @@
+"""Measured training steps in tables (CSV, plain or gzip) as jobs on machines, and why some rows cannot be predicted.
+
+The form, one row a step, is that of people's own tables too:
+
+gpu             a machine's name (`schedcast machines`), this-gpu, or the driver's name of the card
+model           as `--model` takes it
+batch           samples of a step
+value_ms        the measured step, in milliseconds
+image_or_seq    side of the images or tokens of a sequence; empty: the model's own
+precision       as `--precision` takes it; empty: fp32
+layout          NCHW or NHWC; empty: NCHW
+optimizer       NAME or NAME:FORM; none if no update was timed; empty: SGD with momentum, as a for-loop
+source, what, note    where it comes from, what was timed, and remarks
+
+Only the first four are required, and other columns are ignored. Tables that say the same in other columns are read by what `FORMS` says of
+them. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of the `baseline`
+where the whole step was captured.
+"""
+
+import csv
+import gzip
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from simulator.machine.presets import card_of
+from simulator.model.job import Job
+from simulator.predict.scoreboard import names
+from traces.errors import Code, SchedcastError
+
+#: Rows of a table of which a sample is predicted.
+LARGE = 500
+REQUIRED = ("gpu", "model", "batch", "value_ms")
+#: Why rows of whole trainings of transformers are not predicted.
+_SEVERAL = "several GPUs, whose network and division among them the table does not say in a form that is read"
+_Record = Mapping[str, str]
+
+
+class Row(NamedTuple):
+    """A measured step that can be predicted. `synchronized`: every step copies its batch to the GPU and waits for the GPU."""
+
+    number: int
+    source: str
+    gpu: str
+    machine: str
+    workload: str
+    job: Job
+    updates: bool
+    mode: str
+    published_s: float
+    synchronized: bool
+    file: str = ""
+
+    @property
+    def chip(self) -> str:
+        """The card that is left out as a whole: sizes of memory and forms of boards make no other card."""
+        return card_of(self.machine)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether it trains in mixed precision."""
+        return self.job.precision.startswith("amp")
+
+    @property
+    def model(self) -> str:
+        """The model that is left out as a whole: heads and positions of strides make no other model, nor does a library's name of it."""
+        return re.sub(r"_(v1|qa|no_aux)$", "", self.workload.partition(":")[2] or self.workload)
+
+
+class LeftOut(NamedTuple):
+    """A row that is not predicted."""
+
+    number: int
+    why: str
+    file: str = ""
+
+
+def read_folder(folder: Path) -> tuple[list[Row], list[LeftOut]]:
+    """The rows of all tables of a folder and its subfolders that can be predicted, and the others with reasons.
+
+    Files without the required columns are passed over, such as tables of single kernels. Raises SchedcastError if nothing is left.
+    """
+    if not folder.is_dir():
+        raise SchedcastError(f"{folder} is no folder; expected one with tables of measured steps (*.csv, *.csv.gz)", Code.FILE)
+    rows, left_out = [], []
+    for path in sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")]):
+        some, others = read(path, path.relative_to(folder).as_posix())
+        rows += some
+        left_out += others
+    if not rows and not left_out:
+        raise SchedcastError(
+            f"{folder} has no table of measured steps; expected *.csv or *.csv.gz with the columns {', '.join(REQUIRED)}", Code.FILE
+        )
+    return rows, left_out
+
+
+def sampled(rows: Iterable[Row], most: int, large: int = LARGE) -> tuple[list[Row], list[LeftOut]]:
+    """All rows, but of a table with more than `large` rows `most` at most: those of models in an order that no measurement decides."""
+    chosen, left_out = [], []
+    for _, table in groupby(rows, lambda row: row.file):
+        own = list(table)
+        counts = Counter(row.workload for row in own)
+        order, kept, count = sorted(counts, key=_digest), set(), 0
+        for model in order if len(own) > large else ():
+            count += counts[model]
+            kept |= {model} if count <= most else set()
+        for row in own:
+            if len(own) <= large or row.workload in kept:
+                chosen.append(row)
+            else:
+                left_out.append(LeftOut(row.number, "not in the sample of a large table", row.file))
+    return chosen, left_out
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode()).hexdigest()
+
+
+def read(path: Path, name: str = "") -> tuple[list[Row], list[LeftOut]]:
+    """The rows of one table, called `name`; none of a table in no known form. Raises SchedcastError if it cannot be read."""
+    rows, left_out = [], []
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8") as file:
+            table = csv.DictReader(file)
+            form = _form({*(table.fieldnames or ())})
+            for number, record in enumerate(table if form else ()):
+                row = form({column: (value or "").strip() for column, value in record.items() if column}, number)
+                if isinstance(row, Row):
+                    rows.append(row._replace(file=name))
+                else:
+                    left_out.append(LeftOut(number, row, name))
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        raise SchedcastError(f"cannot read {path}: {error}; expected a table with the columns {', '.join(REQUIRED)}", Code.FILE) from error
+    return rows, left_out
+
+
+def _form(columns: set[str]) -> Callable[[_Record, int], Row | str] | None:
+    return next((form for needed, form in FORMS if columns.issuperset(needed)), None)
+
+
+def _measured(record: _Record, number: int) -> Row | str:
+    """A row of the documented form, or why it cannot be predicted."""
+    return _refused(record) or _row(record, number)
+
+
+def _refused(record: _Record) -> str:
+    """Why a row is not predicted; "" if it is."""
+    gpu, precision, what = record["gpu"], record.get("precision", ""), record.get("what", "")
+    if "tier C" in record.get("note", ""):
+        return "tier C: input-bound or of variable length"
+    if "only" in what and "step()" in what:
+        return "times the optimizer alone"
+    if what.startswith("sum of op"):
+        return "a sum of op times, not a step"
+    if re.match(r"\d+x", gpu):
+        return "several GPUs"
+    if "pretraining" in record["model"] and record.get("image_or_seq") == "seq512":
+        return "implausible: in FP32 the table's V100 computes 20 TFLOP/s at this length, more than its peak"
+    if "half" in precision or "O2" in precision or ("amp" in precision and "BertAdam" in record.get("optimizer", "")):
+        return "all of the model in fp16, which is no precision of a job"
+    if names.preset_of(gpu) is None:
+        return f"no preset for {gpu}"
+    if names.model_of(record["model"]) is None:
+        return f"no workload for {record['model']}"
+    if names.optimizer_of(record.get("optimizer") or "momentum") is None:
+        return f"no optimizer for {record['optimizer']}"
+    numbers = (record["batch"], record["value_ms"], record.get("image_or_seq", "").removeprefix("seq") or "1")
+    return "" if all(map(_positive, numbers)) else "its batch, size or time is no positive number"
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+def _row(record: _Record, number: int) -> Row:
+    text = record.get("optimizer") or "momentum"
+    optimizer, form = names.optimizer_of(text) or ("", "")
+    model, size = names.model_of(record["model"]) or "", record.get("image_or_seq", "").removeprefix("seq")
+    job = Job(
+        model,
+        int(float(record["batch"])),
+        image_size=int(float(size)) if size else None,
+        optimizer=optimizer or "sgd",
+        form=form or "foreach",
+        clip_norm=1.0 if "clip" in text else None,
+        precision=names.precision_of(record.get("precision") or "fp32"),
+        layout="nhwc" if record.get("layout", "").upper() == "NHWC" else "nchw",
+    )
+    return Row(
+        number,
+        record.get("source", "").partition("/")[0].partition(",")[0] or "own rows",
+        record["gpu"],
+        names.preset_of(record["gpu"]) or "",
+        model,
+        job,
+        bool(optimizer),
+        "graph" if "captured" in text else "eager",
+        float(record["value_ms"]) / 1e3,
+        "H2D copy" in record.get("what", ""),
+    )
+
+
+def _timm(record: _Record, number: int) -> Row | str:
+    """A row of timm's benchmark of training on an RTX 3090. It has no gradient scaler, like a job in bf16, whose products are as fast."""
+    if record["torch"] != "1.12":
+        return "the same job with an older PyTorch"
+    same = {
+        "source": "timm", "gpu": "RTX 3090", "model": names.MODELS.get(record["model"], f"timm:{record['model']}"),
+        "batch": record["batch"], "value_ms": record["step_ms"], "image_or_seq": record["image"], "precision": "amp",
+        "layout": record["layout"], "optimizer": "momentum:for",
+    }  # fmt: skip
+    return _measured(same, number)
+
+
+#: The columns by which a form is known -> what makes a row of it, or says why it is not predicted.
+FORMS: tuple[tuple[tuple[str, ...], Callable[[_Record, int], Row | str]], ...] = (
+    (REQUIRED, _measured),
+    (("model", "layout", "batch", "image", "step_ms", "torch"), _timm),
+    (("gpus", "dp", "tp", "pp", "step_ms"), lambda record, number: _SEVERAL),
+)

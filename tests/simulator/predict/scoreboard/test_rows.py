@@ -1,0 +1,146 @@
+"""Rows of tables of measured steps become jobs on machines, or say why they cannot be predicted."""
+
+import csv
+import gzip
+
+import pytest
+
+from simulator.machine.presets import load_machine
+from simulator.model.workloads import registry as workloads
+from simulator.plan.task import UPDATE
+from simulator.predict.scoreboard.names import GPUS, MODELS, preset_of
+from simulator.predict.scoreboard.predicted import family_of, plan_of, predicted
+from simulator.predict.scoreboard.rows import read, read_folder, sampled
+from tests.support.refusals import refuses
+from tests.support.shared_data import shared_folder
+from traces.errors import Code
+
+VGG = {
+    "source": "rejunity/cnn-benchmarks README.md@13fc69dd", "gpu": "V100-16GB", "model": "vgg16", "batch": "16", "image_or_seq": "32",
+    "precision": "fp32", "layout": "NCHW", "optimizer": "none", "what": "fwd+bwd", "value_ms": "76.45", "note": "tier B; Torch7",
+}  # fmt: skip
+REFUSED = (
+    ({"gpu": "2xA100-80GB-SXM4"}, "several GPUs"),
+    ({"gpu": "GTX 480"}, "no preset for GTX 480"),
+    ({"model": "eva_02"}, "no workload for eva_02"),
+    ({"precision": "apex-amp-O2-fp16"}, "all of the model in fp16, which is no precision of a job"),
+    ({"note": "tier C; may be input-bound"}, "tier C: input-bound or of variable length"),
+    ({"optimizer": "Lion"}, "no optimizer for Lion"),
+    ({"batch": "many"}, "its batch, size or time is no positive number"),
+    ({"value_ms": "nan"}, "its batch, size or time is no positive number"),
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function that writes a table of rows, each given as what differs from `VGG`, and returns its path."""
+
+    def write(*changes, columns=tuple(VGG), name="steps.csv"):
+        path = tmp_path / name
+        with (gzip.open if name.endswith(".gz") else open)(path, "wt", newline="") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows({**VGG, **change} for change in changes)
+        return path
+
+    return write
+
+
+def test_a_row_without_an_optimizer_has_no_update(table):
+    (plain, trained), left_out = read(table({}, {"optimizer": "Adam (for-loop)", "batch": "4", "source": "pytorch/benchmark"}))
+    assert not left_out
+    assert (plain.machine, plain.chip, plain.model, plain.source, plain.published_s) == ("v100", "v100", "vgg16", "rejunity", 0.07645)
+    assert (trained.job.optimizer, trained.job.form, trained.job.batch, trained.source) == ("adam", "for", 4, "pytorch")
+    for row in (plain, trained):
+        plan, machine, _ = plan_of(row)
+        assert (plan.strategy, machine.name, family_of(plan)) == ("pytorch", "v100", "convolutions")
+        assert any(task.phase == UPDATE for task in plan.tasks) == (row is trained)
+
+
+def test_four_columns_are_enough(table):
+    path = table({"gpu": "NVIDIA GeForce RTX 3090", "model": "resnet18", "batch": "8"}, columns=("gpu", "model", "batch", "value_ms"))
+    (row,), _ = read(path)
+    assert (row.machine, row.source, row.mode, row.updates) == ("rtx3090", "own rows", "eager", True)
+    assert (row.job.image_size, row.job.precision, row.job.layout) == (None, "fp32", "nchw")
+    assert (row.job.optimizer, row.job.form) == ("momentum", "for")
+
+
+def test_names_of_the_command_line_are_understood(table):
+    (row,), _ = read(table({"gpu": "h100", "precision": "bf16", "optimizer": "adamw:fused", "layout": "nhwc", "model": "timm:resnet18"}))
+    assert (row.machine, row.job.precision, row.job.form, row.job.layout) == ("h100", "bf16", "fused", "nhwc")
+    assert (row.workload, row.model) == ("timm:resnet18", "resnet18")
+
+
+def test_a_captured_step_is_a_graph_of_the_baseline(table):
+    (row,), _ = read(table({"optimizer": "Adam (for-loop) captured", "model": "resnet18", "batch": "4"}))
+    result = predicted(row)
+    assert (result.plan.strategy, result.timeline.mode) == ("baseline", "graph")
+
+
+def test_autocast_and_layout_are_those_of_the_row(table):
+    (row,), _ = read(table({"precision": "amp-fp16(native autocast)", "layout": "NHWC"}))
+    assert (row.job.precision, row.job.layout, row.mixed) == ("amp-fp16", "nhwc", True)
+
+
+def test_boards_of_one_card_are_left_out_together(table):
+    rows, _ = read(table(*({"gpu": gpu} for gpu in ("A100-40GB-PCIe", "A100-80GB-SXM4", "RTX A4000", "RTX 3070", "GTX 1060"))))
+    assert [row.chip for row in rows] == ["a100", "a100", "rtx-a4000", "rtx3070", "gtx1060"]
+
+
+def test_what_cannot_be_predicted_is_left_out_with_the_reason(table):
+    rows, left_out = read(table(*(change for change, _ in REFUSED)))
+    assert not rows
+    assert [item.why for item in left_out] == [why for _, why in REFUSED]
+
+
+def test_a_table_of_timm_and_one_of_transformers_are_read_in_their_columns(table, tmp_path):
+    timm = {"model": "resnet50", "layout": "nhwc", "batch": "512", "image": "224", "step_ms": "419.5", "torch": "1.12", "gmacs": "4.1"}
+    table(timm, {**timm, "torch": "1.10"}, columns=tuple(timm), name="timm.csv.gz")
+    table({"gpus": "8"}, columns=("gpus", "dp", "tp", "pp", "step_ms"), name="llm.csv")
+    table({}, columns=("m", "n", "k"), name="kernels.csv")
+    (row,), left_out = read_folder(tmp_path)
+    assert (row.machine, row.job.precision, row.job.layout, row.file) == ("rtx3090", "amp", "nhwc", "timm.csv.gz")
+    assert [(item.file, item.why.partition(",")[0]) for item in left_out] == [
+        ("llm.csv", "several GPUs"),
+        ("timm.csv.gz", "the same job with an older PyTorch"),
+    ]
+
+
+def test_a_large_table_is_sampled_by_whole_models(table):
+    models = ("vgg11", "vgg13", "vgg16", "vgg19", "resnet18")
+    rows, _ = read(table(*({"model": model, "batch": str(batch)} for model in models for batch in (1, 2))))
+    for most in (1, 5, 9, 10):
+        some, others = sampled(rows, most, large=9)
+        assert len(some) == most // 2 * 2
+        assert len(some) + len(others) == 10
+        assert all(sum(row.workload == chosen.workload for row in some) == 2 for chosen in some)
+    assert sampled(rows, 5, large=9) == sampled(rows, 4, large=9)
+    assert sampled(rows, 4) == (rows, [])
+
+
+def test_a_folder_without_tables_is_refused(tmp_path):
+    with refuses(Code.FILE, "has no table of measured steps; expected .* gpu, model, batch, value_ms"):
+        read_folder(tmp_path)
+    with refuses(Code.FILE, "is no folder"):
+        read_folder(tmp_path / "absent")
+    (tmp_path / "damaged.csv.gz").write_bytes(b"no gzip")
+    with refuses(Code.FILE, "cannot read .*damaged.csv.gz"):
+        read_folder(tmp_path)
+
+
+def test_every_name_leads_to_a_preset_and_a_workload():
+    assert {name for name in MODELS.values() if ":" not in name} <= set(workloads.names())
+    assert all(load_machine(name) for name in GPUS.values())
+    assert [preset_of(gpu) for gpu in ("NVIDIA H100 80GB HBM3", "this-gpu", "Tesla T4", "abacus")] == ["h100", "this-gpu", "t4", None]
+
+
+def test_most_of_the_shared_tables_can_be_predicted():
+    folder = shared_folder("")
+    if folder is None or not (folder / "measured_steps.csv").is_file():
+        pytest.skip("no public measurements beside the repository; set SCHEDCAST_SHARED")
+    rows, left_out = read(folder / "measured_steps.csv")
+    assert len(rows) + len(left_out) == 286
+    assert len(rows) >= 180
+    rows, left_out = read(folder / "more_steps.csv")
+    assert len(rows) + len(left_out) == 128
+    assert len(rows) >= 85

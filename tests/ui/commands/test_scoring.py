@@ -1,0 +1,61 @@
+"""`schedcast scoreboard`: a folder of measured steps, and how right the predictions are."""
+
+import json
+
+import pytest
+
+from tests.support.refusals import refused
+from traces.documents.profile import Identity, Profile
+from traces.documents.scoreboard import Scoreboard
+
+ROWS = """gpu,model,batch,value_ms,optimizer
+v100,lenet5,64,1.5,none
+NVIDIA H100 80GB HBM3,lenet5,64,1.0,adam:fused
+this-cpu,lenet5,64,12,
+v100,nobody,64,1.5,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "own.csv").write_text(ROWS)
+    return tmp_path
+
+
+def test_own_rows_are_scored(schedcast, folder, tmp_path):
+    done = schedcast.call("scoreboard", folder, "--json", "--out", tmp_path / "scores.json", SCHEDCAST_CACHE=str(tmp_path / "cache"))
+    assert (done.status, done.err) == (0, "")
+    document = Scoreboard.load(tmp_path / "scores.json")
+    assert done.document == document.document() == json.loads((tmp_path / "scores.json").read_text())
+    assert document.total.rows == 3
+    assert {*document.by_gpu} == {"v100", "h100", "this-cpu"}
+    assert [(item.why, item.rows) for item in document.unpredicted] == [("no workload for nobody", 1)]
+    assert [step.measured_s for step in document.steps] == [0.0015, 0.001, 0.012]
+    shown = schedcast.call("scoreboard", folder, SCHEDCAST_CACHE=str(tmp_path / "cache"))
+    assert shown.status == 0
+    assert "3 measured steps: half of the predictions err by" in shown.out
+    assert "no workload for nobody" in shown.out
+
+
+def test_a_row_of_this_gpu_needs_its_calibration(schedcast, folder):
+    (folder / "own.csv").write_text("gpu,model,batch,value_ms\nthis-gpu,lenet5,8,1\n")
+    (row,) = schedcast.call("scoreboard", folder, "--json").document["unpredicted"]
+    assert "no calibrated NVIDIA GPU" in row["why"]
+
+
+def test_the_rows_of_a_profile_are_predicted_with_its_figures(schedcast, folder, tmp_path):
+    (folder / "own.csv").write_text("gpu,model,batch,value_ms\nv100,vgg11,32,150\nl4,vgg11,32,150\n")
+    slow = Profile(identity=Identity(kind="gpu", gpu="Tesla V100-SXM2-16GB", sms=80), bandwidth_bytes_per_s=9e10)
+    place = slow.save(tmp_path / "v100.json")
+    preset, measured = (
+        [step["predicted_s"] for step in schedcast.call("scoreboard", folder, *options, "--json").document["steps"]]
+        for options in ((), ("--profile", place))
+    )
+    assert measured[0] > 2 * preset[0]
+    assert measured[1] == preset[1]
+
+
+def test_what_is_no_table_is_refused(schedcast, tmp_path):
+    refused(schedcast.call("scoreboard", tmp_path / "absent"), "absent is no folder")
+    refused(schedcast.call("scoreboard", tmp_path), "has no table of measured steps")
+    refused(schedcast.call("scoreboard", tmp_path, "--sample", 0), "--sample is 0; expected at least 1")

@@ -1,0 +1,73 @@
+"""`schedcast scoreboard`: how right predictions are on tables of measured steps."""
+
+from pathlib import Path
+
+from calibrate.placement import Placement
+from calibrate.profiles import costs_for
+from simulator.machine.presets import THIS_CPU, THIS_GPU, product_of
+from simulator.predict.scoreboard.predicted import Target, outcomes
+from simulator.predict.scoreboard.rows import Row, read_folder, sampled
+from simulator.predict.scoreboard.scores import peer_scores, scoreboard
+from simulator.predict.search.workers import usual_processes, workers
+from traces.documents.profile import Profile, slug
+from traces.documents.scoreboard import Scoreboard, ScoredStep
+from traces.errors import SchedcastError
+from traces.outputs import check_outputs
+from ui.commands import job_options
+from ui.commands.output import print_document, print_then_write
+from ui.present import scoreboards
+from ui.present.tables import console as terminal
+from ui.service import jobs
+
+
+def score(folder: Path, profile: Path | None, sample: int, processes: int | None, out: Path | None, as_json: bool) -> None:
+    """Predict the steps of a folder's tables, and print how right the predictions are."""
+    for option, number in (("--sample", sample), ("--processes", processes)):
+        if number is not None and number < 1:
+            raise SchedcastError(f"{option} is {number}; expected at least 1")
+    check_outputs({"--out": out}, job_options.inputs("", profile))
+    document = scored(folder, profile, sample, processes, as_json)
+    save = [lambda: document.save(out)] if out is not None else []
+    print_then_write(lambda: _print(document, as_json), *save)
+
+
+def scored(folder: Path, profile: Path | None = None, sample: int = 60, processes: int | None = None, quiet: bool = False) -> Scoreboard:
+    """The scoreboard of a folder. What was predicted before, also before Ctrl-C, is not predicted again."""
+    rows, refused = read_folder(folder)
+    rows, beyond = sampled(rows, sample)
+    peers = peer_scores(folder)
+    product = Profile.load(profile).identity.gpu if profile is not None else ""
+    chosen, targets, why = [], [], [left.why for left in (*refused, *beyond)]
+    for row in rows:
+        try:
+            targets.append(_target(row, profile, product))
+            chosen.append(row)
+        except SchedcastError as error:
+            why.append(str(error))
+    steps: list[ScoredStep] = []
+    with jobs.progress(f"predicting {folder}", quiet) as report, workers(processes or usual_processes(len(chosen))) as run:
+        for number, outcome in enumerate(outcomes(chosen, targets, run)):
+            report(number + 1, len(chosen), chosen[number].workload)
+            if isinstance(outcome, str):
+                why.append(outcome)
+            else:
+                steps.append(outcome)
+    return scoreboard(steps, why, peers)
+
+
+def _target(row: Row, profile: Path | None, product: str) -> Target | None:
+    """This machine's costs, or those of a profile, for rows that were measured on it; None for those of the row's preset."""
+    if profile is not None and slug(product_of(row.machine)) == slug(product):
+        return costs_for(row.job, profile, None)
+    if row.machine in (THIS_CPU, THIS_GPU):
+        return costs_for(row.job, None, row.machine, Placement(device="cpu" if row.machine == THIS_CPU else "cuda"))
+    return None
+
+
+def _print(document: Scoreboard, as_json: bool) -> None:
+    if as_json:
+        print_document(document.document())
+        return
+    console = terminal()
+    for part in scoreboards.terminal(document):
+        console.print(part, highlight=False, markup=False)
