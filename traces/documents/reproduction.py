@@ -4,9 +4,9 @@ A paper has tables, checks of its claims, and charts. A table has rows of figure
 if the paper prints it. Floats are finite or null; a quantity that neither the paper nor the model gives is null.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, computed_field, field_validator
+from pydantic import Field, computed_field, field_validator, model_validator
 
 from traces.documents.base import Data, Document
 from traces.documents.comparison import Shares, Validation
@@ -161,13 +161,46 @@ class Paper(Data):
         return next(table for table in self.tables if table.name == name)
 
 
+class Claim(Data):
+    """A claim of a paper in the list of all: what it says, what is predicted of it, its verdict, and the cause if it is not reproduced.
+
+    `published`: "" where the claim says it. `executed`: the jobs of the paper that ran on this machine, "" if none did.
+    """
+
+    paper: str
+    claim: str
+    published: str = ""
+    predicted: str
+    executed: str = ""
+    verdict: Literal["holds", "refuted", "open"]
+    cause: str = ""
+
+
 class Reproduction(Document):
-    """All papers that `schedcast reproduce` reproduced. Document `schedcast.reproduction/1`."""
+    """All papers that `schedcast reproduce` reproduced. `claims` lists their checks. Document `schedcast.reproduction/1`."""
 
     schema_name = "schedcast.reproduction/1"
     kind = "reproduction"
 
     papers: tuple[Paper, ...] = Field(min_length=1)
+    claims: tuple[Claim, ...] = ()
+
+    @model_validator(mode="after")
+    def _lists_claims(self) -> Self:
+        verdicts: dict[bool | None, Literal["holds", "refuted", "open"]] = {True: "holds", False: "refuted", None: "open"}
+        self.__dict__["claims"] = tuple(
+            Claim(
+                paper=paper.name,
+                claim=check.claim,
+                predicted=check.said,
+                executed=", ".join(f"{own['model']}, batch {own['batch_size']}" for own in paper.measured),
+                verdict=verdicts[check.holds],
+                cause=check.reason,
+            )
+            for paper in self.papers
+            for check in paper.checks
+        )
+        return self
 
 
 class RnnEpoch(Data):

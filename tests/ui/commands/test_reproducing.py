@@ -421,6 +421,10 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     document = json.loads(shown.out)
     assert document["schema"] == "schedcast.reproduction/1"
     assert [each["name"] for each in document["papers"]] == ["fusion"]
+    checks = document["papers"][0]["checks"]
+    assert [each["claim"] for each in document["claims"]] == [check["claim"] for check in checks]
+    assert {each["verdict"] for each in document["claims"]} <= {"holds", "refuted", "open"}
+    assert all(each["cause"] for each in document["claims"] if each["verdict"] == "refuted")
     total = next(row for row in document["papers"][0]["tables"][0]["rows"] if row["labels"]["phase"] == "total")
     assert set(total["figures"][0]) == {"name", "unit", "predicted", "published", "interval", "ratio"}
     assert total["figures"][0]["ratio"] == pytest.approx(total["figures"][0]["predicted"] / 0.09421)
