@@ -4,23 +4,21 @@ Only models whose code and settings are known are cached, not those of users' fa
 """
 
 import hashlib
-import os
 from pathlib import Path
-
-from platformdirs import user_cache_dir
 
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
+from traces.cache import cache_folder, cached
+from traces.cache import store as store_document
 from traces.errors import SchedcastError
-from traces.files import read_json, write_json
 
 #: Files and folders of the simulator that decide what is captured: their source is part of the hash.
 _CODE = ("plan/bodies/opcall.py", "plan/task.py", "model/graph.py", "model/built.py", "model/capture", "model/ops")
 
 
 def folder() -> Path:
-    """Return the folder of the cache; SCHEDCAST_CACHE overrides the platform's cache folder."""
-    return Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "graphs"
+    """Return the folder of the cache."""
+    return cache_folder("graphs")
 
 
 def _path(key: tuple) -> Path:
@@ -36,20 +34,13 @@ def _path(key: tuple) -> Path:
 
 def load(key: tuple) -> TrainingGraph | None:
     """Return the graph stored under `key`, or None."""
-    path = _path(key)
-    if not path.exists():
-        return None
+    document = cached(_path(key), "captured graph")
     try:
-        return graphs.load(read_json(path, "captured graph"))
+        return graphs.load(document) if document is not None else None
     except SchedcastError:
         return None
 
 
 def store(key: tuple, graph: TrainingGraph) -> None:
     """Store a graph under `key`. If the cache cannot be written, log a warning: the graph is captured again next time."""
-    import logging
-
-    try:
-        write_json(_path(key), graphs.dump(graph))
-    except SchedcastError as error:
-        logging.getLogger("schedcast").warning("the captured graph is not cached: %s", error)
+    store_document(_path(key), graphs.dump(graph), "the captured graph is not cached")

@@ -1,14 +1,11 @@
 """The plan and the forecast of a row of a table, and what is kept of it, so that a scoreboard that was stopped goes on where it was."""
 
 import hashlib
-import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from platformdirs import user_cache_dir
 from pydantic import ValidationError
 
 from simulator.engine.costs.model import CostModel
@@ -20,10 +17,10 @@ from simulator.predict.preset import preset_costs
 from simulator.predict.scoreboard.rows import Row
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
+from traces.cache import cache_folder, cached, store
 from traces.documents.base import Data
 from traces.documents.scoreboard import ScoredStep
 from traces.errors import SchedcastError
-from traces.files import read_json, write_json
 
 #: A step of less time per launch may wait for the host; and one that copies its batch and waits for the GPU before the next begins.
 HOST_S, SYNCHRONIZED_S = 45e-6, 100e-6
@@ -92,7 +89,7 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
             result = predicted(row, target)
             launches = sum(task.body.launches for task in result.plan.tasks)
             kept = Kept(predicted_s=result.timeline.step_s, interval_s=result.interval_s, family=family_of(result.plan), launches=launches)
-            _store(path, kept)
+            store(path, kept.model_dump(mode="json"), "the forecast is not kept")
         return kept
     except SchedcastError as error:
         return Kept(why=_brief(str(error)))
@@ -139,19 +136,12 @@ def _place(row: Row, target: Target) -> Path:
     machine, model = target
     timed = {"updates": str(row.updates), "synchronized": str(row.synchronized)}
     digest = Setup(row.job.on(machine.devices[0].kind), machine, model, row.mode, timed).digest
-    folder = Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "scoreboard"
-    return folder / f"{hashlib.blake2b(digest.encode(), digest_size=16).hexdigest()}.json"
+    return cache_folder("scoreboard") / f"{hashlib.blake2b(digest.encode(), digest_size=16).hexdigest()}.json"
 
 
 def _stored(path: Path) -> Kept | None:
+    document = cached(path, "forecast")
     try:
-        return Kept.model_validate(read_json(path, "forecast")) if path.exists() else None
-    except (SchedcastError, ValidationError):
+        return Kept.model_validate(document) if document is not None else None
+    except ValidationError:
         return None
-
-
-def _store(path: Path, kept: Kept) -> None:
-    try:
-        write_json(path, kept.model_dump(mode="json"))
-    except SchedcastError as error:
-        logging.getLogger("schedcast").warning("the forecast is not kept: %s", error)

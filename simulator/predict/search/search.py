@@ -7,15 +7,12 @@ Evaluations are cached on disk, keyed by a hash of everything that decides them.
 """
 
 import hashlib
-import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
 
-from platformdirs import user_cache_dir
 from pydantic import ValidationError
 
 from simulator.machine.machine import Machine
@@ -24,8 +21,8 @@ from simulator.predict.search.evaluation import Evaluation, evaluate_packed
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
+from traces.cache import cache_folder, cached, store
 from traces.errors import SchedcastError
-from traces.files import read_json, write_json
 
 
 class Cache:
@@ -37,27 +34,20 @@ class Cache:
         self._warned = False
 
     def _path(self, text: str) -> Path:
-        folder = Path(os.environ.get("SCHEDCAST_CACHE") or user_cache_dir("schedcast")) / "searches"
-        return folder / f"{hashlib.blake2b(f'{self._digest} {text}'.encode(), digest_size=16).hexdigest()}.json.gz"
+        return cache_folder("searches") / f"{hashlib.blake2b(f'{self._digest} {text}'.encode(), digest_size=16).hexdigest()}.json.gz"
 
     def load(self, text: str) -> Evaluation | None:
         """The evaluation of a candidate, or None."""
-        path = self._path(text)
-        if not path.exists():
-            return None
+        document = cached(self._path(text), "evaluation")
         try:
-            return Evaluation.model_validate(read_json(path, "evaluation"))
-        except (SchedcastError, ValidationError):
+            return Evaluation.model_validate(document) if document is not None else None
+        except ValidationError:
             return None
 
     def store(self, evaluation: Evaluation) -> None:
         """Store an evaluation. If the cache cannot be written, log one warning: it is evaluated again next time."""
-        try:
-            write_json(self._path(evaluation.text), evaluation.model_dump(mode="json"))
-        except SchedcastError as error:
-            if not self._warned:
-                logging.getLogger("schedcast").warning("the search is not cached: %s", error)
-            self._warned = True
+        complaint = "" if self._warned else "the search is not cached"
+        self._warned |= not store(self._path(evaluation.text), evaluation.model_dump(mode="json"), complaint)
 
 
 #: Candidates of a round. More of them keep more processes busy, fewer of them prune earlier.
