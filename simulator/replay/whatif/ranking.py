@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cached_property
 from typing import NamedTuple
 
 from simulator.plan.task import COLLECTIVE
@@ -66,8 +66,7 @@ def rank_changes(
     start = clock()
     left_out: list[str] = []
 
-    pace = pace_s(replay)
-    host_bound = cache(lambda: host_sets_pace(replay, pace))
+    pace = Pace(replay)
 
     def answers(changes: Iterable[TriedRule]) -> tuple[RuleAnswer, ...]:
         rows = []
@@ -75,7 +74,7 @@ def rank_changes(
             if clock() - start > seconds:
                 left_out.append(change.rule)
             else:
-                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label, pace, host_bound))
+                rows.append(answer_rule(replay, change.rule, step_s, diagnosis, change.about, change.label, pace))
         return tuple(sorted(rows, key=lambda row: (row.step_s is None, not _addresses(row, named), row.step_s)))
 
     with gc_paused():
@@ -109,19 +108,15 @@ def answer_rule(
     diagnosis: Sequence[PartTime],
     about: str = "",
     label: str = "",
-    pace: float | None = None,
-    host_bound: Callable[[], bool] | None = None,
+    pace: "Pace | None" = None,
 ) -> RuleAnswer:
-    """Return the step time of `replay` under one rule; without effect, the reason instead of a gain.
-
-    `pace`: as `pace_s` gives it. `host_bound`: as `host_sets_pace` says.
-    """
-    pace = pace if pace is not None else pace_s(replay)
+    """Return the step time of `replay` under one rule; without effect, the reason instead of a gain. `pace`: that of `replay`, if known."""
+    pace = pace or Pace(replay)
     try:
         changed, assumptions = apply_rules(replay, [text])
-        after_s = step_after_s(changed, step_s, pace)
+        after_s = step_after_s(changed, step_s, pace.seconds)
         rule, request = parse(text)
-        others_s = [step_after_s(other, step_s, pace) for other in rule.extremes(replay, request)] if rule.extremes else []
+        others_s = [step_after_s(other, step_s, pace.seconds) for other in rule.extremes(replay, request)] if rule.extremes else []
     except SchedcastError as error:
         reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
         return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
@@ -134,9 +129,7 @@ def answer_rule(
         gain_s=gain_s,
         speedup=step_s / after_s if after_s > 0 else None,
         step_interval_s=((1 - RERUN) * min(after_s, *others_s), (1 + RERUN) * max(after_s, *others_s)) if others_s else None,
-        reason=no_gain_reason(text, diagnosis, host_bound or partial(host_sets_pace, replay, pace))
-        if abs(gain_s) <= NO_GAIN * step_s
-        else None,
+        reason=no_gain_reason(text, diagnosis, lambda: pace.of_host) if abs(gain_s) <= NO_GAIN * step_s else None,
         assumptions=tuple(assumptions),
         record=record_of(rule_name(text)),
     )
@@ -165,22 +158,34 @@ def changed_step_s(replay: Replay) -> float:
     return (end_s - begin_s) / steps
 
 
-def host_sets_pace(replay: Replay, pace: float | None) -> bool:
-    """Whether the host alone, between its recorded calls, takes as long as a step: then faster kernels wait for their launches.
+class Pace:
+    """The pace of a replay in the long run (`replay.steady`), found once for all that is asked of it."""
 
-    A wait of the host that was not recorded counts as its own time.
-    """
-    if pace is None:
-        return False
-    try:
-        free = pace_s(apply_rules(replay, ["host free"])[0])
-    except SchedcastError:
-        return False
-    return free is not None and free < (1 - NO_GAIN) * pace
+    def __init__(self, replay: Replay):
+        self._replay = replay
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """Seconds of a step, as `pace_s` gives them."""
+        return pace_s(self._replay)
+
+    @cached_property
+    def of_host(self) -> bool:
+        """Whether the host alone, between its recorded calls, takes as long as a step: then faster kernels wait for their launches.
+
+        A wait of the host that was not recorded counts as its own time.
+        """
+        if self.seconds is None:
+            return False
+        try:
+            free = pace_s(apply_rules(self._replay, ["host free"])[0])
+        except SchedcastError:
+            return False
+        return free is not None and free < (1 - NO_GAIN) * self.seconds
 
 
 def no_gain_reason(text: str, diagnosis: Sequence[PartTime], host_bound: Callable[[], bool]) -> str:
-    """Say why the rule has no effect on the step time, from where the time of the step goes. `host_bound`: as `host_sets_pace` says."""
+    """Say why the rule has no effect on the step time, from where the time of the step goes. `host_bound`: as `Pace.of_host`."""
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)
     waits = f"{units.percent(waiting, signed=False)} of the step"

@@ -14,9 +14,8 @@ from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of, 
 from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
-from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import backward_names, with_tasks
-from simulator.replay.whatif.ranking import RANKING_S, answer_rule, rank_changes, step_after_s
+from simulator.replay.whatif.ranking import RANKING_S, Pace, answer_rule, rank_changes, step_after_s
 from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.roofline import roofline
 from traces import units
@@ -208,7 +207,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     """
     check_rules(rules)
     before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
-    pace = pace_s(recorded.replay)
+    pace = Pace(recorded.replay)
     answers = [answer_rule(recorded.replay, rule, before_s, diagnosis, pace=pace) for rule in rules]
     if answers and not any(answer.readable for answer in answers):
         raise SchedcastError(answers[0].reason)
@@ -224,7 +223,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
                 assumptions += assumed
     timeline = simulate_replay(changed)
     steps = diagnose_steps(changed, timeline)
-    after_s = step_after_s(changed, before_s, pace)
+    after_s = step_after_s(changed, before_s, pace.seconds)
     what_if = WhatIf(
         rules=tuple(applied),
         assumptions=tuple(dict.fromkeys(assumptions)),

@@ -219,8 +219,8 @@ def _gpu(recording: Recording) -> tuple[Device, Memory] | None:
     machine = one_gpu(name, sms if isinstance(sms, int) else 0) if isinstance(name, str) else None
     if machine is None:
         return None
-    device = next(each for each in machine.devices if each.kind == "gpu")
-    return device, next(memory for memory in machine.memories if memory.name == device.memory)
+    device = machine.devices[0]
+    return device, machine.memory(device.name)
 
 
 def _add(sums: _Sums, done: OpWork, works: list[Work], gpu: tuple[Device, Memory] | None) -> None:
