@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from calibrate.numerics import reference
 from calibrate.testbed import Progress
+from calibrate.training import classified
 from executors.reference import StaleReference
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
@@ -174,12 +175,9 @@ def _shown(inputs: tuple[Tensor, ...], training: Training) -> tuple[Tensor, ...]
     return (F.pad(small, (before, after, before, after)),)
 
 
-@torch.no_grad()
 def _accuracy(module: nn.Module, batches: Batches, training: Training) -> float:
     """The share of the held-out samples that the newest weights classify correctly."""
     module.eval()
-    correct = 0
-    for inputs, target in batches.parts(range(batches.samples, batches.samples + batches.held_out), AT_ONCE):
-        correct += int((module(*_shown(inputs, training)).argmax(1) == target).sum())
+    share = classified(lambda inputs: module(*_shown(inputs, training)), batches, at_once=AT_ONCE)
     module.train()
-    return correct / batches.held_out
+    return share

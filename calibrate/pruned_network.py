@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrate.testbed import Progress
+from calibrate.training import classified
 from simulator.model.workloads.data import Batches, digits
 from simulator.model.workloads.networks.chains import VGG
 from simulator.papers import bppsa_sparse
@@ -89,7 +90,7 @@ def train(model: nn.Module, data: Batches, course: Course, progress: Progress) -
     for step in range(course.steps):
         progress(step, course.steps, f"pruned VGG-11, {course.share(step):.1%} of the weights left")
         if step == course.before:
-            before = accuracy(model, data)
+            before = classified(lambda inputs: model(*inputs), data, at_once=data.held_out)
         (images,), classes = data[step]
         optimizer.zero_grad()
         functional.cross_entropy(model(images), classes).backward()
@@ -99,7 +100,7 @@ def train(model: nn.Module, data: Batches, course: Course, progress: Progress) -
         with torch.no_grad():
             for weight, mask in zip(weights, masks, strict=True):
                 weight.mul_(mask)
-    return Pruned(before, accuracy(model, data), tuple(masks))
+    return Pruned(before, classified(lambda inputs: model(*inputs), data, at_once=data.held_out), tuple(masks))
 
 
 def largest(weights: Sequence[Tensor], share: float) -> list[Tensor]:
@@ -109,13 +110,6 @@ def largest(weights: Sequence[Tensor], share: float) -> list[Tensor]:
     kept[magnitudes.topk(round(share * len(magnitudes))).indices] = 1
     parts = kept.split([weight.numel() for weight in weights])
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: Batches) -> float:
-    """The share of the held-out images that are classified correctly."""
-    ((images,), classes), *_ = data.parts(range(data.samples, data.samples + data.held_out), data.held_out)
-    return float((model(images).argmax(1) == classes).float().mean())
 
 
 def _convolutions(model: nn.Module) -> list[str]:

@@ -5,7 +5,7 @@ between the turns, and no step time includes them. `Repeated` does this for seve
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
@@ -26,6 +26,16 @@ from traces.errors import SchedcastError
 
 #: Samples that are evaluated at once, unless the job's batch is larger.
 AT_ONCE = 64
+
+
+@torch.inference_mode()
+def classified(
+    scores: Callable[[tuple[torch.Tensor, ...]], torch.Tensor], batches: Batches, numbers: range | None = None, at_once: int = AT_ONCE
+) -> float:
+    """The share of the samples with these numbers (None: those held out) whose class has the largest of `scores`, [samples, classes]."""
+    numbers = range(batches.samples, batches.samples + batches.held_out) if numbers is None else numbers
+    parts = batches.parts(numbers, at_once)
+    return sum(int((scores(inputs).argmax(1).cpu() == target).sum()) for inputs, target in parts) / len(numbers)
 
 
 class Accuracy:
@@ -51,14 +61,8 @@ class Accuracy:
             test_accuracy=self._share(range(samples, samples + held_out)),
         )
 
-    @torch.inference_mode()
     def _share(self, numbers: range) -> float:
-        """The share of the samples with these numbers that are classified correctly."""
-        correct = 0
-        for inputs, target in self._batches.parts(numbers, self._most):
-            scores = self._module(*(tensor.to(self._device) for tensor in inputs))
-            correct += int((scores.argmax(1).cpu() == target).sum())
-        return correct / len(numbers)
+        return classified(lambda inputs: self._module(*(tensor.to(self._device) for tensor in inputs)), self._batches, numbers, self._most)
 
 
 def check_evaluable(job: Job, option: str) -> None:
