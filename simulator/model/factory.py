@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from simulator.model.built import Built
     from simulator.model.workloads.data import Batches
 
+#: How the names begin of modules that exist already (`simulator.model.live`).
+LIVE = "live:"
 EXPECTED = "(module, inputs), (module, inputs, target) or (module, inputs, target, loss)"
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from simulator.model.factory import Factory
+from simulator.model.factory import LIVE, Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.user_code import blamed, time_limit
 from traces.errors import Code, SchedcastError
@@ -32,7 +32,7 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
     """Return the factory that `spec` names. Raises SchedcastError if there is none, or if its file does not import."""
     if spec.partition(":")[0] in LIBRARIES and ":" in spec:
         return library_factory(spec, image_size)
-    if spec.startswith("live:"):
+    if spec.startswith(LIVE):
         from simulator.model.live import find_live
 
         return find_live(spec)

@@ -16,12 +16,10 @@ import torch
 
 from simulator.model.built import mapped, tensors_of
 from simulator.model.capture.repetition import PythonDraws
-from simulator.model.factory import Factory
+from simulator.model.factory import LIVE, Factory
 from simulator.model.user_code import brief
 from traces.errors import Code, SchedcastError
 
-#: How the names of such models begin.
-PREFIX = "live:"
 #: The factories in use, by name. The module and its factory live as long as the user keeps them.
 _FACTORIES: "weakref.WeakValueDictionary[str, Factory]" = weakref.WeakValueDictionary()
 _NUMBERS = count(1)
@@ -51,7 +49,7 @@ def live_factory(
             return known, samples
     own_inputs, own_target = mapped((inputs, target), lambda tensor: tensor.detach().cpu())
     call = _Copies(weakref.ref(module), facts, own_inputs, own_target, loss, samples, step)
-    factory = Factory(f"{PREFIX}{type(module).__name__}-{next(_NUMBERS)}", call, None, repeats=True, kept={})
+    factory = Factory(f"{LIVE}{type(module).__name__}-{next(_NUMBERS)}", call, None, repeats=True, kept={})
     factory.returned.set()
     factory.checked.set()
     _FACTORIES[factory.name] = factory

@@ -202,10 +202,11 @@ class _Work:
         """`names`: of the numbers that are fitted; the others are in `rows` and `figures`."""
         self._moving = {name for name in names if name in figures}
         self._steps = len(steps)
-        self._parts = [part for part in _parts(steps, rows) if part.varies(self._moving)]
-        self._fixed_s = np.zeros(self._steps)
+        self._parts, self._fixed_s = [], np.zeros(self._steps)
         for part in _parts(steps, rows):
-            if not part.varies(self._moving):
+            if part.varies(self._moving):
+                self._parts.append(part)
+            else:
                 self._fixed_s += np.bincount(part.step, part.seconds(rows, figures), self._steps)
         # What memories and clocks reach counts in products too, but changes their time little: they keep what the search starts from.
         self._fixed_s += [device_seconds(step, rows, figures, lambda group, step=step: _is_product(step, group, rows)) for step in steps]

@@ -4,9 +4,9 @@ A paper has tables, checks of its claims, and charts. A table has rows of figure
 if the paper prints it. Floats are finite or null; a quantity that neither the paper nor the model gives is null.
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, computed_field, field_validator, model_validator
+from pydantic import Field, computed_field, field_validator
 
 from traces.documents.base import Data, Document
 from traces.documents.comparison import Shares, Validation
@@ -183,12 +183,12 @@ class Reproduction(Document):
     kind = "reproduction"
 
     papers: tuple[Paper, ...] = Field(min_length=1)
-    claims: tuple[Claim, ...] = ()
 
-    @model_validator(mode="after")
-    def _lists_claims(self) -> Self:
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
+    @property
+    def claims(self) -> tuple[Claim, ...]:
         verdicts: dict[bool | None, Literal["holds", "refuted", "open"]] = {True: "holds", False: "refuted", None: "open"}
-        self.__dict__["claims"] = tuple(
+        return tuple(
             Claim(
                 paper=paper.name,
                 claim=check.claim,
@@ -200,7 +200,6 @@ class Reproduction(Document):
             for paper in self.papers
             for check in paper.checks
         )
-        return self
 
 
 class RnnEpoch(Data):

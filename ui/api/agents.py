@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from simulator.model.libraries import LIBRARIES
 from traces.errors import SchedcastError
 from ui.api import facade
 
@@ -101,5 +102,5 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
 def checked(model: str, models: list[str]) -> None:
     """Raise SchedcastError for a model that is a file which the server was not started with: its code would run."""
     library, colon, _ = model.partition(":")
-    if colon and model not in models and library not in ("torchvision", "timm", "hf"):
+    if colon and model not in models and library not in LIBRARIES:
         raise SchedcastError(f"{model} is code, which this server may not run; start it with schedcast mcp --model {model}")

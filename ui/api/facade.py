@@ -44,12 +44,11 @@ def predict(
 
     Raises SchedcastError, in one line, for what cannot be captured or predicted.
     """
+    from calibrate.placement import Placement
     from ui.api import predicted
 
-    return predicted.predict(
-        model, batch, target, on=on, loss=loss, step=step, optimizer=optimizer, strategy=strategy, samples=samples, devices=devices,
-        memory_limit=memory_limit, mode=mode, **job,
-    )  # fmt: skip
+    placement = Placement.from_options("cpu", devices, mode, "alias", None, memory_limit)
+    return predicted.predict(model, batch, target, on, loss, step, optimizer, strategy, samples, placement, job)
 
 
 def search(model: Any, batch: Any = None, strategies: Sequence[str] = (), processes: int | None = None, **asked: Any) -> "Searched":

@@ -18,8 +18,9 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.machine.scaled import ABOUT, scale_of
 from simulator.model.built import tensors_of
+from simulator.model.factory import LIVE
 from simulator.model.job import Job
-from simulator.model.live import PREFIX, live_factory, undisturbed
+from simulator.model.live import live_factory, undisturbed
 from simulator.model.usual_batch import usual_batch
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import with_largest_batch
@@ -33,6 +34,7 @@ from ui.present.labels import strategy_name
 from ui.present.predictions import fit_words, memory_words, place, prediction_document, predictions_document
 from ui.present.sentences import no_verdict_words, prediction_words
 from ui.present.tables import Grid, prediction_label, prediction_table
+from ui.request import JobRequest, optimizer_and_form
 from ui.service.jobs import measured_here
 
 #: Layers that an answer shows.
@@ -143,9 +145,8 @@ class Predicted(Shown):
             limit = changes.pop("memory_limit", placement.memory_limit_gb)
             placement = replace(placement, devices=changes.pop("devices", placement.devices), memory_limit_gb=limit)
         machine = str(changes.pop("on", self.machine))
-        if isinstance(text := changes.get("optimizer"), str):
-            changes["optimizer"], _, form = text.partition(":")
-            changes |= {"form": form} if form else {}
+        if isinstance(text := changes.get("optimizer"), str) and ":" in text:
+            changes |= optimizer_and_form(text)
         names = [each.name for each in fields(Job) if each.init and each.name != "model"]
         if unknown := sorted(set(changes) - set(names)):
             offered = ", ".join([*ABOUT, "on", "devices", "memory_limit", *names])
@@ -191,7 +192,7 @@ class Predicted(Shown):
 
     def json(self) -> dict[str, Any]:
         """See `Shown`. Several predictions are one document, as `schedcast predict --json` prints them."""
-        where = place(self.job.model.removeprefix(PREFIX), self.job.batch, self.costs.machine.name)
+        where = place(self.job.model.removeprefix(LIVE), self.job.batch, self.costs.machine.name)
         if len(self.asked) == 1:
             return prediction_document(where, self.prediction)
         refused = [(text, own) for text in self.asked if isinstance(own := self.answers[text], Refusal)]
@@ -215,7 +216,7 @@ class Predicted(Shown):
         here = measured_here(self.costs)
         own = self.prediction
         of = "" if self.chosen == PYTORCH else f", {prediction_label(own)}"
-        where = f"{self.job.model.removeprefix(PREFIX)}, batch {self.job.batch}, on {self.costs.machine.name}{of}"
+        where = f"{self.job.model.removeprefix(LIVE)}, batch {self.job.batch}, on {self.costs.machine.name}{of}"
         bounds = f" ({units.interval(own.interval_s)})" if own.interval_s else ""
         line(f"{where}: {units.duration(own.step_s)}{bounds}, {memory_words(own)}", "bold" if own.fits else "bold red")
         for words in (*no_verdict_words([own.measured_share], here), *fit_words(own)):
@@ -236,23 +237,20 @@ class Predicted(Shown):
 
 def predict(
     model: Any,
-    batch: Any = None,
-    target: Any = None,
-    *,
-    on: str | Path | None = None,
-    loss: Callable[[Any, Any], torch.Tensor] | None = None,
-    step: Callable[[Any, Any], torch.Tensor] | None = None,
-    optimizer: Any = None,
-    strategy: str | None = None,
-    samples: int | None = None,
-    devices: int | None = None,
-    memory_limit: float | None = None,
-    mode: str = "eager",
-    **how: Any,
+    batch: Any,
+    target: Any,
+    on: str | Path | None,
+    loss: Callable[[Any, Any], torch.Tensor] | None,
+    step: Callable[[Any, Any], torch.Tensor] | None,
+    optimizer: Any,
+    strategy: str | None,
+    samples: int | None,
+    placement: Placement,
+    fields_of_job: Mapping[str, Any],
 ) -> Predicted:
-    """See `schedcast.predict`."""
+    """See `schedcast.predict`, which has the defaults."""
     owner = None
-    settings: dict[str, Any] = {**_optimizer(optimizer), **how}
+    settings: dict[str, Any] = {**_optimizer(optimizer), **fields_of_job}
     if isinstance(model, torch.nn.Module):
         if target is None and step is None:
             batch, target = _divided(model, batch)
@@ -264,7 +262,6 @@ def predict(
         job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
     if on is None:
         on = THIS_GPU if isinstance(model, torch.nn.Module) and any(p.is_cuda for p in model.parameters()) else THIS_CPU
-    placement = Placement.from_options("cpu", devices, mode, "alias", None, memory_limit)
     check_names(placement)
     return _predicted(job, str(on), placement, strategy or PYTORCH, (PYTORCH,), owner)
 
@@ -283,14 +280,13 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
 
 def around(job: Job) -> Any:
     """What keeps the user's process as it is while a live module is captured."""
-    return undisturbed() if job.model.startswith(PREFIX) else nullcontext()
+    return undisturbed() if job.model.startswith(LIVE) else nullcontext()
 
 
 def _optimizer(given: Any) -> dict[str, Any]:
     """The fields of a job for an optimizer: NAME[:for|foreach|fused], or one of PyTorch's with its form and learning rate."""
     if given is None or isinstance(given, str):
-        name, _, form = (given or "momentum").partition(":")
-        return {"optimizer": name} | ({"form": form} if form else {})
+        return optimizer_and_form(given or JobRequest.optimizer)
     kind = next((OPTIMIZERS[base.__name__] for base in type(given).__mro__ if base.__name__ in OPTIMIZERS), None)
     if kind is None:
         known = ", ".join(OPTIMIZERS)

@@ -12,11 +12,8 @@ from simulator.predict.search.setup import Setup
 from traces.documents.search_result import SearchResult
 from ui.api.predicted import Predicted, around
 from ui.api.shown import Shown
-from ui.present import searches
+from ui.commands.searching import print_search
 from ui.service.jobs import progress, ranked
-
-#: Rows of the table.
-ROWS = 15
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,10 +42,7 @@ class Searched(Shown):
         return pd.DataFrame([plan.model_dump(exclude={"measured"}) for plan in self.result.plans])
 
     def _print(self, console: Console) -> None:
-        console.print(searches.headline(self.result), style="bold", highlight=False, markup=False)
-        console.print(searches.table(self.result, ROWS))
-        for line in searches.words(self.result):
-            console.print(f"- {line}", highlight=False, markup=False)
+        print_search(self.result, console)
 
 
 def search(predicted: Predicted, strategies: Sequence[str], processes: int | None) -> Searched:

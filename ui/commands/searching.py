@@ -1,8 +1,10 @@
 """`schedcast search`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from calibrate.placement import Placement
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
@@ -129,9 +131,13 @@ def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:
     if as_json:
         print_document(result.document())
         return
-    console = terminal()
+    about = [partition_words(ranking.machine), unmeasured_words([ranking.machine])]
+    print_search(result, terminal(), [words for words in about if words])
+
+
+def print_search(result: SearchResult, console: Console, about: Sequence[str] = ()) -> None:
+    """Print the ranking and why the best plan wins. `about`: sentences on the machine."""
     console.print(searches.headline(result), style="bold", highlight=False, markup=False)
     console.print(searches.table(result, SHOWN))
-    about = [partition_words(ranking.machine), unmeasured_words([ranking.machine])]
-    for line in filter(None, [*about, *searches.words(result)]):
+    for line in (*about, *searches.words(result)):
         console.print(f"- {line}", highlight=False, markup=False)

@@ -1,6 +1,6 @@
 """A reproduction as tables and sentences, with the same cells for the terminal and the page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.padding import Padding
 from rich.text import Text
@@ -151,18 +151,18 @@ def markdown(papers: Sequence[Paper]) -> str:
         }
         for paper in papers
     ]
-    return "\n".join([_BEGIN, *_markdown_table(overview), *(line for paper in papers for line in _paper_lines(paper))]) + "\n"
+    return "\n".join([_BEGIN, *tables.markdown(overview), *(line for paper in papers for line in _paper_lines(paper))]) + "\n"
 
 
 def _paper_lines(paper: Paper) -> Iterator[str]:
     yield from ("", f"## {paper.name}", "", f"*{paper.title}* ({paper.reference}).", *about_words(paper))
     yield from ("", f"`schedcast reproduce {paper.name}`", "")
-    yield from _markdown_table([_claim_row(check) for check in paper.checks])
+    yield from tables.markdown([_claim_row(check) for check in paper.checks])
     for table in paper.tables:
-        yield from ("", f"**{table.title}**", "", *_markdown_table(cells(table)), "", table.about)
+        yield from ("", f"**{table.title}**", "", *tables.markdown(cells(table)), "", table.about)
     for document in paper.measured:
         validation = Validation.model_validate(document)
-        yield from ("", f"**Measured: {sentences.job_words(validation)}**", "", *_markdown_table(tables.validation_cells(validation)))
+        yield from ("", f"**Measured: {sentences.job_words(validation)}**", "", *tables.markdown(tables.validation_cells(validation)))
     if paper.notes:
         yield ""
     yield from (f"- {note}" for note in paper.notes)
@@ -170,14 +170,6 @@ def _paper_lines(paper: Paper) -> Iterator[str]:
 
 def _claim_row(check: Check) -> dict[str, str]:
     return {"claim": check.claim, "verdict": VERDICTS[check.holds], "figures": check.said, "cause": check.reason or units.NONE}
-
-
-def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    if not rows:
-        return
-    heads = list(rows[0])
-    for line in (heads, ["---"] * len(heads), *([row.get(head, "") for head in heads] for row in rows)):
-        yield "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |"
 
 
 def _grid(table: Table) -> Grid:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traces.documents.scoreboard import Score, Scoreboard
-from ui.present.tables import Grid
+from ui.present.tables import Grid, markdown
 
 #: Reasons why rows were not predicted that are named at most.
 _NAMED = 12
@@ -104,8 +104,7 @@ def page(document: Scoreboard) -> str:
 
 
 def _table(rows: list[dict[str, str]]) -> str:
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown(rows))
 
 
 _INTRODUCTION = """# Scoreboard

@@ -96,6 +96,13 @@ class Grid:
         return [[head for head in heads if head in words or head in part] for part in parts]
 
 
+def markdown(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The lines of a table in Markdown, whose heads are those of the first row; none without rows."""
+    heads = list(rows[0]) if rows else []
+    for line in (heads, ["---"] * len(heads), *([row.get(head, "") for head in heads] for row in rows)) if rows else ():
+        yield "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in line) + " |"
+
+
 def stacked(*texts: str) -> str:
     """The texts of one cell below each other, and what is in parentheses below what it explains; empty ones and "-" are left out."""
     lines = [line.removesuffix(")") for text in texts if text not in ("", "-") for line in text.split(" (")]
