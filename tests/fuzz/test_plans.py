@@ -19,6 +19,7 @@ from tests.support.fuzzing import damaged, damaged_text, fuzzed, sound
 from tests.support.jobs import planned
 from tests.support.small_plans import copied, forward_fused, machine
 from traces.errors import LONGEST
+from traces.files import read_json
 
 PLANS = [forward_fused(), copied()]
 
@@ -54,7 +55,7 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
     monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
     cache.store(("job",), Job("lenet5", 2).graph())
     path = next(tmp_path.rglob("*.json.gz"))
-    sample = cache.read_json(path, "graph")
+    sample = read_json(path, "graph")
     target = load_machine("h100")
 
     @fuzzed(40)

@@ -235,7 +235,7 @@ def test_with_other_papers_the_document_is_that_of_all(small):
     told = []
     paper = bppsa.reproduce(Steps("v100", told.append))
     assert len(told) == len(set(told)) == 7 + 4 + 3 + 1 == bppsa.predictions()
-    assert set(Reproduction(papers=(paper,)).document()) == {"schema", "papers"}
+    assert set(Reproduction(papers=(paper,)).document()) == {"schema", "claims", "papers"}
     assert type(reproduce.get("fusion").document(paper)) is Reproduction
 
 

@@ -17,6 +17,7 @@ from tests.support.pure_ops import overloads, pure
 from tests.support.refusals import refuses
 from tests.support.small_plans import forward_fused
 from traces.errors import Code
+from traces.files import read_json, write_json
 
 #: Ops that write files, take files, or reach outside their results.
 IMPURE = ["aten.from_file.default", "aten.set_.source_Storage", "aten.record_stream.default", "aten._cufft_set_plan_cache_max_size.default"]
@@ -56,9 +57,9 @@ def test_a_cached_graph_that_names_another_op_counts_as_missing(tmp_path, monkey
     cache.store(("poisoned",), graph)
     assert cache.load(("poisoned",)) == graph
     path = cache._path(("poisoned",))
-    document = cache.read_json(path, "graph")
+    document = read_json(path, "graph")
     document["ops"][0]["body"]["target"] = "aten.from_file.default"
-    cache.write_json(path, document)
+    write_json(path, document)
     assert cache.load(("poisoned",)) is None
 
 
