@@ -245,7 +245,8 @@ def _longest_s(times: Sequence[Measured]) -> list[float]:
 
 def _alone(plan: Plan, task: Task) -> Plan:
     """A plan with only this collective, on buffers of its own. They start as zeros, so that sums over many calls stay finite."""
-    values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.mutates)}
+    values = {name: replace(plan.values[name], kind=BUFFER, source=None) for name in dict.fromkeys(o.value for o in task.inputs)}
+    values |= {o.value: plan.values[o.value] for o in task.writes}
     storages = {value.storage: plan.storages[value.storage] for value in values.values()}
     return Plan("collective", (Segment((replace(task, after=(), lag=0),)),), values, storages)
 

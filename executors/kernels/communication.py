@@ -1,9 +1,9 @@
 """Runs collectives and messages with torch.distributed, for the device of this process, in one process group per stream and set of devices.
 
 How algorithms map to the library: "server" sums at the root and broadcasts the sum (if the root is the host, the first device's process
-does so). "ring", "tree" and "distributed" all call the library's all-reduce, which chooses its own algorithm. A reduce-scatter sums each
-chunk at the rank that owns it, and an all-gather broadcasts each chunk from its owner, because chunks may differ in size and gloo has
-neither operation. Several tensors are sent as one flat buffer, like the buckets of DistributedDataParallel; a single dense one in place.
+does so). "ring", "tree" and "distributed" all call the library's all-reduce, which chooses its own algorithm. Several tensors are sent as
+one flat buffer, like the buckets of DistributedDataParallel; a single dense one in place. A reduce-scatter and an all-gather are those of
+the library.
 
 Every direction of messages between two devices has a process group of its own, so that messages of one direction never wait for those of
 another, and they match in the order in which both processes issue them. Several tensors of a message are one batch: a single launch on
@@ -22,11 +22,10 @@ from executors.binding import Binding, Instance, same_strides, with_strides
 from executors.errors import PeerLostError, first_sentence
 from simulator.engine.collectives.local import ProcessGroup
 from simulator.engine.collectives.rounds import SERVER
-from simulator.engine.collectives.tasks import chunks
 from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective, Message
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import contiguous
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 
 #: A collective fails if a peer does not arrive within this time. Peers of one step are at most one chunk of work apart.
 TIMEOUT = timedelta(minutes=10)
@@ -80,19 +79,24 @@ def _peers(task: Task) -> Iterator[None]:
 
 
 def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], None]:
-    """A function that takes part in the collective. `task` belongs to a local plan: `mutates` has this device's operands only.
+    """A function that takes part in the collective. `task` belongs to a local plan: it has this device's operands only.
 
-    Raises SchedcastError if this process runs alone.
+    Raises SchedcastError if this process runs alone, or if the plan lists some devices only.
     """
     body: Collective = task.body
+    if body.listed:
+        raise SchedcastError(
+            f"{task.name}: the plan has one device for many that do the same, to be predicted; plan it with fold=off", Code.PLAN
+        )
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
-    call = _operation(body, task.mutates, group, ranks)
+    if body.operation != ALL_REDUCE:
+        return _compile_chunks(task, binding, group)
+    call = _all_reduce(body, group, ranks)
     getters = [binding.getter(operand) for operand in task.mutates]
-    any_order = body.operation == ALL_REDUCE  # other operations cut chunks along dimension 0, so the order of elements matters
 
     def run(instance: Instance) -> None:
         tensors = [get(instance) for get in getters]
-        if len(tensors) == 1 and (tensors[0].is_contiguous() or (any_order and dense(tensors[0]))):
+        if len(tensors) == 1 and dense(tensors[0]):
             with _peers(task):
                 call(flat_view(tensors[0]))
             return
@@ -105,48 +109,33 @@ def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], Non
     return run
 
 
-def _operation(
-    body: Collective, operands: Sequence[Operand], group: dist.ProcessGroup, ranks: Sequence[int]
-) -> Callable[[torch.Tensor], None]:
-    """The operation on a flat tensor of all this device's elements. `ranks`: the ranks of the body's devices, in their order."""
-    if body.operation == ALL_REDUCE and body.algorithm != SERVER:
+def _all_reduce(body: Collective, group: dist.ProcessGroup, ranks: Sequence[int]) -> Callable[[torch.Tensor], None]:
+    """The sum of a flat tensor of all this device's elements, in place. `ranks`: the ranks of the body's devices, in their order."""
+    if body.algorithm != SERVER:
         return lambda flat: dist.all_reduce(flat, group=group)
-    if body.operation == ALL_REDUCE:
-        root = ranks[body.devices.index(body.root) if body.root in body.devices else 0]
+    root = ranks[body.devices.index(body.root) if body.root in body.devices else 0]
 
-        def through_root(flat: torch.Tensor) -> None:
-            dist.reduce(flat, root, group=group)
-            dist.broadcast(flat, root, group=group)
+    def through_root(flat: torch.Tensor) -> None:
+        dist.reduce(flat, root, group=group)
+        dist.broadcast(flat, root, group=group)
 
-        return through_root
-    ranges = _ranges(operands, len(body.devices))
-
-    def scatter(flat: torch.Tensor) -> None:
-        for owner, (low, high) in zip(ranks, ranges, strict=True):
-            if low < high:
-                dist.reduce(flat[low:high], owner, group=group)
-
-    def gather(flat: torch.Tensor) -> None:
-        for owner, (low, high) in zip(ranks, ranges, strict=True):
-            if low < high:
-                dist.broadcast(flat[low:high], owner, group=group)
-
-    return {REDUCE_SCATTER: scatter, ALL_GATHER: gather}[body.operation]
+    return through_root
 
 
-def _ranges(operands: Sequence[Operand], count: int) -> list[tuple[int, int]]:
-    """(first, end) of each chunk's elements in the flat tensor. The chunks (`simulator.engine.collectives.tasks`) are consecutive."""
-    starts = [0]
-    for operand in operands:
-        starts.append(starts[-1] + operand.elements)
-    ranges, end = [], 0
-    for pieces in chunks(operands, count):
-        first = end
-        for piece in pieces:
-            rows = max(1, operands[piece.position].shape[0] if operands[piece.position].shape else 1)
-            end = starts[piece.position] + operands[piece.position].elements // rows * piece.end
-        ranges.append((first, end))
-    return ranges
+def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> Callable[[Instance], None]:
+    """A reduce-scatter or an all-gather: of one read into one write, of which one has as many chunks as there are devices."""
+    call = {REDUCE_SCATTER: dist.reduce_scatter_tensor, ALL_GATHER: dist.all_gather_into_tensor}[task.body.operation]
+    (read,), (write,) = task.reads, task.writes
+    get, put, device = binding.getter(read), binding.setter(write), binding.device(task.device)
+    shape, dtype = write.shape, getattr(torch, write.dtype)
+
+    def run(instance: Instance) -> None:
+        result = torch.empty(write.elements, dtype=dtype, device=device)
+        with _peers(task):
+            call(result, get(instance).reshape(-1), group=group)
+        put(instance, result.view(shape))
+
+    return run
 
 
 def dense(tensor: torch.Tensor) -> bool:

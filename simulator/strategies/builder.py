@@ -5,7 +5,7 @@ A strategy asks for the forward and backward tasks of its microbatches and for u
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -118,13 +118,14 @@ class PlanBuilder:
         indices: Sequence[int],
         microbatch: int = 0,
         stream: int = 0,
-        instead: Mapping[str, str] | None = None,
+        instead: "Mapping[str, str | Operand] | None" = None,
         lag: int = 0,
         action: str = "",
     ) -> list[Task]:
         """Return the tasks of some ops of the graph for one microbatch, in order, each on its own device.
 
-        A gradient that is complete is added to that of the first microbatch. `instead`: values to use in the place of others.
+        A gradient that is complete is added to that of the first microbatch. `instead`: values to use in the place of others, or operands
+        of the same geometry, which views of those others then view.
         """
         tasks = []
         for index in indices:
@@ -307,6 +308,12 @@ class PlanBuilder:
         """Return this copy's storages that a task reads, writes or changes."""
         return self.tensors.touched(task)
 
+    def carry_unused(self, elsewhere: Collection[str] = ()) -> None:
+        """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that lie in other values."""
+        for name, value in self.graph.values.items():
+            if value.kind in (PARAMETER, BUFFER) and name not in elsewhere:
+                self._carried(name, value.kind)
+
     def plan(
         self,
         strategy: str,
@@ -322,7 +329,7 @@ class PlanBuilder:
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
         for builder in (self, *others):
-            builder._add_unused()
+            builder.carry_unused()
         tensors = merged(builder.tensors for builder in (self, *others))
         return Plan(
             strategy=strategy,
@@ -335,13 +342,7 @@ class PlanBuilder:
             semantics=notes,
         )
 
-    def _add_unused(self) -> None:
-        """Add the parameters and buffers that no task uses, because they take memory too."""
-        for name in self.graph.values:
-            if self.graph.values[name].kind in (PARAMETER, BUFFER):
-                self._carried(name, self.graph.values[name].kind)
-
-    def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str], lag: int, action: str) -> Task:
+    def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str | Operand], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]
 
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
@@ -395,11 +396,14 @@ class PlanBuilder:
             return self._own(name)
         return name if microbatch == 0 else f"{name}@{microbatch}"
 
-    def _operand(self, operand: Operand, microbatch: int, op: int = -1, instead: Mapping[str, str] | None = None) -> Operand:
+    def _operand(self, operand: Operand, microbatch: int, op: int = -1, instead: "Mapping[str, str | Operand] | None" = None) -> Operand:
         """The operand of the graph as op `op` has it in a microbatch (-1: as it is in the end)."""
         value = self.graph.values[operand.value]
         if instead and operand.value in instead:
-            return _named(operand, instead[operand.value])
+            other = instead[operand.value]
+            if isinstance(other, Operand):
+                return Operand(other.value, operand.shape, operand.strides, operand.dtype, other.views + operand.views)
+            return _named(operand, other)
         copy = self.place.copies.get((op, operand.value))
         name = self._name(operand.value, microbatch) if copy is None else self.copy_name(copy, value.kind, microbatch)
         if name not in self.tensors.values:

@@ -92,16 +92,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     Raises SchedcastError if the machine has too few devices, if the batch does not divide among them, or if the host cannot sum.
     """
-    devices = tuple(device.name for device in machine.devices)
-    if len(devices) < LEAST_DEVICES:
-        gpu = machine.devices[0].kind == "gpu"
-        do = f"split the GPU with --partition {LEAST_DEVICES}, or use a machine with several" if gpu else f"use --devices {LEAST_DEVICES}"
-        raise SchedcastError(f"{NAME} needs at least {LEAST_DEVICES} devices, there is {len(devices)}; {do}", Code.DEVICES)
-    if job.batch % (len(devices) * job.accumulate):
-        shards = f"{len(devices)} devices" + (f" x {job.accumulate} microbatches" if job.accumulate > 1 else "")
-        raise SchedcastError(
-            f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}", Code.BATCH
-        )
+    devices = check_replicas(NAME, job, machine, LEAST_DEVICES)
     if options.server == "host" and not machine.library and any(device.kind == "gpu" for device in machine.devices):
         raise SchedcastError(
             f"{NAME}:server=host needs a collective library between GPUs, and partitions of one GPU have none: no GPU kernel can add in"
@@ -121,6 +112,21 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     first, *others = replicas.builders
     with gc_paused():
         return first.plan(NAME, replicas.tasks(), options, notes, others)
+
+
+def check_replicas(strategy: str, job: Job, machine: Machine, least: int) -> tuple[str, ...]:
+    """The machine's devices. Raises SchedcastError if there are too few, or if the batch does not divide among them."""
+    devices = tuple(device.name for device in machine.devices)
+    if len(devices) < least:
+        gpu = machine.devices[0].kind == "gpu"
+        do = f"split the GPU with --partition {least}, or use a machine with several" if gpu else f"use --devices {least}"
+        raise SchedcastError(f"{strategy} needs at least {least} devices, there is {len(devices)}; {do}", Code.DEVICES)
+    if job.batch % (len(devices) * job.accumulate):
+        shards = f"{len(devices)} devices" + (f" x {job.accumulate} microbatches" if job.accumulate > 1 else "")
+        raise SchedcastError(
+            f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}", Code.BATCH
+        )
+    return devices
 
 
 @dataclass(frozen=True)

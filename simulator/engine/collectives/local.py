@@ -114,7 +114,8 @@ def _tasks(segment: Segment, device: str, receiving: Mapping[Direction, int]) ->
         body = task.body
         if body.resource is Resource.COLLECTIVE:
             if device in body.devices:
-                numbered.append((number, replace(task, device=device, mutates=body.operands_on(device, task))))
+                reads, writes, mutates = (body.share(device, operands) for operands in (task.reads, task.writes, task.mutates))
+                numbered.append((number, replace(task, device=device, reads=reads, writes=writes, mutates=mutates)))
             continue
         if between_devices(task):
             half = _half(task, device, receiving)

@@ -4,13 +4,26 @@ If the devices share a process and a memory, a collective is expanded into one `
 lists everything that runs. If a library runs collectives (`Machine.library`), it is one `Collective` task.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simulator.engine.collectives.rounds import RING, Move, rounds
 from simulator.machine.machine import HOST, Machine
-from simulator.plan.bodies.copy import ALIAS, ALL_REDUCE, KERNEL, LINK, Algorithm, Collective, Copy, Means
+from simulator.plan.bodies.copy import (
+    ALIAS,
+    ALL_GATHER,
+    ALL_REDUCE,
+    KERNEL,
+    LINK,
+    REDUCE_SCATTER,
+    Algorithm,
+    Collective,
+    Copy,
+    Means,
+)
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, TRANSFER, Operand, Task
 from simulator.plan.tensors import PlanTensors, part
 
@@ -121,7 +134,10 @@ def entries(operand: Operand, piece: Piece) -> Operand:
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that reduce together; `root`: the device that serves, or the host; `stream` and `priority`: of the tasks."""
+    """Devices that reduce or gather together; `root`: the device that serves, or the host; `stream` and `priority`: of the tasks.
+
+    `listed`: as in `Collective`.
+    """
 
     machine: Machine
     devices: tuple[str, ...]
@@ -129,6 +145,7 @@ class Group:
     root: str = ""
     stream: int = 0
     priority: int = 0
+    listed: int = 0
 
     def all_reduce(self, name: str, operands: Sequence[Sequence[Operand]], at_host: Sequence[Operand] = ()) -> list[Task]:
         """Tasks, in issue order, after which every device holds the sum. `operands`: one sequence per device.
@@ -138,10 +155,9 @@ class Group:
         if self.machine.library:
             # A process on a CPU is its own host, so the first device's process serves in its place.
             at_first = self.root == HOST and self.machine.memory_name(HOST) == self.machine.memory_name(self.devices[0])
-            body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root)
+            body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root, self.listed)
             flat = tuple(operand for own in operands for operand in own)
-            lane = (self.devices[0], self.stream, self.priority)
-            return [Task(name, body, *lane, mutates=flat, phase=COLLECTIVE)]
+            return [Task(name, body, *self._lane(0), mutates=flat, phase=COLLECTIVE)]
         root = -1 if self.root == HOST else self.devices.index(self.root) if self.root else 0
         places = [*operands, at_host]  # the host is at -1
         pieces_of = chunks(operands[0], len(self.devices))
@@ -153,6 +169,54 @@ class Group:
                 if pieces:
                     tasks.append(self._move(f"{name}/{number}", move, pieces, places))
         return tasks
+
+    def all_gather(self, name: str, tensors: PlanTensors, shards: Sequence[Operand]) -> tuple[list[Task], list[Operand]]:
+        """Tasks after which every device holds the flat shards of all, one after another; and what they make on each device.
+
+        `shards`: by device, those of the first dimension alone, all of one length.
+        """
+        (length,), dtype = shards[0].shape, shards[0].dtype
+        shape = (length * len(self.devices),)
+        wholes = [tensors.scratch(f"{name}@{device}", shape, dtype, device) for device, _ in zip(self.devices, shards, strict=False)]
+        if self.machine.library or self.listed:
+            body = Collective(ALL_GATHER, self.devices, self.algorithm, listed=self.listed)
+            return [Task(name, body, *self._lane(0), tuple(shards), tuple(wholes), phase=COLLECTIVE)], wholes
+        tasks = []
+        for rank, (device, whole) in enumerate(zip(self.devices, wholes, strict=True)):
+            parts = []
+            for source, shard in zip(self.devices, shards, strict=True):
+                if source == device:
+                    parts.append(shard)
+                    continue
+                parts.append(tensors.scratch(f"{name}/{source}>{device}", shard.shape, dtype, device))
+                body = Copy(source, device, means=means(self.machine, source, device))
+                tasks.append(Task(f"{name}/{source}>{device}", body, *self._lane(rank), (shard,), (parts[-1],), phase=COLLECTIVE))
+            body = OpCall("aten.cat.default", json.dumps([[{"$": i} for i in range(len(parts))]], separators=(",", ":")))
+            tasks.append(Task(f"{name}@{device}", body, *self._lane(rank), tuple(parts), (whole,), phase=COLLECTIVE))
+        return tasks, wholes
+
+    def reduce_scatter(self, name: str, tensors: PlanTensors, wholes: Sequence[Operand]) -> tuple[list[Task], list[Operand]]:
+        """Tasks after which each device holds the sum of its chunk of all devices' flat `wholes`; and what they make on each device."""
+        length, dtype = wholes[0].shape[0] // len(self.devices), wholes[0].dtype
+        shards = [tensors.scratch(f"{name}@{device}", (length,), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)]
+        if self.machine.library or self.listed:
+            body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)
+            return [Task(name, body, *self._lane(0), tuple(wholes), tuple(shards), phase=COLLECTIVE)], shards
+        tasks = []
+        for rank, (device, shard) in enumerate(zip(self.devices, shards, strict=True)):
+            chunk = [part(whole, rank * length, (rank + 1) * length) for whole in wholes]
+            clone = OpCall("aten.clone.default", '[{"$":0}]')
+            tasks.append(Task(f"{name}@{device}", clone, *self._lane(rank), (chunk[rank],), (shard,), phase=COLLECTIVE))
+            for source, addend in zip(self.devices, chunk, strict=True):
+                if source != device:
+                    body = Copy(source, device, True, means(self.machine, source, device, changed=True))
+                    added = Task(f"{name}/{source}>{device}", body, *self._lane(rank), (addend,), mutates=(shard,), phase=COLLECTIVE)
+                    tasks.append(added)
+        return tasks, shards
+
+    def _lane(self, rank: int) -> tuple[str, int, int]:
+        """Device, stream and priority of the tasks of a rank."""
+        return self.devices[rank], self.stream, self.priority
 
     def _move(self, name: str, move: Move, pieces: tuple[Piece, ...], places: Sequence[Sequence[Operand]]) -> Task:
         """The task of one move. It runs on the target device's lane, or on the source's if the target is the host."""

@@ -138,22 +138,24 @@ Algorithm = Literal["ring", "tree", "distributed", "server"]
 
 @dataclass(frozen=True, slots=True)
 class Collective(Body):
-    """Run `operation` over `devices`, which are in rank order.
+    """Run `operation` over `devices`, which are in rank order. The task lists its operands device by device, as many for each:
 
-    The task's `mutates` list the operands device by device, the same number for each device:
+    all-reduce      `mutates` become their sum on every device
+    reduce-scatter  the one read of a device, of n equal chunks; rank r writes the sum of chunk r
+    all-gather      the one read of rank r becomes chunk r of what every device writes
 
-    all-reduce      the operands become their sum on every device
-    reduce-scatter  rank r keeps the sum of chunk r; the rest of its operands has no meaning afterwards
-    all-gather      every device gets chunk r from rank r
-
-    Chunks are those of `collectives.chunks`. `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
+    `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
     which the links derive a price; a library may use a better one. `root` is the root of a "server": a device, or the host.
+
+    `listed`: the task lists the operands of the first so many devices only, each of which stands for others that do the same; 0: of all.
+    Such a task is predicted, and no executor runs it.
     """
 
     operation: Literal["all-reduce", "reduce-scatter", "all-gather"]
     devices: tuple[str, ...]
     algorithm: Algorithm = "ring"
     root: str = ""
+    listed: int = 0
     kind: Literal["collective"] = "collective"
 
     resource = Resource.COLLECTIVE
@@ -165,21 +167,37 @@ class Collective(Body):
         """The operation, and the algorithm if the library must follow it: "server" is a sum at the root and a broadcast."""
         return f"{self.operation}>{self.algorithm}" if self.algorithm == "server" else self.operation
 
-    def operands_on(self, device: str, task: Task) -> tuple[Operand, ...]:
-        """The operands of one device."""
-        count, rank = len(task.mutates) // len(self.devices), self.devices.index(device)
-        return task.mutates[rank * count : (rank + 1) * count]
+    def share(self, device: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        """Those of the task's reads, writes or mutated operands that are one device's."""
+        count, rank = len(operands) // (self.listed or len(self.devices)), self.devices.index(device)
+        return operands[rank * count : (rank + 1) * count]
 
     def payload_bytes(self, task: Task) -> int:
-        """Bytes of one device's operands."""
-        return sum(operand.bytes for operand in self.operands_on(self.devices[0], task))
+        """Bytes of the whole that is summed or gathered, on one device."""
+        whole = {ALL_REDUCE: task.mutates, REDUCE_SCATTER: task.reads, ALL_GATHER: task.writes}[self.operation]
+        return sum(operand.bytes for operand in self.share(self.devices[0], whole))
 
     def key(self, task: Task) -> str:
         """Operation, algorithm, devices, bytes and number of tensors."""
-        count = len(task.mutates) // len(self.devices)
+        count = (len(task.mutates) or len(task.reads)) // (self.listed or len(self.devices))
         algorithm = f"{self.algorithm}{'>' + self.root if self.root else ''}"
         return f"collective|{self.operation}|{algorithm}|{','.join(self.devices)}|{self.payload_bytes(task)}|{count}"
 
     def work(self, task: Task) -> Work:
         """Bytes that every device reads and writes."""
-        return Work("collective", 0.0, 2.0 * self.payload_bytes(task))
+        share = 1.0 if self.operation == ALL_REDUCE else 1.0 / len(self.devices)
+        return Work("collective", 0.0, (1.0 + share) * self.payload_bytes(task))
+
+    def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
+        """Operands that do not fit the operation: the operands of chunks, or their number."""
+        ranks, listed = len(self.devices), self.listed or len(self.devices)
+        if self.operation == ALL_REDUCE:
+            if task.reads or task.writes or not task.mutates or len(task.mutates) % listed:
+                yield f"is an all-reduce of {len(task.mutates)} tensors on {listed} devices; expected as many mutated ones on each"
+            return
+        if task.mutates or len(task.reads) != listed or len(task.writes) != listed:
+            yield f"is {self.operation} of {len(task.reads)} tensors into {len(task.writes)}; expected one of each for {listed} devices"
+            return
+        wholes, chunks = (task.reads, task.writes) if self.operation == REDUCE_SCATTER else (task.writes, task.reads)
+        if any(whole.elements != ranks * chunk.elements for whole, chunk in zip(wholes, chunks, strict=True)):
+            yield f"is {self.operation} with chunks that are no {ranks}th of the whole"

@@ -1,0 +1,370 @@
+"""Data-parallel training with sharded parameters, gradients and optimizer state: ZeRO and PyTorch's FSDP2.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020): each device holds a part of the
+optimizer state (stage 1), of the gradients (2) and of the parameters (3). Zhao et al., "PyTorch FSDP" (VLDB 2023): the parameters of a
+unit, usually a transformer's block, are gathered right before it runs, beside the block before, and freed after it; in backward again, and
+the gradients of a unit are summed and scattered as soon as they are complete. In DeePa's terms, every device is the parameter server of
+its part.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal
+
+from simulator.engine.collectives.tasks import Group
+from simulator.engine.costs.cost import PlanCosts
+from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
+from simulator.plan.plan import Plan
+from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Segment, Task
+from simulator.plan.tensors import PlanTensors, contiguous, merged
+from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.data_parallel import check_replicas
+from simulator.strategies.options import option_values
+from simulator.strategies.sharding.boxes import whole
+from simulator.strategies.sharding.parameters import Pieces
+from simulator.strategies.sharding.units import Flat, Span, Units, by_dtype, rows, shaped, without_padding
+from traces.errors import SchedcastError
+from traces.process import gc_paused
+
+NAME = "fsdp"
+FAMILY = "data-parallel"
+ABOUT = "every device trains on its shard of the batch and holds a shard of the parameters, which are gathered where they are used"
+LEAST_DEVICES = 2
+CANDIDATES = ("reshard=off", "shard=1", "prefetch=2", "prefetch=0")
+
+#: Streams of a device.
+COMPUTE, GATHER, REDUCE = 0, 1, 2
+#: A plan with more devices or more tasks than this has one device for all, which do the same.
+MOST_DEVICES, MOST_TASKS = 8, 20_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is sharded, and when parameters are gathered."""
+
+    shard: Literal["1", "2", "3"] = "3"
+    """The stage of ZeRO: 1 shards optimizer state, 2 gradients as well, 3 parameters as well."""
+    hybrid: int = 0
+    """Shard over groups of so many devices in a row, and keep a copy in each group (HSDP); 0: over all devices."""
+    prefetch: int = 1
+    """How many units ahead of the one that runs are gathered."""
+    reshard: bool = True
+    """Free a unit's gathered parameters after forward, and gather them again for backward; off: keep them. Stages 1 and 2 keep them."""
+    fetch: bool = True
+    """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
+    fold: Literal["auto", "on", "off"] = "auto"
+    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or for a large model."""
+
+    def __post_init__(self):
+        """Raise SchedcastError for numbers below 0."""
+        for name in ("hybrid", "prefetch"):
+            if getattr(self, name) < 0:
+                raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least 0")
+
+
+def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
+    """The training step of every device on its part of the batch.
+
+    Raises SchedcastError if the machine has too few devices, or if the batch does not divide among them, or the devices into groups.
+    """
+    devices = check_replicas(NAME, job, machine, LEAST_DEVICES)
+    if job.needs_all_gradients:
+        raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}: no device has all gradients")
+    size = options.hybrid or len(devices)
+    if len(devices) % size or size < LEAST_DEVICES:
+        fitting = ", ".join(str(n) for n in range(LEAST_DEVICES, len(devices) + 1) if len(devices) % n == 0)
+        raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {len(devices)} devices; choose one of {fitting}")
+    with gc_paused():
+        return ShardedReplicas(job, machine, devices, size, options).plan()
+
+
+class ShardedReplicas:
+    """The builders of all devices, or of the first for all, and what they gather, sum and update."""
+
+    def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], size: int, options: Options):
+        """`size`: of the groups that parameters are sharded over."""
+        self.job, self.machine, self.options, self.size = job, machine, options, size
+        self.every = devices
+        own, parts = job.accumulate, job.accumulate * len(devices)
+        self.graph = job.graph(job.batch // parts, parts)
+        many = len(devices) > MOST_DEVICES or len(devices) * own * len(self.graph.ops) > MOST_TASKS
+        self.folded = options.fold == "on" or (options.fold == "auto" and many)
+        self.devices = devices[:1] if self.folded else devices
+        self.builders = [
+            PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
+            for i, device in enumerate(self.devices)
+        ]
+        self.units = Units(NAME, self.graph)
+        self.tensors = PlanTensors()
+        self.pieces = Pieces(job, self.graph, machine, self.tensors, devices[0], "all-reduce")
+        self._held = [self._hold(at) for at in range(len(self.devices))]
+        self._priority = 1 - min(device.priority_levels for device in machine.devices)
+        self._sums: dict[str, list[Operand]] = {}  # by unit and type, what the microbatches so far sum up to, by device
+
+    def plan(self) -> Plan:
+        """The finished plan."""
+        tasks = self._passes()
+        updates = self.pieces.updates()
+        fetches = [builder.fetches(self.machine) for builder in self.builders] if self.options.fetch else []
+        for builder in self.builders:
+            builder.carry_unused(frozenset(self.graph.parameters))
+        tensors = merged([*(builder.tensors for builder in self.builders), self.tensors])
+        numbers = [m for builder in self.builders for m in builder.microbatches]
+        notes: dict[str, object] = {"staleness": 0, "replicas": len(self.every), "shards": self.size}
+        if self.folded:
+            notes["folded"] = f"{self.devices[0]} stands for {len(self.every)} devices, which do the same"
+        return Plan(
+            strategy=NAME,
+            segments=(Segment((*_interleaved(fetches), *tasks, *updates)),),
+            values=tensors.values,
+            storages=tensors.storages,
+            losses=tuple(self.graph.loss if m == 0 else f"{self.graph.loss}@{m}" for m in numbers),
+            gradients=self.pieces.gradients,
+            options=option_values(self.options),
+            semantics=notes,
+        )
+
+    # --- forward and backward
+
+    @property
+    def _reshards(self) -> bool:
+        return self.options.reshard and self.options.shard == "3"
+
+    def _passes(self) -> list[Task]:
+        """Forward and backward of all microbatches, with what is gathered and summed."""
+        count, own = len(self.graph.ops), self.job.accumulate
+        spans = self.units.spans(own, self._reshards)
+        issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
+        for number in range(len(spans)):
+            before = number - self.options.prefetch
+            issued.setdefault(spans[before].first if before >= 0 else 0, []).append(number)
+        begins: dict[int, list[int]] = {}
+        for number, span in enumerate(spans):
+            begins.setdefault(span.first, []).append(number)
+        tasks: list[Task] = []
+        gathered: dict[int, list[dict[str, Operand]]] = {}
+        instead: list[dict[str, Operand]] = [{} for _ in self.builders]
+        latest: list[tuple[str, ...]] = [()] * len(self.builders)
+        for position in range(own * count):
+            m, index = divmod(position, count)
+            if m and not index and self.options.shard != "1":  # each microbatch has gradients of its own, which are summed in shards
+                for builder in self.builders:
+                    builder.first_of = dict.fromkeys(self.graph.parameters, builder.microbatches[m])
+            for number in issued.get(position, ()):
+                made, gathered[number] = self._gather(spans[number], f"gather {number}", latest)
+                tasks += made
+            for number in begins.get(position, ()):
+                for current, found in zip(instead, gathered.pop(number), strict=True):
+                    current |= found
+            if index not in self.units.casts:
+                lists = [
+                    builder.ops([index], builder.microbatches[m], COMPUTE, current)
+                    for builder, current in zip(self.builders, instead, strict=True)
+                ]
+                tasks += _interleaved(lists)
+                latest = [(own_tasks[-1].name,) for own_tasks in lists]
+            if self.options.shard != "1":
+                tasks += [task for unit in self.units.completed.get(index, ()) for task in self._reduce(unit, m)]
+        if self.options.shard == "1":
+            tasks += [task for units in self.units.completed.values() for unit in units for task in self._reduce(unit, own - 1)]
+        return tasks
+
+    # --- parameters
+
+    def _hold(self, at: int) -> dict[str, Operand]:
+        """The shard of each parameter that a device holds; nothing of those that have too few rows."""
+        held, rank = {}, at % self.size
+        for name in self.graph.parameters:
+            shape = self.graph.values[name].shape
+            each, extent = rows(shape, self.size), shape[0] if shape else 1
+            first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
+            if first < end:
+                box = ((first, end), *whole(shape[1:])) if shape else ()
+                held[name] = self.pieces.hold(name, self.devices[at], box).operand
+        return held
+
+    def _groups(self, stream: int) -> list[tuple[Group, range]]:
+        """The groups that parameters are sharded over, with the numbers of the devices that the plan has of each."""
+        listed = int(self.folded)
+        groups = []
+        for first in range(0, len(self.devices), self.size):
+            group = Group(self.machine, self.every[first : first + self.size], stream=stream, priority=self._priority, listed=listed)
+            groups.append((group, range(first, min(first + self.size, len(self.devices)))))
+        return groups
+
+    def _gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], list[dict[str, Operand]]]:
+        """The tasks that gather a unit for a span, and by device, what its ops read instead of each value of the graph."""
+        tasks: list[Task] = []
+        found: list[dict[str, Operand]] = [{} for _ in self.devices]
+        for dtype, weights in by_dtype(self.units.weights[span.unit]).items():
+            flat = Flat(tuple(weight.shape for weight in weights), self.size)
+            label = f"{span.unit}/{name}" + ("" if dtype == weights[0].dtype == self.units.weights[span.unit][0].dtype else f" {dtype}")
+            for group, numbers in self._groups(GATHER):
+                shards = []
+                for at in numbers:
+                    own = [self._held[at].get(weight.parameter) for weight in weights]
+                    packed, shard = self._packed(own, flat, dtype, f"{label}/pack", at)
+                    tasks += [replace(task, after=after[at]) for task in packed]
+                    shards.append(shard)
+                made, wholes = group.all_gather(label, self.tensors, shards)
+                waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
+                tasks += [replace(task, after=waits, layer=span.unit) for task in made]
+                for at, gathered in zip(numbers, wholes, strict=True):
+                    by_rank = shaped(gathered, (self.size, flat.length))
+                    if len(weights) > 1:
+                        unpacked, parts = self._unpacked(by_rank, flat, f"{label}/unpack", at)
+                        tasks.append(replace(unpacked, layer=span.unit))
+                    else:
+                        parts = [by_rank]
+                    for weight, part_ in zip(weights, parts, strict=True):
+                        restored = without_padding(part_, weight.shape)
+                        found[at] |= dict.fromkeys(weight.names, restored)
+        return tasks, found
+
+    def _packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], Operand]:
+        """The flat shard of a device: its parts of the tensors one after another, in the type in which they are gathered."""
+        device = self.devices[at]
+        if len(own) == 1 and own[0] is not None and own[0].dtype == dtype and own[0].elements == flat.length:
+            return [], shaped(own[0], (flat.length,))
+        steps = _Steps(f"{name}@{device}")
+        held = next((operand.dtype for operand in own if operand is not None), dtype)
+        parts = []
+        for operand, length in zip(own, flat.lengths, strict=True):
+            if operand is None:
+                kwargs = json.dumps({"dtype": {"dtype": held}, "device": {"device": None}}, separators=(",", ":"))
+                parts.append(steps.add("full.default", [[length], 0.0], (), (length,), held, kwargs))
+            elif operand.elements < length:
+                padded = steps.add(
+                    "constant_pad_nd.default",
+                    [{"$": 0}, [0, length - operand.elements]],
+                    (shaped(operand, (operand.elements,)),),
+                    (length,),
+                    held,
+                )
+                parts.append(padded)
+            else:
+                parts.append(shaped(operand, (length,)))
+        if len(parts) > 1:
+            parts = [steps.add("cat.default", [[{"$": i} for i in range(len(parts))]], tuple(parts), (flat.length,), held)]
+        if held != dtype:
+            kwargs = json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":"))
+            parts = [steps.add("_to_copy.default", [{"$": 0}], tuple(parts), (flat.length,), dtype, kwargs)]
+        task, (result,) = steps.task(self.tensors, device, GATHER, self._priority, 1)
+        return [task], result
+
+    def _unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
+        """The task that copies each gathered tensor to a place of its own, and the copies."""
+        steps = _Steps(f"{name}@{self.devices[at]}")
+        for number, length in enumerate(flat.lengths):
+            steps.add("clone.default", [{"$": 0}], (flat.part_of(gathered, number),), (self.size, length), gathered.dtype)
+        task, copies = steps.task(self.tensors, self.devices[at], COMPUTE, 0, len(flat.lengths))
+        return task, list(copies)
+
+    # --- gradients
+
+    def _reduce(self, unit: str, m: int) -> list[Task]:
+        """The tasks that sum a unit's gradients over the devices, each of which keeps its part; the last microbatch completes them."""
+        tasks: list[Task] = []
+        types: dict[str, list[str]] = {}
+        for parameter in self.units.parameters[unit]:
+            types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
+        for number, (dtype, parameters) in enumerate(types.items()):
+            label = f"{unit}/reduce" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
+            flat = Flat(tuple(self.graph.values[name].shape for name in parameters), self.size)
+            sums: list[Operand] = []
+            for group, numbers in self._groups(REDUCE):
+                wholes = []
+                for at in numbers:
+                    own = [self.builders[at].gradient(name) for name in parameters]
+                    packed, gradient = self._packed_gradients(own, flat, f"{label}/pack", at)
+                    tasks += packed
+                    wholes.append(gradient)
+                made, shards = group.reduce_scatter(label, self.tensors, wholes)
+                tasks += made
+                sums += shards
+            kept = self._sums.setdefault(f"{unit} {dtype}", sums)
+            if kept is not sums:
+                add = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
+                for device, new, old in zip(self.devices, sums, kept, strict=True):
+                    lane = (device, REDUCE, self._priority)
+                    tasks.append(Task(f"{label}/add@{device}", add, *lane, (new,), mutates=(old,), phase=BACKWARD))
+            if self.options.shard == "1" or m == self.job.accumulate - 1:
+                tasks += self._over_groups(label, kept)
+                self._complete(parameters, flat, kept)
+        return [replace(task, layer=unit) for task in tasks]
+
+    def _packed_gradients(self, own: Sequence[Operand], flat: Flat, name: str, at: int) -> tuple[list[Task], Operand]:
+        """A device's gradients as one flat tensor in which the parts of each rank lie together."""
+        steps, parts, length = _Steps(f"{name}@{self.devices[at]}"), [], flat.length * self.size
+        for operand, each in zip(own, flat.lengths, strict=True):
+            if operand.strides != contiguous(operand.shape):
+                kwargs = '{"memory_format":{"memory_format":"contiguous_format"}}'
+                operand = steps.add("clone.default", [{"$": 0}], (operand,), operand.shape, operand.dtype, kwargs)
+            if operand.elements < each * self.size:
+                padding = [0, each * self.size - operand.elements]
+                flattened = shaped(operand, (operand.elements,))
+                operand = steps.add("constant_pad_nd.default", [{"$": 0}, padding], (flattened,), (each * self.size,), operand.dtype)
+            parts.append(shaped(operand, (self.size, each)))
+        if len(parts) > 1:
+            args = [[{"$": i} for i in range(len(parts))], 1]
+            parts = [steps.add("cat.default", args, tuple(parts), (self.size, flat.length), parts[0].dtype)]
+        if not steps.steps:
+            return [], shaped(parts[0], (length,))
+        task, (result,) = steps.task(self.tensors, self.devices[at], REDUCE, self._priority, 1)
+        return [task], shaped(result, (length,))
+
+    def _over_groups(self, name: str, sums: Sequence[Operand]) -> list[Task]:
+        """The tasks that sum shards over the groups that each hold all of the parameters."""
+        tasks: list[Task] = []
+        if self.size == len(self.every):
+            return tasks
+        for rank in range(1 if self.folded else self.size):
+            group = Group(self.machine, self.every[rank :: self.size], stream=REDUCE, priority=self._priority, listed=int(self.folded))
+            own = [(sums[at],) for at in range(rank, len(self.devices), self.size)]
+            tasks += group.all_reduce(f"{name}/groups {rank}", own)
+        return tasks
+
+    def _complete(self, parameters: Iterable[str], flat: Flat, sums: Sequence[Operand]) -> None:
+        """Say where the gradients of the devices' shards are."""
+        for at, total in enumerate(sums):
+            for number, name in enumerate(parameters):
+                held = self._held[at].get(name)
+                if held is not None:
+                    own = flat.part_of(total, number)
+                    self.pieces.gradients[held.value] = without_padding(own, held.shape) if held.shape else shaped(own, ())
+
+
+class _Steps:
+    """Ops that run one after another as one task, whose last results are the task's."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.steps: list[ListedOp] = []
+
+    def add(self, target: str, args: list, reads: tuple[Operand, ...], shape: tuple[int, ...], dtype: str, kwargs: str = "{}") -> Operand:
+        """Add an op. Returns its result, which is contiguous."""
+        made = Operand(f"{self.name}:{len(self.steps)}", shape, contiguous(shape), dtype)
+        body = OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":")), kwargs)
+        self.steps.append(ListedOp(body, reads, (made,)))
+        return made
+
+    def task(self, tensors: PlanTensors, device: str, stream: int, priority: int, results: int) -> tuple[Task, tuple[Operand, ...]]:
+        """The task, and its last `results`, which are values of the plan."""
+        made = tuple(step.writes[0] for step in self.steps[-results:])
+        for operand in made:
+            tensors.scratch(operand.value, operand.shape, operand.dtype, device)
+        inner = {step.writes[0].value for step in self.steps}
+        if len(self.steps) == 1:
+            return Task(self.name, self.steps[0].body, device, stream, priority, self.steps[0].reads, made, phase=COLLECTIVE), made
+        reads = tuple(dict.fromkeys(operand for step in self.steps for operand in step.reads if operand.value not in inner))
+        body = OpList(tuple(self.steps), "shards")
+        return Task(self.name, body, device, stream, priority, reads, made, phase=COLLECTIVE), made
+
+
+def _interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
+    """The devices' lists of tasks, one task of each device in turn."""
+    return list(chain.from_iterable(zip(*lists, strict=True)))
