@@ -122,9 +122,16 @@ def _all_reduce(body: Collective, group: dist.ProcessGroup, ranks: Sequence[int]
     return through_root
 
 
+#: PyTorch's functions on single tensors. They were renamed in 2.13, and the old names warn.
+_CHUNKED = {
+    REDUCE_SCATTER: getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor,
+    ALL_GATHER: getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor,
+}
+
+
 def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> Callable[[Instance], None]:
     """A reduce-scatter or an all-gather: of one read into one write, of which one has as many chunks as there are devices."""
-    call = {REDUCE_SCATTER: dist.reduce_scatter_tensor, ALL_GATHER: dist.all_gather_into_tensor}[task.body.operation]
+    call = _CHUNKED[task.body.operation]
     (read,), (write,) = task.reads, task.writes
     get, put, device = binding.getter(read), binding.setter(write), binding.device(task.device)
     shape, dtype = write.shape, getattr(torch, write.dtype)

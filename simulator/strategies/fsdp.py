@@ -167,10 +167,8 @@ class ShardedReplicas:
                 ]
                 tasks += _interleaved(lists)
                 latest = [(own_tasks[-1].name,) for own_tasks in lists]
-            if self.options.shard != "1":
+            if self.options.shard != "1" or m == own - 1:
                 tasks += [task for unit in self.units.completed.get(index, ()) for task in self._reduce(unit, m)]
-        if self.options.shard == "1":
-            tasks += [task for units in self.units.completed.values() for unit in units for task in self._reduce(unit, own - 1)]
         return tasks
 
     # --- parameters
@@ -203,14 +201,14 @@ class ShardedReplicas:
         for dtype, weights in by_dtype(self.units.weights[span.unit]).items():
             flat = Flat(tuple(weight.shape for weight in weights), self.size)
             label = f"{span.unit}/{name}" + ("" if dtype == weights[0].dtype == self.units.weights[span.unit][0].dtype else f" {dtype}")
-            for group, numbers in self._groups(GATHER):
-                shards = []
+            for number, (group, numbers) in enumerate(self._groups(GATHER)):
+                shards, of_group = [], f"{label} of group {number}" if number else label
                 for at in numbers:
                     own = [self._held[at].get(weight.parameter) for weight in weights]
                     packed, shard = self._packed(own, flat, dtype, f"{label}/pack", at)
                     tasks += [replace(task, after=after[at]) for task in packed]
                     shards.append(shard)
-                made, wholes = group.all_gather(label, self.tensors, shards)
+                made, wholes = group.all_gather(of_group, self.tensors, shards)
                 waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
                 tasks += [replace(task, after=waits, layer=span.unit) for task in made]
                 for at, gathered in zip(numbers, wholes, strict=True):
@@ -276,14 +274,14 @@ class ShardedReplicas:
             label = f"{unit}/reduce" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
             flat = Flat(tuple(self.graph.values[name].shape for name in parameters), self.size)
             sums: list[Operand] = []
-            for group, numbers in self._groups(REDUCE):
-                wholes = []
+            for place, (group, numbers) in enumerate(self._groups(REDUCE)):
+                wholes, of_group = [], f"{label} of group {place}" if place else label
                 for at in numbers:
                     own = [self.builders[at].gradient(name) for name in parameters]
                     packed, gradient = self._packed_gradients(own, flat, f"{label}/pack", at)
                     tasks += packed
                     wholes.append(gradient)
-                made, shards = group.reduce_scatter(label, self.tensors, wholes)
+                made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
                 tasks += made
                 sums += shards
             kept = self._sums.setdefault(f"{unit} {dtype}", sums)
@@ -292,7 +290,7 @@ class ShardedReplicas:
                 for device, new, old in zip(self.devices, sums, kept, strict=True):
                     lane = (device, REDUCE, self._priority)
                     tasks.append(Task(f"{label}/add@{device}", add, *lane, (new,), mutates=(old,), phase=BACKWARD))
-            if self.options.shard == "1" or m == self.job.accumulate - 1:
+            if m == self.job.accumulate - 1:
                 tasks += self._over_groups(label, kept)
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]

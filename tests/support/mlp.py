@@ -59,3 +59,9 @@ def unbiased(batch):
     return nn.Sequential(
         nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False)
     ), *_data(batch)
+
+
+def square(batch):
+    """Three equal layers of one weight."""
+    layers = [nn.Linear(8, 8, bias=False) for _ in range(3)]
+    return nn.Sequential(*layers), torch.randn(batch, 8), torch.randint(8, (batch,))

@@ -35,10 +35,7 @@ def check_collectives(channel) -> None:
         Machine("m", (Device(own, "cpu", 1, {}, "ram"),), (Memory("ram", 0, 0.0, 0),)), cores=cores_of(ranks.local_rank, 1)
     )
     cases = [("all-reduce", algorithm, "") for algorithm in ("ring", "tree", "distributed", "server")]
-    cases += [
-        ("all-reduce", "server", devices[1]), ("all-reduce", "server", HOST), ("reduce-scatter", "ring", ""),
-        ("all-gather", "ring", ""),
-    ]  # fmt: skip
+    cases += [("all-reduce", "server", devices[1]), ("all-reduce", "server", HOST)]
     forms = {
         "one": [((7, 3), (3, 1))],
         "permuted": [((4, 5), (1, 4))],
@@ -72,9 +69,48 @@ def check_collectives(channel) -> None:
                     [program.binding.carried[o.value][low:] if o.shape else program.binding.carried[o.value] for o in operands[own]]
                 )
                 inputs = [_flat([initial[o.value][low:] if o.shape else initial[o.value] for o in operands[device]]) for device in devices]
-                _check(operation, operands[own], result, inputs, ranks.rank)
+                torch.testing.assert_close(result, sum(inputs), rtol=0, atol=1e-13)
                 untouched = [program.binding.carried[o.value][0] - initial[o.value][0] for o in operands[own] if cut]
                 assert all(float(change.abs().max()) == 0 for change in untouched)
+
+
+def check_chunks(channel) -> None:
+    """Scatter a sum of every process's matrix by rows, and gather the parts again, each as a view of a longer tensor."""
+    from executors.cpu.backend import CpuBackend
+    from executors.distributed.loaded_plans import cores_of
+    from executors.kernels import communication
+    from simulator.engine.collectives.local import groups_of, local_plan
+    from simulator.engine.collectives.tasks import Group
+    from simulator.machine.machine import Device, Machine, Memory
+    from simulator.plan.plan import Plan
+    from simulator.plan.task import BUFFER, Operand, Segment, Value
+    from simulator.plan.tensors import PlanTensors, part
+
+    ranks = channel.ranks
+    devices = tuple(f"d{rank}" for rank in range(ranks.world))
+    own = devices[ranks.rank]
+    places = tuple(Device(device, "cpu", 1, {}, f"ram of {device}") for device in devices)
+    machine = Machine("m", places, tuple(Memory(place.memory, 0, 0.0, 0) for place in places), library="gloo")
+    tensors, length, initial = PlanTensors(), 3 * ranks.world, {}
+    wholes = []
+    for device in devices:
+        name = f"whole@{device}"
+        source = Operand(name, (length + 2,), (1,), "float64")
+        wholes.append(part(tensors.add(Value(name, (length + 2,), (1,), "float64", device, BUFFER, name, source)).operand(), 1, length + 1))
+        initial[name] = torch.arange(length + 2, dtype=torch.float64) * (1 + devices.index(device))
+    group = Group(machine, devices)
+    scattered, shards = group.reduce_scatter("sum", tensors, wholes)
+    gathered, results = group.all_gather("again", tensors, shards)
+    plan = Plan("chunks", (Segment((*scattered, *gathered)),), tensors.values, tensors.storages)
+    plan.validate(machine)
+    communication.make_groups(groups_of(plan), devices, "gloo")
+    backend = CpuBackend(replace(machine, devices=(places[ranks.rank],)), cores=cores_of(ranks.local_rank, 1))
+    rank = devices.index(own)
+    program = backend.load(local_plan(plan, own), initial, keep=(shards[rank].value, results[rank].value))
+    program.run(1)
+    total = sum(initial.values())[1 : length + 1]
+    assert torch.equal(program.kept[shards[rank].value], total[3 * rank : 3 * rank + 3])
+    assert torch.equal(program.kept[results[rank].value], total)
 
 
 def check_messages(channel) -> None:
@@ -142,27 +178,6 @@ def _flat(tensors) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def _check(operation, operands, result, inputs, rank) -> None:
-    """Compare one rank's flat result with all ranks' flat inputs."""
-    from simulator.engine.collectives.tasks import chunks
-
-    total = sum(inputs)
-    starts = [sum(o.elements for o in operands[:i]) for i in range(len(operands))]
-    owned = []  # elements of each rank's chunk
-    for pieces in chunks(operands, len(inputs)):
-        rows = [(p, operands[p.position].elements // (operands[p.position].shape or (1,))[0]) for p in pieces]
-        owned.append([e for p, row in rows for e in range(starts[p.position] + p.first * row, starts[p.position] + p.end * row)])
-    if operation == "all-reduce":
-        torch.testing.assert_close(result, total, rtol=0, atol=1e-13)
-    elif operation == "reduce-scatter":
-        torch.testing.assert_close(result[owned[rank]], total[owned[rank]], rtol=0, atol=1e-13)
-    else:
-        expected = torch.empty_like(total)
-        for other, elements in enumerate(owned):
-            expected[elements] = inputs[other][elements]
-        assert torch.equal(result, expected)
-
-
 STYLES = [f"data-parallel:update={u},overlap={o}" for u in ("baseline", "forward-fusion", "backward-fusion") for o in ("on", "off")]
 #: Updates a step late.
 LATE = [
@@ -170,8 +185,10 @@ LATE = [
     "owt:update=asynchronous,server=distributed",
     f"deepa:config={SUPPORT}/lenet5_mix.json,update=asynchronous",
 ]
+#: Parameters, gradients and optimizer state in shards.
+SHARDED = ["fsdp", "fsdp:shard=2,prefetch=2", "fsdp:shard=1,fetch=off"]
 #: The styles that four processes train with.
-FEW = [STYLES[0], STYLES[3], STYLES[4]]
+FEW = [STYLES[0], STYLES[3], STYLES[4], SHARDED[0]]
 #: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
 #: a layer in two stages.
 PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "hybrid-pipeline:then=gpipe"]
@@ -198,7 +215,7 @@ def numerics(channel) -> dict[str, float]:
     machine = this_cpu(devices=channel.ranks.world, library="gloo")
     backend = DistributedBackend(machine, channel)
     two = channel.ranks.world == 2
-    models = {"lenet5": STYLES + MORE if two else FEW, f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
+    models = {"lenet5": STYLES + SHARDED + MORE if two else [*FEW, "fsdp:hybrid=2"], f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
@@ -305,6 +322,7 @@ def main() -> None:
     ranks = launched()
     channel = open_channel(ranks) if ranks.first else join_channel(ranks)
     check_collectives(channel)
+    check_chunks(channel)
     check_messages(channel)
     if not ranks.first:
         with fake:

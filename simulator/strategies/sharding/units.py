@@ -95,7 +95,7 @@ class Units:
                 unit = owner.get(self.graph.values[operand.value].storage)
                 if unit is not None:
                     last[unit] = index
-        return {index: [unit for unit, at in last.items() if at == index] for index in set(last.values())}
+        return {index: [unit for unit, at in last.items() if at == index] for index in sorted(set(last.values()))}
 
     def spans(self, microbatches: int, reshard: bool) -> list[Span]:
         """When each unit is gathered, in order, if a device runs the graph for so many microbatches.

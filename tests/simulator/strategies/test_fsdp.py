@@ -1,0 +1,160 @@
+"""Sharded data parallelism: what is gathered when, the bytes that move and stay, exact small steps, and the numbers of plain PyTorch."""
+
+from dataclasses import replace
+
+import pytest
+
+from executors.cpu.backend import CpuBackend
+from simulator.engine.costs.cost import Cost
+from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Link
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.task import COLLECTIVE
+from simulator.strategies.sharding.units import unit_of
+from tests.support import mlp, tiny
+from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
+from tests.support.refusals import refuses
+from tests.support.same_numbers import largest_error
+from traces.errors import Code
+
+#: Three layers of one weight each: 20, 20 and 12 numbers.
+UNBIASED = f"{mlp.__file__}:unbiased"
+
+
+def gpus(count: int = 2, bytes_per_s: float = 1e9):
+    """GPUs that a library's collectives join, each with a link of this rate to every other, and without a host that takes time."""
+    names = [f"g{i}" for i in range(count)]
+    links = tuple(Link(a, b, 0.0, bytes_per_s) for a in names for b in names if a != b)
+    return replace(tiny.gpu(*names, links=links), library="nccl")
+
+
+def test_a_unit_is_a_block_or_what_lies_outside_of_blocks():
+    assert [unit_of(path) for path in ("layers.3.attention.query", "h.11.mlp.2", "head", "tokens.table", "0", "")] == [
+        "layers.3", "h.11", "head", "tokens", "0", "root",
+    ]  # fmt: skip
+
+
+def test_each_unit_is_gathered_one_ahead_in_both_directions_and_its_gradients_are_scattered_at_once():
+    """The last unit is still gathered when backward begins, and nothing in backward reads the first layer's weight."""
+    plan = planned("fsdp:fold=on", Job(UNBIASED, 4), gpus())
+    names = [task.name for task in plan.tasks if task.body.kind == "collective"]
+    assert names == ["0/gather 0", "2/gather 1", "4/gather 2", "2/gather 3", "4/reduce", "2/reduce", "0/reduce"]
+    order = [task.name for task in plan.tasks]
+    assert order.index("4/gather 2") < order.index("2/mm") < order.index("2/gather 3") < order.index("4/mm")
+    assert order.index("4/reduce") < order.index("2/mm.dW")
+    kept = planned("fsdp:fold=on,reshard=off", Job(UNBIASED, 4), gpus())
+    assert sum("gather" in task.name for task in kept.tasks if task.body.kind == "collective") == 3
+    late = planned("fsdp:shard=1,fold=on", Job(UNBIASED, 4, accumulate=2), gpus())
+    assert [task.name for task in late.tasks if "reduce" in task.name and task.body.kind == "collective"] == [
+        "4/reduce 1", "2/reduce 1", "0/reduce 1",
+    ]  # fmt: skip
+
+
+def test_the_bytes_of_collectives_are_those_of_parameters_and_gradients_with_padding():
+    """Rows of 5, 4 and 3 on two devices are 6, 4 and 4."""
+    plan = planned("fsdp:fold=on", Job(UNBIASED, 4), gpus())
+    moved = {task.name: task.body.payload_bytes(task) for task in plan.tasks if task.body.kind == "collective"}
+    sizes = {"0": 4 * 6 * 4, "2": 4 * 4 * 5, "4": 4 * 4 * 4}
+    assert moved == {name: sizes[name[0]] for name in moved}
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_a_device_carries_its_rows_of_parameters_and_state_only(devices):
+    machine = core_groups(devices)
+    plan = planned("fsdp", Job(UNBIASED, 6, optimizer="adam"), machine)
+    own = [carried_bytes(planned("baseline", Job(UNBIASED, 6, optimizer=o), machine))["cpu:0"] for o in ("adam", "sgd")]
+    held = carried_bytes(plan)
+    pieces = {2: 3 + 3, 3: 3 + 3 + 2}[devices]  # the third device has no row of four
+    assert sum(held.values()) == own[0] + 4 * (pieces - 3)  # each piece has Adam's count of steps
+    assert max(held.values()) <= {2: (3 + 2) / (5 + 4 + 3), 3: (2 + 2 + 1) / (5 + 4 + 3)}[devices] * own[0] + 3 * own[1]
+
+
+#: Seconds of a product, of a gather or a sum of the equal layers below.
+PRODUCT_S, MOVED_S = 1.0, 0.5
+
+
+def seconds(text: str) -> float:
+    """The time of one step of three layers of 8 by 8, forward and backward, on two GPUs, where only products and collectives take time."""
+    machine = gpus(bytes_per_s=8 * 8 * 4 / 2 / MOVED_S)  # a device sends half of what is gathered
+    plan = planned(text, Job(f"{mlp.__file__}:square", 4), machine)
+    timed = [PRODUCT_S if task.body.op == "aten.mm.default" else 0.0 for task in plan.tasks]
+    costs = [Cost(task.name, s, s) for task, s in zip(plan.tasks, timed, strict=True)]
+    return simulate(plan, machine, costs, iterations=1).step_s
+
+
+@pytest.mark.parametrize("fold", ["on", "off"])
+@pytest.mark.parametrize(
+    ("options", "exposed"),
+    [
+        ("", 2),  # the first unit's gather, and the sum of its gradient
+        (",prefetch=0", 6),  # every gather: three in forward, one in backward, before which the last unit's sum has the links; and that sum
+        (",prefetch=2", 2),
+        (",reshard=off", 2),
+        (",shard=2", 2),
+        (",shard=1", 2),
+    ],
+)
+def test_communication_hides_behind_the_block_before(options, exposed, fold):
+    """Three products forward, and five backward, for nothing needs the gradient of the input."""
+    assert seconds(f"fsdp:fetch=off,fold={fold}{options}") == pytest.approx(8 * PRODUCT_S + exposed * MOVED_S)
+
+
+@pytest.mark.parametrize("text", ["fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off"])
+def test_one_device_stands_for_all(text):
+    """A folded plan has the time of the whole plan, and its device the memory."""
+    machine = gpus(4, bytes_per_s=1e6)
+    times, carried = [], []
+    for fold in ("on", "off"):
+        plan = planned(f"{text}{',' if ':' in text else ':'}fold={fold},fetch=off", Job(MLP, 8, accumulate=2), machine)
+        costs = [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]
+        times.append(simulate(plan, machine, costs).step_s)
+        carried.append(carried_bytes(plan)["g0"])
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+    assert carried[0] == carried[1]
+
+
+def test_a_large_machine_is_folded_by_itself():
+    machine = gpus(16)
+    plan = planned("fsdp", Job(MLP, 16), machine)
+    assert plan.devices == ("g0",)
+    assert plan.semantics["folded"] == "g0 stands for 16 devices, which do the same"
+    assert {len(task.body.devices) for task in plan.tasks if task.body.kind == "collective"} == {16}
+
+
+def test_under_autocast_the_shards_are_cast_and_half_the_bytes_are_gathered():
+    plan = planned("fsdp:fold=on", Job(UNBIASED, 4, precision="amp"), load_machine("2xgpu-pcie"))
+    gathers = [task for task in plan.tasks if task.body.kind == "collective" and "gather" in task.name]
+    assert {task.writes[0].dtype for task in gathers} == {"bfloat16"}
+    sums = [task for task in plan.tasks if task.body.kind == "collective" and "reduce" in task.name]
+    assert {task.reads[0].dtype for task in sums} == {"float32"}
+    casts = [task for task in plan.tasks if task.phase != COLLECTIVE and task.body.op == "aten._to_copy.default"]
+    assert not [task.name for task in casts if "weight" in task.reads[0].value]
+
+
+@pytest.mark.parametrize("factory", ["make", "shared", "frozen", "dropout", "normalised"])
+@pytest.mark.parametrize("text", ["fsdp", "fsdp:shard=1", "fsdp:reshard=off,prefetch=3", "fsdp:prefetch=0"])
+def test_it_trains_as_plain_pytorch_does(text, factory):
+    machine = core_groups()
+    for accumulate in (1, 2):
+        job = Job(f"{mlp.__file__}:{factory}", 8, precision="fp64", optimizer="adamw", accumulate=accumulate)
+        assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
+
+
+def test_three_devices_hold_uneven_rows():
+    machine = core_groups(3)
+    job = Job(MLP, 6, precision="fp64", optimizer="momentum", form="for")
+    assert largest_error(job, planned("fsdp", job, machine), CpuBackend(machine, cores=[0] * 3)) <= 1e-10
+
+
+def test_what_it_cannot_do_is_refused():
+    with refuses(Code.DEVICES):
+        planned("fsdp", Job(MLP, 4), core_groups(1))
+    with refuses(Code.BATCH):
+        planned("fsdp", Job(MLP, 3), core_groups(2))
+    with refuses(Code.REQUEST, "hybrid=3 does not divide 4 devices; choose one of 2, 4"):
+        planned("fsdp:hybrid=3", Job(MLP, 4), gpus(4))
+    with refuses(Code.MODEL):
+        planned("fsdp", Job("lenet5", 4, layout="nhwc"), gpus(2))
