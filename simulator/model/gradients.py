@@ -4,34 +4,65 @@ import json
 
 from simulator.plan.bodies.opcall import ListedOp, OpCall
 from simulator.plan.task import Operand
+from simulator.plan.tensors import viewed
 
 
 def clip_steps(gradients: tuple[Operand, ...], largest: float, suffix: str) -> tuple[ListedOp, ...]:
     """Return the ops of torch.nn.utils.clip_grad_norm_ (2-norm, foreach). `suffix` makes the names of their results unique."""
-    dtype = gradients[0].dtype
-    all_inputs = [{"$": i} for i in range(len(gradients))]
+    steps, total = _norm_steps(gradients, suffix)
+    return (*steps, *_scale_steps(gradients, total, largest, suffix))
 
-    def scalar(name: str) -> Operand:
-        return Operand(f"clip:{name}{suffix}", (), (), dtype)
 
-    def step(target: str, args: list, reads: tuple[Operand, ...], write: Operand) -> ListedOp:
-        return ListedOp(OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":"))), reads, (write,))
+def square_steps(gradients: tuple[Operand, ...], square: Operand, suffix: str) -> tuple[ListedOp, ...]:
+    """Return the ops that make the square of the 2-norm of some gradients, of shape (1,), which can be summed over devices."""
+    if not gradients:
+        kwargs = f'{{"dtype":{{"dtype":"{square.dtype}"}},"device":{{"device":null}}}}'
+        return (ListedOp(OpCall("aten.full.default", "[[1],0.0]", kwargs), (), (square,)),)
+    steps, total = _norm_steps(gradients, suffix)
+    return (*steps, _step("mul.Tensor", [{"$": 0}, {"$": 0}], viewed(total, (1,), (1,), "aten.unsqueeze.default", 0), square))
 
-    norms = tuple(scalar(f"norm{i}") for i in range(len(gradients)))
-    stacked = Operand(f"clip:norms{suffix}", (len(gradients),), (1,), dtype)
-    total, shifted, inverse, ratio, factor = map(scalar, ("total", "shifted", "inverse", "ratio", "factor"))
+
+def scale_steps(gradients: tuple[Operand, ...], square: Operand, largest: float, suffix: str) -> tuple[ListedOp, ...]:
+    """Return the ops that scale some gradients as `clip_steps` does, if `square` is that of the norm of all."""
+    total = Operand(f"clip:root{suffix}", (1,), (1,), square.dtype)
+    root = _step("sqrt.default", [{"$": 0}], square, total)
+    return (root, *_scale_steps(gradients, viewed(total, (), (), "aten.select.int", 0, 0), largest, suffix))
+
+
+def _step(target: str, args: list, read: Operand, write: Operand) -> ListedOp:
+    return ListedOp(OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":"))), (read,), (write,))
+
+
+def _norm_steps(gradients: tuple[Operand, ...], suffix: str) -> tuple[tuple[ListedOp, ...], Operand]:
+    """The ops of the 2-norm of all gradients together, and their result."""
+    dtype, count = gradients[0].dtype, len(gradients)
+    all_inputs = [{"$": i} for i in range(count)]
+    norms = tuple(Operand(f"clip:norm{i}{suffix}", (), (), dtype) for i in range(count))
+    stacked, total = Operand(f"clip:norms{suffix}", (count,), (1,), dtype), Operand(f"clip:total{suffix}", (), (), dtype)
     args = json.dumps([all_inputs, 2], separators=(",", ":"))
-    scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
-    return (
-        ListedOp(OpCall("aten._foreach_norm.Scalar", args, outputs=tuple(range(len(norms)))), gradients, norms),
-        step("stack.default", [all_inputs], norms, stacked),
-        step("linalg_vector_norm.default", [{"$": 0}, 2.0], (stacked,), total),
-        step("add.Tensor", [{"$": 0}, 1e-6], (total,), shifted),
-        step("reciprocal.default", [{"$": 0}], (shifted,), inverse),
-        step("mul.Tensor", [{"$": 0}, largest], (inverse,), ratio),
-        step("clamp.default", [{"$": 0}, None, 1.0], (ratio,), factor),
-        ListedOp(OpCall("aten._foreach_mul_.Tensor", scale, outputs=()), (factor,), (), gradients),
+    steps = (
+        ListedOp(OpCall("aten._foreach_norm.Scalar", args, outputs=tuple(range(count))), gradients, norms),
+        ListedOp(OpCall("aten.stack.default", json.dumps([all_inputs], separators=(",", ":"))), norms, (stacked,)),
+        _step("linalg_vector_norm.default", [{"$": 0}, 2.0], stacked, total),
     )
+    return steps, total
+
+
+def _scale_steps(gradients: tuple[Operand, ...], total: Operand, largest: float, suffix: str) -> tuple[ListedOp, ...]:
+    """The ops that multiply gradients whose 2-norm is `total` so that it is at most `largest`."""
+    shifted, inverse, ratio, factor = (
+        Operand(f"clip:{name}{suffix}", (), (), total.dtype) for name in ("shifted", "inverse", "ratio", "factor")
+    )
+    steps = (
+        _step("add.Tensor", [{"$": 0}, 1e-6], total, shifted),
+        _step("reciprocal.default", [{"$": 0}], shifted, inverse),
+        _step("mul.Tensor", [{"$": 0}, largest], inverse, ratio),
+        _step("clamp.default", [{"$": 0}, None, 1.0], ratio, factor),
+    )
+    if not gradients:
+        return steps
+    scale = json.dumps([[{"$": i + 1} for i in range(len(gradients))], {"$": 0}], separators=(",", ":"))
+    return (*steps, ListedOp(OpCall("aten._foreach_mul_.Tensor", scale, outputs=()), (factor,), (), gradients))
 
 
 # The ops of torch.amp.GradScaler between backward and the update, as one task runs them.

@@ -16,10 +16,11 @@ from typing import Literal
 from simulator.engine.collectives.tasks import Group
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
-from simulator.plan.task import BACKWARD, COLLECTIVE, Operand, Segment, Task
+from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE, Operand, Segment, Task
 from simulator.plan.tensors import PlanTensors, contiguous, merged
 from simulator.strategies.builder import PlanBuilder, Share
 from simulator.strategies.data_parallel import check_replicas
@@ -27,7 +28,7 @@ from simulator.strategies.options import option_values
 from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.parameters import Pieces
 from simulator.strategies.sharding.units import Flat, Span, Units, by_dtype, rows, shaped, without_padding
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
 NAME = "fsdp"
@@ -72,8 +73,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     Raises SchedcastError if the machine has too few devices, or if the batch does not divide among them, or the devices into groups.
     """
     devices = check_replicas(NAME, job, machine, LEAST_DEVICES)
-    if job.needs_all_gradients:
-        raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}: no device has all gradients")
+    if job.scales_loss:
+        raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
     size = options.hybrid or len(devices)
     if len(devices) % size or size < LEAST_DEVICES:
         fitting = ", ".join(str(n) for n in range(LEAST_DEVICES, len(devices) + 1) if len(devices) % n == 0)
@@ -108,6 +109,8 @@ class ShardedReplicas:
     def plan(self) -> Plan:
         """The finished plan."""
         tasks = self._passes()
+        if self.job.clip_norm is not None:
+            tasks += self._clip(self.job.clip_norm)
         updates = self.pieces.updates()
         fetches = [builder.fetches(self.machine) for builder in self.builders] if self.options.fetch else []
         for builder in self.builders:
@@ -158,8 +161,8 @@ class ShardedReplicas:
                 made, gathered[number] = self._gather(spans[number], f"gather {number}", latest)
                 tasks += made
             for number in begins.get(position, ()):
-                for current, found in zip(instead, gathered.pop(number), strict=True):
-                    current |= found
+                for current, operands in zip(instead, gathered.pop(number), strict=True):
+                    current |= operands
             if index not in self.units.casts:
                 lists = [
                     builder.ops([index], builder.microbatches[m], COMPUTE, current)
@@ -197,7 +200,7 @@ class ShardedReplicas:
     def _gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], list[dict[str, Operand]]]:
         """The tasks that gather a unit for a span, and by device, what its ops read instead of each value of the graph."""
         tasks: list[Task] = []
-        found: list[dict[str, Operand]] = [{} for _ in self.devices]
+        read: list[dict[str, Operand]] = [{} for _ in self.devices]
         for dtype, weights in by_dtype(self.units.weights[span.unit]).items():
             flat = Flat(tuple(weight.shape for weight in weights), self.size)
             label = f"{span.unit}/{name}" + ("" if dtype == weights[0].dtype == self.units.weights[span.unit][0].dtype else f" {dtype}")
@@ -220,8 +223,8 @@ class ShardedReplicas:
                         parts = [by_rank]
                     for weight, part_ in zip(weights, parts, strict=True):
                         restored = without_padding(part_, weight.shape)
-                        found[at] |= dict.fromkeys(weight.names, restored)
-        return tasks, found
+                        read[at] |= dict.fromkeys(weight.names, restored)
+        return tasks, read
 
     def _packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], Operand]:
         """The flat shard of a device: its parts of the tensors one after another, in the type in which they are gathered."""
@@ -324,6 +327,22 @@ class ShardedReplicas:
             group = Group(self.machine, self.every[rank :: self.size], stream=REDUCE, priority=self._priority, listed=int(self.folded))
             own = [(sums[at],) for at in range(rank, len(self.devices), self.size)]
             tasks += group.all_reduce(f"{name}/groups {rank}", own)
+        return tasks
+
+    def _clip(self, largest: float) -> list[Task]:
+        """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
+        tasks, squares = [], []
+        own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self._held]
+        for device, gradients in zip(self.devices, own, strict=True):
+            square = self.tensors.scratch(f"clip/square@{device}", (1,), self.graph.gradients[self.graph.parameters[0]].dtype, device)
+            body = OpList(square_steps(tuple(gradients), square, f"@{device}"), "square")
+            tasks.append(Task(f"clip/square@{device}", body, device, COMPUTE, 0, tuple(gradients), (square,), phase=UPDATE, layer="clip"))
+            squares.append((square,))
+        for group, numbers in self._groups(COMPUTE):
+            tasks += group.all_reduce(f"clip/sum@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
+        for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):
+            body = OpList(scale_steps(tuple(gradients), square, largest, f"@{device}"), "clip")
+            tasks.append(Task(f"clip@{device}", body, device, COMPUTE, 0, (square,), (), tuple(gradients), phase=UPDATE, layer="clip"))
         return tasks
 
     def _complete(self, parameters: Iterable[str], flat: Flat, sums: Sequence[Operand]) -> None:

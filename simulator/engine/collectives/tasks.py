@@ -189,10 +189,10 @@ class Group:
                     parts.append(shard)
                     continue
                 parts.append(tensors.scratch(f"{name}/{source}>{device}", shard.shape, dtype, device))
-                body = Copy(source, device, means=means(self.machine, source, device))
-                tasks.append(Task(f"{name}/{source}>{device}", body, *self._lane(rank), (shard,), (parts[-1],), phase=COLLECTIVE))
-            body = OpCall("aten.cat.default", json.dumps([[{"$": i} for i in range(len(parts))]], separators=(",", ":")))
-            tasks.append(Task(f"{name}@{device}", body, *self._lane(rank), tuple(parts), (whole,), phase=COLLECTIVE))
+                copy = Copy(source, device, means=means(self.machine, source, device))
+                tasks.append(Task(f"{name}/{source}>{device}", copy, *self._lane(rank), (shard,), (parts[-1],), phase=COLLECTIVE))
+            cat = OpCall("aten.cat.default", json.dumps([[{"$": i} for i in range(len(parts))]], separators=(",", ":")))
+            tasks.append(Task(f"{name}@{device}", cat, *self._lane(rank), tuple(parts), (whole,), phase=COLLECTIVE))
         return tasks, wholes
 
     def reduce_scatter(self, name: str, tensors: PlanTensors, wholes: Sequence[Operand]) -> tuple[list[Task], list[Operand]]:
@@ -209,8 +209,8 @@ class Group:
             tasks.append(Task(f"{name}@{device}", clone, *self._lane(rank), (chunk[rank],), (shard,), phase=COLLECTIVE))
             for source, addend in zip(self.devices, chunk, strict=True):
                 if source != device:
-                    body = Copy(source, device, True, means(self.machine, source, device, changed=True))
-                    added = Task(f"{name}/{source}>{device}", body, *self._lane(rank), (addend,), mutates=(shard,), phase=COLLECTIVE)
+                    copy = Copy(source, device, True, means(self.machine, source, device, changed=True))
+                    added = Task(f"{name}/{source}>{device}", copy, *self._lane(rank), (addend,), mutates=(shard,), phase=COLLECTIVE)
                     tasks.append(added)
         return tasks, shards
 

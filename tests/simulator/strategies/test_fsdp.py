@@ -149,6 +149,15 @@ def test_three_devices_hold_uneven_rows():
     assert largest_error(job, planned("fsdp", job, machine), CpuBackend(machine, cores=[0] * 3)) <= 1e-10
 
 
+@pytest.mark.parametrize("devices", [2, 3])
+def test_gradients_are_clipped_by_the_norm_over_all_devices(devices):
+    """On three devices, the third has no row of some parameters."""
+    machine = core_groups(devices)
+    for norm in (0.1, 100.0):
+        job = Job(MLP, 6, precision="fp64", optimizer="sgd", clip_norm=norm)
+        assert largest_error(job, planned("fsdp", job, machine), CpuBackend(machine, cores=[0] * devices)) <= 1e-10
+
+
 def test_what_it_cannot_do_is_refused():
     with refuses(Code.DEVICES):
         planned("fsdp", Job(MLP, 4), core_groups(1))
