@@ -152,7 +152,10 @@ RECTIFIED = "rectified"
 #: Uniform within 1 / sqrt(last extent) of zero, as PyTorch initializes the weights of recurrent layers; states then lie in (-1, 1).
 BOUNDED = "bounded"
 #: By op, the positions of the arguments that hold the statistics which its forward op has saved.
-_STATISTICS = {"aten.native_batch_norm_backward.default": (5, 6), "aten.native_layer_norm_backward.default": (3, 4)}
+_STATISTICS = {
+    "aten.native_batch_norm_backward.default": (5, 6), "aten.native_layer_norm_backward.default": (3, 4),
+    "aten._fused_rms_norm_backward.default": (3,),
+}  # fmt: skip
 _RECTIFIERS = frozenset({"aten.relu.default", "aten.relu_.default", "aten.hardtanh.default", "aten.hardtanh_.default"})
 
 

@@ -26,14 +26,16 @@ class Option:
     """How users give a field of a request, and how its value reads. `name`, `kind` and `default` are those of the field.
 
     `help`: on the command line; empty if it is no option of every command with a job. `flag`: the name of the option and in links, if not
-    the field's. `label`, `about`, `empty`: the name of its control in the app, what is said of it, and what it shows while it is empty;
-    without a label, the app has no ordinary control for it. `words`: a value in a sentence; `always`: also if it is as usual.
+    the field's. `also`: another name on the command line. `label`, `about`, `empty`: the name of its control in the app, what is said of
+    it, and what it shows while it is empty; without a label, the app has no ordinary control for it. `words`: a value in a sentence;
+    `always`: also if it is as usual.
     """
 
     help: str = ""
     group: str | None = None
     metavar: str | None = None
     flag: str = ""
+    also: str = ""
     label: str = ""
     about: str | None = None
     empty: str = ""
@@ -78,11 +80,16 @@ class JobRequest:
     NAME[:option=value,...].
     """
 
-    model: str = _option(MISSING, "Built-in name, FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME.", JOB)
+    model: str = _option(
+        MISSING,
+        "Built-in name (resnet50, llama3:8b, ...), a language model by its sizes (lm:form=llama,layers=16,d_model=2048,heads=32),"
+        " FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, torchvision:, timm: or hf:NAME. `schedcast models` lists the built-in ones.",
+        JOB,
+    )
     batch: int | None = _option(None, "Samples per step, all microbatches together. Default: a usual number.", JOB, words="batch {}".format)
     image_size: int | None = _option(
-        None, "Side of the image, or sequence length, of a built-in model.", JOB, label="Image size, or length of a sequence",
-        empty="the model's own", words="image size {}".format,
+        None, "Side of the image, or tokens of a sequence, of a built-in model: --model llama3:8b --seq 4096. Default: the model's own.",
+        JOB, also="seq", label="Image size, or length of a sequence", empty="the model's own", words="image size {}".format,
     )  # fmt: skip
     optimizer: str = _option("momentum", "NAME[:for|foreach|fused], such as adam:fused.", JOB, label="Optimizer", words=str, always=True)
     form: str = _option("foreach", group=JOB, label="Form of the update")

@@ -25,6 +25,7 @@ _SAME = {
     **dict.fromkeys(_BATCH_NORM, "native_batch_norm"),
     **dict.fromkeys(_BATCH_NORM_BACKWARD, "native_batch_norm_backward"),
     "layer_norm": "native_layer_norm",
+    "rms_norm": "_fused_rms_norm",
     "group_norm": "native_group_norm",
     "_fused_dropout": "native_dropout",
     "_masked_scale": "native_dropout_backward",

@@ -1,4 +1,4 @@
-"""Find the factory of a model: a built-in name, `FILE.py:FACTORY`, `PACKAGE.MODULE:FACTORY`, or a library's model (`libraries`).
+"""Find the factory of a model: a built-in name or form, `FILE.py:FACTORY`, `PACKAGE.MODULE:FACTORY`, or a library's model (`libraries`).
 
 A factory is the user's code: `factory(batch_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`. It runs only
 if it is named on the command line.
@@ -15,7 +15,8 @@ from pathlib import Path
 from simulator.model.factory import LIVE, Factory
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.user_code import blamed, time_limit
-from traces.errors import Code, SchedcastError
+from simulator.model.workloads.registry import get, is_built_in, names
+from traces.errors import Code, SchedcastError, UnknownNameError, nearest
 from traces.process import interrupts_delayed
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
@@ -24,7 +25,7 @@ RESERVED = ("traces", "simulator", "executors", "calibrate", "ui")
 
 def check_built_in(spec: str, image_size: int | None) -> None:
     """Raise SchedcastError for an unknown built-in model or a wrong image size. A user's model is not checked: it is code to run."""
-    if ":" not in spec:
+    if is_built_in(spec) or ":" not in spec:
         find_factory(spec, image_size)
 
 
@@ -36,26 +37,26 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
         from simulator.model.live import find_live
 
         return find_live(spec)
-    if ":" in spec:
+    if ":" in spec and not is_built_in(spec):
         source, _, name = spec.rpartition(":")
         if image_size is not None:
-            raise SchedcastError(f"--image-size applies to built-in models, not to {spec!r}; set the size in your factory")
+            raise SchedcastError(f"--image-size (--seq) applies to built-in models, not to {spec!r}; set the size in your factory")
         return _user(source, name)
     if spec.endswith(".py"):
         raise SchedcastError(f"--model {spec!r} names no factory; expected FILE.py:FACTORY; add a colon and the function's name")
-    from simulator.model.workloads.registry import get
-
     workload = get(spec)
     size = workload.image_size if image_size is None else image_size
     if size < workload.least_size:
         raise SchedcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
+    if workload.most_size is not None and size > workload.most_size:
+        raise SchedcastError(f"--seq is {size}; {spec} has positions for {workload.most_size} tokens; choose a shorter sequence")
     code = _hash_folder(Path(__file__).with_name("workloads"))
     data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
     return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
 
 
 def _user(source: str, name: str) -> Factory:
-    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source, f"{source}:{name}")
     call = getattr(module, name, None)
     if not callable(call):
         offered = [n for n, item in vars(module).items() if callable(item) and not n.startswith("_")]
@@ -128,13 +129,16 @@ def _imported(file: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _import_module(name: str):
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise SchedcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
+def _import_module(name: str, spec: str):
     if name.partition(".")[0] in RESERVED:
         raise SchedcastError(f"module {name} has a name taken by schedcast; give it as FILE.py:FACTORY, or rename it")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    may_exist = all(part.isidentifier() for part in name.split("."))
+    if not (may_exist and importlib.util.find_spec(name.partition(".")[0])) and nearest(spec, names()) is not None:
+        raise UnknownNameError("model", spec, names(), "`schedcast models` lists them; a model of your own is FILE.py:FACTORY")
+    if not may_exist:
+        raise SchedcastError(f"--model names {name!r}, neither a file nor a module; expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
     _load_torch()
     try:
         with time_limit(f"the import of {name}"):

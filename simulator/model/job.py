@@ -40,11 +40,11 @@ class Job:
     """
 
     model: str
-    """Built-in name, `path/to/file.py:factory`, `package.module:factory`, or `torchvision:NAME`, `timm:NAME`, `hf:NAME`."""
+    """Built-in name or form (`lm:...`), `path/to/file.py:factory`, `package.module:factory`, `torchvision:NAME`, `timm:NAME`, `hf:NAME`."""
     batch: int
     """Samples per step, all microbatches together."""
     image_size: int | None = None
-    """Side of the input image, or sequence length; None for the model's own."""
+    """Side of the input image, or tokens of a sequence; None for the model's own."""
     optimizer: str = "momentum"
     """sgd, momentum, nesterov, adagrad, rmsprop, adadelta, adam or adamw."""
     form: str = "foreach"

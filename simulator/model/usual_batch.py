@@ -10,9 +10,9 @@ def usual_batch(spec: str) -> int:
     A user's factory says it as the default of its argument, `def make(batch_size=16)`, which is read without running the file.
     """
     from simulator.model.libraries import LIBRARIES
-    from simulator.model.workloads.registry import USUAL_BATCH, get
+    from simulator.model.workloads.registry import USUAL_BATCH, get, is_built_in
 
-    if ":" not in spec and not spec.endswith(".py"):
+    if is_built_in(spec) or (":" not in spec and not spec.endswith(".py")):
         return get(spec).batch
     source, _, name = spec.rpartition(":")
     default = _default(source_file(spec), name) if source and spec.partition(":")[0] not in LIBRARIES else None

@@ -16,6 +16,7 @@ READ = {
     "aten.native_batch_norm_backward": (5, 6),
     "aten.native_layer_norm_backward": (3, 4),
     "aten.native_group_norm_backward": (2, 3),
+    "aten._fused_rms_norm_backward": (3,),
     "aten._weight_norm_interface_backward": (3,),
     "aten.native_dropout_backward": (1,),
     "aten.log_sigmoid_backward": (2,),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simulator.model.libraries import LIBRARIES
+from simulator.model.workloads.registry import is_built_in
 from traces.errors import SchedcastError
 from ui.api import facade
 
@@ -102,5 +103,5 @@ def tools(models: list[str]) -> list[Callable[..., str]]:
 def checked(model: str, models: list[str]) -> None:
     """Raise SchedcastError for a model that is a file which the server was not started with: its code would run."""
     library, colon, _ = model.partition(":")
-    if colon and model not in models and library not in LIBRARIES:
+    if colon and model not in models and library not in LIBRARIES and not is_built_in(model):
         raise SchedcastError(f"{model} is code, which this server may not run; start it with schedcast mcp --model {model}")

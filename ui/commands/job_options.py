@@ -93,7 +93,8 @@ _PASSED = ("job", "jobs", "placement", "settings")
 def _parameter(option: Option) -> inspect.Parameter:
     """The option as a parameter of a command."""
     complete = complete_models if option.name == "model" else None
-    about = typer.Option(f"--{option.key}", help=option.help, metavar=option.metavar, rich_help_panel=option.group, autocompletion=complete)
+    names = [f"--{name}" for name in (option.key, option.also) if name]
+    about = typer.Option(*names, help=option.help, metavar=option.metavar, rich_help_panel=option.group, autocompletion=complete)
     default = inspect.Parameter.empty if option.default is MISSING else option.default or None
     kind = list[str] | None if option.several else option.kind
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])

@@ -18,7 +18,10 @@ def models(as_json: bool) -> None:
     if as_json:
         print_json("models", [{"name": w.name, "parameters": w.parameters, "image_size": w.image_size, "about": w.about} for w in built_in])
         return
-    table(("model", "parameters", "image size", "about"), [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in built_in])
+    table(
+        ("model", "parameters", "image size or tokens", "about"),
+        [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in built_in],
+    )
 
 
 def strategies(as_json: bool) -> None:

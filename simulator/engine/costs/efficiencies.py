@@ -289,7 +289,8 @@ def outputs(task: HasOperands) -> float | None:
 def product(task: HasOperands) -> Product | Attention | None:
     """The matrix product or the attention of a task; None if its op is neither."""
     if (op := _ATTENTION.get(task.body.op)) is not None:
-        (query, key), arguments = task.inputs[op.query : op.query + 2], json.loads(task.body.args)
+        arguments = json.loads(task.body.args)
+        query, key = (task.inputs[each["$"]] for each in arguments[op.query : op.query + 2])
         seen = 0.5 if len(arguments) > op.causal and arguments[op.causal] is True else 1.0
         moved = float(sum(o.bytes for o in (*task.inputs, *task.writes)))
         batch, (rows, width) = math.prod(query.shape[:-2]), query.shape[-2:]

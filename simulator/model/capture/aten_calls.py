@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from simulator.model.ops import rms_norm
 from traces.errors import SchedcastError
 
 
@@ -103,6 +104,8 @@ def _plain(inputs: torch.Tensor, *others: torch.Tensor | None) -> bool:
 SHAPES = {
     torch.ops.aten.native_batch_norm.default: partial(_normalized, torch.ops.aten.native_batch_norm.default),
     torch.ops.aten.native_batch_norm_backward.default: partial(_normalized_backward, torch.ops.aten.native_batch_norm_backward.default),
+    rms_norm.FORWARD: rms_norm.shapes,
+    rms_norm.BACKWARD: rms_norm.backward_shapes,
     torch.ops.aten._grouped_mm.default: _grouped_product,
     torch.ops.aten._ctc_loss_backward.default: _like_log_probs,
     torch.ops.aten._ctc_loss_backward.Tensor: _like_log_probs,

@@ -2,8 +2,8 @@
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
 on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
-or an LSTM is one op in forward and one in backward (`simulator.model.ops.recurrent`). CTC loss takes its lengths as tensors.
-Checkpointing is not re-entrant.
+or an LSTM is one op in forward and one in backward (`simulator.model.ops.recurrent_layers`), and so is RMS norm. CTC loss takes its lengths
+as tensors. Checkpointing is not re-entrant.
 """
 
 import math
@@ -19,6 +19,7 @@ from torch.utils import checkpoint
 
 from simulator.model.ops import recurrent_layers as recurrent
 from simulator.model.ops.autocast import lowered, without_autocast
+from simulator.model.ops.rms_norm import as_one_op
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
 _APPLY = torch.nn.Module._apply
@@ -47,10 +48,13 @@ class CanonicalForms(TorchFunctionMode):
         )
         for replaced in self._patches:
             replaced.start()
+        self._norms = as_one_op()
+        self._norms.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         """Stop replacing functions."""
+        self._norms.__exit__(*error)
         for replaced in self._patches:
             replaced.stop()
         return super().__exit__(*error)

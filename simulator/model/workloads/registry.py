@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from simulator.model.workloads.data import Batches, audio_clips, bit_streams, digits
+from simulator.model.workloads.language_models import NAMED, PREFIX, USUAL_LENGTH, LanguageModel, read
 from traces.errors import UnknownNameError
 
 #: Samples per step of a model for which nothing else is usual.
@@ -25,7 +26,8 @@ class Workload:
     `build(batch, image_size)` returns `(module, inputs, target)` or `(module, inputs, target, loss)`: the module in training mode and
     `inputs` as a tuple of tensors; the default loss is cross-entropy. It makes tensors with plain torch factory functions only and never
     reads one, so that it also runs under fake tensors. `image_size` is the default; a language model takes it as its sequence length.
-    `parameters` is the published number of trainable scalars. Images smaller than `least_size` leave nothing to pool.
+    `parameters` is the published number of trainable scalars. Images smaller than `least_size` leave nothing to pool; longer sequences than
+    `most_size` have no positions.
     `data(batch, image_size, seed)` returns the batches of a data set to train on; without it, training repeats the batch that `build` made.
     `batch` is a usual number of samples per step.
     """
@@ -36,6 +38,7 @@ class Workload:
     about: str
     build: Callable[[int, int], tuple]
     least_size: int = 1
+    most_size: int | None = None
     data: Callable[[int, int, int], Batches] | None = None
     batch: int = USUAL_BATCH
 
@@ -66,9 +69,15 @@ def _images(
     return build
 
 
-def _sequences(function: str, *arguments: int) -> Callable[[int, int], tuple]:
+def _sequences(function: str, *arguments: Any) -> Callable[[int, int], tuple]:
     """Return a function that builds what `function` of `networks` returns for a batch, a length and the arguments."""
     return lambda batch, length: _network(function)(batch, length, *arguments)
+
+
+def _language_model(name: str, model: LanguageModel, length: int, about: str) -> "Workload":
+    """Return a decoder, for one sequence of `length` tokens unless a job says more."""
+    build = _sequences("decoders.decoder", model)
+    return Workload(name, length, model.parameters(length), about, build, most_size=model.context or None, batch=1)
 
 
 _ONE_TOWER = "Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks"
@@ -159,20 +168,23 @@ MODELS = (
     Workload("transformer_base", 64, 63_045_632, "Transformer base, 37,000 shared tokens: Vaswani et al. 2017, Attention is all you need",
              _sequences("sequences.translation")),
     Workload("bert_base", 512, 109_514_298, f"BERT base, masked language model: {_BERT}",
-             _sequences("language.masked_tokens", *_BASE), batch=4),
+             _sequences("language.masked_tokens", *_BASE), most_size=512, batch=4),
     Workload("bert_large", 512, 335_174_458, f"BERT large, masked language model: {_BERT}",
-             _sequences("language.masked_tokens", *_LARGE), batch=4),
+             _sequences("language.masked_tokens", *_LARGE), most_size=512, batch=4),
     Workload("bert_base_qa", 384, 108_893_186, f"BERT base, question answering: {_BERT}",
-             _sequences("language.answers", *_BASE), batch=16),
+             _sequences("language.answers", *_BASE), most_size=512, batch=16),
     Workload("bert_large_qa", 384, 334_094_338, f"BERT large, question answering: {_BERT}",
-             _sequences("language.answers", *_LARGE), batch=8),
-    Workload("gpt2", 1024, 124_439_808, f"GPT-2, the smallest: {_GPT2}", _sequences("language.next_tokens", *_BASE), batch=4),
-    Workload("gpt2_large", 1024, 774_030_080, f"GPT-2 large: {_GPT2}", _sequences("language.next_tokens", 1280, 20, 36), batch=1),
+             _sequences("language.answers", *_LARGE), most_size=512, batch=8),
+    Workload("gpt2", 1024, 124_439_808, f"GPT-2, the smallest: {_GPT2}",
+             _sequences("language.next_tokens", *_BASE), most_size=1024, batch=4),
+    Workload("gpt2_large", 1024, 774_030_080, f"GPT-2 large: {_GPT2}",
+             _sequences("language.next_tokens", 1280, 20, 36), most_size=1024, batch=1),
 
     Workload("rnn_bitstream", 1000, 670, f"RNN on bit streams: {_BPPSA} 4.1",
              _sequences("sequences.bits"), data=bit_streams, batch=16),
     Workload("gru_features", 259, 3_831, f"GRU on audio features: {_BPPSA} 4.2 (S; --image-size 517 is M, 1034 is L)",
              _sequences("sequences.clips"), data=audio_clips, batch=16),
+    *(_language_model(name, each.model, each.length, each.about) for name, each in NAMED.items()),
 )  # fmt: skip
 _BY_NAME = {model.name: model for model in MODELS}
 
@@ -182,8 +194,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_BY_NAME))
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a model is built in, so that it is no code of a user's: one that is listed, or a form (`language_models`)."""
+    return name in _BY_NAME or name.startswith(PREFIX)
+
+
 def get(name: str) -> Workload:
-    """Return the built-in model called `name`. Raises UnknownNameError."""
+    """Return the built-in model called `name`. Raises UnknownNameError, and SchedcastError for a form that is unusable."""
+    if name.startswith(PREFIX):
+        return _language_model(name, read(name), USUAL_LENGTH, "a decoder of the form that its name says")
     if name not in _BY_NAME:
         raise UnknownNameError("model", name, names(), "`schedcast models` lists them")
     return _BY_NAME[name]

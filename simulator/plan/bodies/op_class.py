@@ -21,15 +21,24 @@ class Kernels(NamedTuple):
     of_parameters: tuple[int, ...]
 
 
-#: convolution_backward(gradient, input, weight, ...), native_layer_norm_backward(gradient, input, shape, mean, rstd, weight, bias, ...) and
-#: native_group_norm_backward(gradient, input, mean, rstd, weight, ...).
+#: convolution_backward(gradient, input, weight, ...), native_layer_norm_backward(gradient, input, shape, mean, rstd, weight, bias, ...),
+#: native_group_norm_backward(gradient, input, mean, rstd, weight, ...) and _fused_rms_norm_backward(gradient, input, shape, rstd, weight,
+#: ...).
 KERNELS: Mapping[str, Kernels] = MappingProxyType(
     {
         "aten.convolution_backward.default": Kernels((0, 2), (0, 1)),
         "aten.native_layer_norm_backward.default": Kernels((0, 1, 3, 4, 5), (0, 1, 3, 4)),
         "aten.native_group_norm_backward.default": Kernels((0, 1, 2, 3, 4), (0, 1, 2, 3)),
+        "aten._fused_rms_norm_backward.default": Kernels((0, 1, 3, 4), (0, 1, 3)),
     }
 )
+
+
+#: Ops that read of an argument, the one at this position, only what indices name.
+_TABLES = {
+    **dict.fromkeys(("embedding", "index_select", "gather", "index", "_unsafe_index", "nll_loss_forward", "nll_loss2d_forward"), 0),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), 1),
+}
 
 
 def kernels(target: str, args: str) -> int:
@@ -37,17 +46,29 @@ def kernels(target: str, args: str) -> int:
     return len(_running(target, json.loads(args))) if target in KERNELS else 1
 
 
-def reads(task: HasOperands, target: str, args: str) -> tuple[int, ...]:
-    """How often an op's kernels read each of the task's inputs: once, unless it is one of KERNELS."""
-    if target not in KERNELS:
+def reads(task: HasOperands, target: str, args: str) -> tuple[float, ...]:
+    """How often an op's kernels read each of the task's inputs: once, unless it is one of KERNELS; of a table, the share that they read."""
+    name = target.split(".")[1]
+    if target not in KERNELS and name not in _TABLES:
         return (1,) * len(task.inputs)
     arguments = json.loads(args)
+    if name in _TABLES:
+        table = arguments[_TABLES[name]]["$"]
+        share = _looked_up(task, name, arguments) / max(1, task.inputs[table].elements)
+        return tuple(min(1.0, share) if number == table else 1 for number in range(len(task.inputs)))
     counts = [0] * len(task.inputs)
     for positions in _running(target, arguments):
         for position in positions:
             if isinstance(arguments[position], dict):
                 counts[arguments[position]["$"]] += 1
     return tuple(counts)
+
+
+def _looked_up(task: HasOperands, name: str, arguments: list) -> int:
+    """The elements of its table that an op reads: as many as it returns; of the scores in a loss one by label, and none in backward."""
+    if not name.startswith("nll_loss"):
+        return task.writes[0].elements
+    return 0 if name.endswith("backward") else task.inputs[arguments[1]["$"]].elements
 
 
 def _running(target: str, arguments: list) -> list[tuple[int, ...]]:
@@ -61,7 +82,7 @@ _BY_NAME = {
     "matmul": ("mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
     "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
-    "norm.layer": ("native_layer_norm", "native_layer_norm_backward"),
+    "norm.layer": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
     "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
     "pool": (
         "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",

@@ -77,6 +77,7 @@ OPAQUE: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "aten._scaled_dot_product_flash_attention_for_cpu": (1,),  # logsumexp
         "aten.native_batch_norm": (1, 2), "aten.native_layer_norm": (1, 2), "aten.native_group_norm": (1, 2),  # mean, 1 / deviation
+        "aten._fused_rms_norm": (1,),  # 1 / root mean square
         "aten._weight_norm_interface": (1,), "aten.native_dropout": (1,), "aten.log_sigmoid_forward": (1,),  # norms; mask; buffer
         "aten._embedding_bag": (1, 2, 3), "aten._ctc_loss": (1,),  # bag of each index, sizes of bags, largest indices; log alpha
     }

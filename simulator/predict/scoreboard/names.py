@@ -56,7 +56,7 @@ def model_of(text: str) -> str | None:
     name = text.removeprefix("timm ")
     if name in MODELS:
         return MODELS[name]
-    if name in workloads.names() or name.partition(":")[0] in LIBRARIES:
+    if workloads.is_built_in(name) or name.partition(":")[0] in LIBRARIES:
         return name
     return f"timm:{name}" if text != name else None
 

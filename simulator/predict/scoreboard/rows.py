@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from simulator.machine.presets import card_of
 from simulator.model.job import Job
+from simulator.model.libraries import LIBRARIES
 from simulator.predict.scoreboard import names
 from traces.errors import Code, SchedcastError
 
@@ -69,7 +70,8 @@ class Row(NamedTuple):
     @property
     def model(self) -> str:
         """The model that is left out as a whole: heads and positions of strides make no other model, nor does a library's name of it."""
-        return re.sub(r"_(v1|qa|no_aux)$", "", self.workload.partition(":")[2] or self.workload)
+        library, _, name = self.workload.partition(":")
+        return re.sub(r"_(v1|qa|no_aux)$", "", name if library in LIBRARIES else self.workload)
 
 
 class LeftOut(NamedTuple):

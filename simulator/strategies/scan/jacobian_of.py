@@ -29,6 +29,7 @@ _RuleAndReads = tuple[Rule, tuple[Operand, ...]]
 #: Reasons why some ops cannot have a rule, by op name.
 _REASONS = {
     "native_layer_norm_backward": "layer-norm makes every element of a sample depend on all others, so its Jacobian is not sparse",
+    "_fused_rms_norm_backward": "RMS norm makes every element of a row depend on all others, so its Jacobian is not sparse",
     "native_group_norm_backward": "group-norm makes every element of a group depend on all others, so its Jacobian is not sparse",
     "_log_softmax_backward_data": "a softmax makes every element depend on all others; in a loss, begin the scan behind it",
     "embedding_dense_backward": "the inputs of an embedding are indices, which have no gradient",

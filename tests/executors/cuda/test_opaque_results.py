@@ -27,6 +27,7 @@ MACHINE = load_machine("h200")
 NETWORKS = {path.stem: Job(f"{path}:make", 4) for path in USER_MODELS}
 NETWORKS |= {name: Job(f"{small_networks.__file__}:{name}", 2) for name in ("bert", "bert_qa", "gpt2", "transformer", "resnet", "densenet")}
 NETWORKS |= {name: Job(f"{norm_models.__file__}:{name}", 4) for name in ("attention", "recurrent", "others", "letters")}
+NETWORKS |= {"llama": Job("lm:form=llama,layers=1,d_model=32,heads=4,kv_heads=2,ffn=48,vocab=50,qk_norm=on", 2, 8)}
 NETWORKS |= {"lstm": Job(f"{sequence_models.__file__}:lstm8", 4)} | {name: Job(name, 4, 8) for name in ("rnn_bitstream", "gru_features")}
 LONG = {"googlenet": Job("googlenet", 2, 32)}
 MODES = ("eager", "graph")

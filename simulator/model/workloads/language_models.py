@@ -1,0 +1,171 @@
+"""Decoders by form: `lm:form=llama,layers=32,...`, and names such as `llama3:8b` with their public configurations. Imports no torch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from traces.errors import SchedcastError, UnknownNameError
+
+#: How the names of forms begin.
+PREFIX = "lm:"
+#: Sequence length of a form, unless --seq gives another.
+USUAL_LENGTH = 2048
+EXAMPLE = "lm:form=llama,layers=32,d_model=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256"
+
+GPT, LLAMA = "gpt", "llama"
+LEARNED, ROTARY, ALIBI = "learned", "rotary", "alibi"
+LAYER, LOW, RMS = "layer", "low", "rms"
+_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS)}
+#: Published models have less: it keeps a mistyped number from running for hours.
+_MOST = {"layers": 1000, "vocab": 10_000_000}
+_MOST_WIDE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A decoder that predicts the next token. The names of the fields are those of the options of `lm:`.
+
+    `form`: gpt (two linear layers with GELU; queries, keys and values by one product) or llama (SwiGLU; three products). `ffn`: width of
+    the hidden layer. `kv_heads`: heads of keys and values, each shared by as many heads of queries. `tied`: the embedding of tokens also
+    maps the last output to logits. `norm`: layer, low (layer norm that autocast leaves in the lower precision, as MPT's) or rms. `qk_norm`:
+    RMS norm of queries and keys, head by head. `context`: rows of the table of learned positions; 0 for as many as the sequence is long.
+    """
+
+    form: str
+    layers: int
+    d_model: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    tied: bool
+    positions: str
+    biases: bool
+    norm: str
+    qk_norm: bool = False
+    context: int = 0
+
+    def __post_init__(self):
+        """Raise SchedcastError for sizes that do not divide each other."""
+        if self.d_model % self.heads or self.heads % self.kv_heads:
+            raise SchedcastError(
+                f"{PREFIX} has d_model={self.d_model}, heads={self.heads} and kv_heads={self.kv_heads}; expected heads that divide d_model"
+                " and kv_heads that divide heads; change one of them"
+            )
+        if self.positions == ROTARY and self.head % 2:
+            raise SchedcastError(f"{PREFIX} has {self.head} elements per head; expected an even number for positions=rotary; change heads")
+
+    @property
+    def head(self) -> int:
+        """Elements of a head."""
+        return self.d_model // self.heads
+
+    @property
+    def projected(self) -> tuple[int, int]:
+        """Elements of all queries of a token, and of all its keys, which are as many as those of its values."""
+        return self.d_model, self.kv_heads * self.head
+
+    def parameters(self, length: int) -> int:
+        """The number of trainable scalars of a model for sequences of `length` tokens."""
+        width, (queries, keys) = self.d_model, self.projected
+        hidden = (3 if self.form == LLAMA else 2) * width * self.ffn
+        block = width * (queries + 2 * keys) + queries * width + hidden
+        norm = width * (2 if self.biases and self.norm != RMS else 1)
+        if self.biases:
+            block += queries + 2 * keys + width + (self.ffn * (2 if self.form == LLAMA else 1) + width)
+        block += 2 * norm + (2 * self.head if self.qk_norm else 0)
+        positions = (self.context or length) * width if self.positions == LEARNED else 0
+        return self.layers * block + norm + positions + self.vocab * width * (1 if self.tied else 2)
+
+
+_OPTIONS = {field.name: field.type for field in fields(LanguageModel)}
+
+
+def read(spec: str) -> LanguageModel:
+    """Return the model of `lm:OPTION=VALUE,...`. Raises SchedcastError for an unknown option or value, and if a size is missing."""
+    given: dict[str, Any] = {}
+    for part in spec.removeprefix(PREFIX).split(","):
+        name, equals, text = (each.strip() for each in part.partition("="))
+        if name not in _OPTIONS:
+            raise UnknownNameError("option of lm:", name, tuple(_OPTIONS), f"give it as in {EXAMPLE}")
+        if name in given:
+            raise SchedcastError(f"{PREFIX} has {name} twice; expected it once")
+        given[name] = _value(name, text if equals else "")
+    missing = [name for name in ("form", "layers", "d_model", "heads") if name not in given]
+    if missing:
+        raise SchedcastError(f"{PREFIX} lacks {', '.join(missing)}; give it as in {EXAMPLE}")
+    return LanguageModel(**_usual(given["form"], given["d_model"], given["heads"]) | given)
+
+
+def _usual(form: str, width: int, heads: int) -> dict[str, Any]:
+    """The options of a form that need not be given: those of GPT-2 and of Llama 2, whose hidden layer has a multiple of 256 elements."""
+    if form == GPT:
+        return {"kv_heads": heads, "ffn": 4 * width, "vocab": 50_257, "tied": True, "positions": LEARNED, "biases": True, "norm": LAYER}
+    ffn = -(-8 * width // (3 * 256)) * 256
+    return {"kv_heads": heads, "ffn": ffn, "vocab": 32_000, "tied": False, "positions": ROTARY, "biases": False, "norm": RMS}
+
+
+def _value(name: str, text: str) -> Any:
+    if _OPTIONS[name] is bool:
+        if text not in ("on", "off"):
+            raise SchedcastError(f"{PREFIX} has {name}={text[:40]!r}; expected on or off")
+        return text == "on"
+    if name in _CHOICES:
+        if text not in _CHOICES[name]:
+            raise UnknownNameError(f"{name} of lm:", text[:40], _CHOICES[name])
+        return text
+    most = _MOST.get(name, _MOST_WIDE)
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= most):
+        raise SchedcastError(f"{PREFIX} has {name}={text[:40]!r}; expected a number from 1 to {most:,}")
+    return int(text)
+
+
+# Names with public configurations.
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model with a name. `length`: its usual sequence length. `about`: what it is, with the source of its sizes."""
+
+    model: LanguageModel
+    length: int
+    about: str
+
+
+_GPT2 = "Radford et al. 2019, Language models are unsupervised multitask learners; attention as one op, no dropout"
+_LLAMA2 = "Touvron et al. 2023, Llama 2: Open foundation and fine-tuned chat models"
+_LLAMA3 = "Grattafiori et al. 2024, The Llama 3 herd of models"
+_MPT = "MosaicML 2023, llm-foundry, scripts/train/yamls/pretrain"
+_QWEN3 = "Yang et al. 2025, Qwen3 technical report"
+
+
+def _of(form: str, layers: int, width: int, heads: int, **others: Any) -> LanguageModel:
+    return LanguageModel(form, layers, width, heads, **_usual(form, width, heads) | others)
+
+
+def _named() -> Iterator[tuple[str, Named]]:
+    for size, layers, width, heads in (("small", 12, 768, 12), ("medium", 24, 1024, 16), ("large", 36, 1280, 20), ("xl", 48, 1600, 25)):
+        yield f"gpt2:{size}", Named(_of(GPT, layers, width, heads, context=1024), 1024, f"GPT-2 {size}: {_GPT2}")
+    for size, layers, width, heads, others in (
+        ("7b", 32, 4096, 32, {}), ("13b", 40, 5120, 40, {}), ("70b", 80, 8192, 64, {"kv_heads": 8, "ffn": 28_672}),
+    ):  # fmt: skip
+        yield f"llama2:{size}", Named(_of(LLAMA, layers, width, heads, **others), 4096, f"Llama 2 {size.upper()}: {_LLAMA2}")
+    for size, layers, width, heads, ffn in (
+        ("8b", 32, 4096, 32, 14_336),
+        ("70b", 80, 8192, 64, 28_672),
+        ("405b", 126, 16_384, 128, 53_248),
+    ):
+        model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, vocab=128_256)
+        yield f"llama3:{size}", Named(model, 8192, f"Llama 3 {size.upper()}: {_LLAMA3}")
+    for size, layers, width, heads in (
+        ("125m", 12, 768, 12), ("350m", 24, 1024, 16), ("1b", 24, 2048, 16), ("3b", 32, 2560, 20), ("7b", 32, 4096, 32),
+        ("13b", 40, 5120, 40), ("30b", 48, 7168, 56), ("70b", 80, 8192, 64),
+    ):  # fmt: skip
+        yield f"mpt:{size}", Named(_of(GPT, layers, width, heads, vocab=50_368, norm=LOW), 2048, f"MPT-{size}: {_MPT}")
+    qwen3 = _of(LLAMA, 36, 4096, 32, kv_heads=8, ffn=12_288, vocab=151_936, qk_norm=True)
+    yield "qwen3:8b", Named(qwen3, 4096, f"Qwen3-8B: {_QWEN3}")
+
+
+#: Every named model.
+NAMED: Mapping[str, Named] = MappingProxyType(dict(_named()))

@@ -1,0 +1,180 @@
+"""Decoders by form and by name: published sizes, what they compute, one op for attention, and plain PyTorch's numbers on the CPU."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.nn import functional as F
+
+from simulator.engine.costs.efficiencies import product
+from simulator.engine.costs.products import Attention as AttentionWork
+from simulator.model.job import Job
+from simulator.model.workloads import registry as workloads
+from simulator.model.workloads.language_models import NAMED, LanguageModel, read
+from simulator.model.workloads.networks.decoders import Attention, Decoder, alibi, rotated, turns_by
+from tests.support.refusals import refuses
+from tests.support.same_numbers import assert_trains_alike
+from traces.errors import Code
+
+#: What the papers, the models' pages or (MPT, at 2048 tokens) the benchmark tables of llm-foundry print.
+PUBLISHED = {
+    "gpt2:small": 124_439_808, "gpt2:medium": 354_823_168, "gpt2:large": 774_030_080, "gpt2:xl": 1_557_611_200,
+    "llama2:7b": 6_738_415_616, "llama2:13b": 13_015_864_320, "llama2:70b": 68_976_648_192,
+    "llama3:8b": 8_030_261_248, "llama3:70b": 70_553_706_496, "llama3:405b": 405_853_388_800,
+    "mpt:125m": 125_311_488, "mpt:350m": 355_985_408, "mpt:1b": 1_315_950_592, "mpt:3b": 2_651_837_440, "mpt:7b": 6_658_859_008,
+    "mpt:30b": 29_975_214_080, "mpt:70b": 64_862_437_376, "qwen3:8b": 8_190_735_360,
+}  # fmt: skip
+LLAMA = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100"
+GPT = "lm:form=gpt,layers=2,d_model=64,heads=4,ffn=96,vocab=100"
+FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},biases=on,norm=layer", GPT, f"{GPT},kv_heads=1,positions=rotary,tied=off",
+         f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
+FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+
+
+def scalars(model: LanguageModel, length: int) -> int:
+    """The trainable scalars of the network, on fake tensors."""
+    with FakeTensorMode():
+        return sum(p.numel() for p in Decoder(model, length).parameters())
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_parameters_are_those_published(name):
+    assert workloads.get(name).parameters == NAMED[name].model.parameters(NAMED[name].length)
+    assert workloads.get(name).parameters == PUBLISHED.get(name, 12_853_954_560)  # of MPT-13b nobody prints it
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in ("gpt2:small", "mpt:125m") else pytest.mark.thorough) for n in NAMED])
+def test_a_named_network_has_these_parameters(name):
+    assert scalars(NAMED[name].model, NAMED[name].length) == workloads.get(name).parameters
+
+
+@pytest.mark.parametrize("spec", FORMS)
+def test_every_form_has_the_parameters_that_are_stated(spec):
+    assert scalars(read(spec), 12) == read(spec).parameters(12)
+
+
+def test_what_need_not_be_given_is_that_of_gpt2_and_llama2():
+    assert read("lm:form=gpt,layers=12,d_model=768,heads=12,context=1024") == NAMED["gpt2:small"].model
+    assert read("lm:form=llama,layers=32,d_model=4096,heads=32") == NAMED["llama2:7b"].model
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "words"),
+    [
+        ("lm:", Code.NAME, "unknown option of lm: ''"),
+        ("lm:form=gpt,layer=2", Code.NAME, "unknown option of lm: 'layer' .did you mean 'layers'"),
+        ("lm:form=bert", Code.NAME, "unknown form of lm: 'bert'; expected one of: gpt, llama"),
+        ("lm:form=gpt,layers=2", Code.REQUEST, "lm: lacks d_model, heads; give it as in lm:form=llama,"),
+        ("lm:form=gpt,form=gpt", Code.REQUEST, "lm: has form twice"),
+        ("lm:form=gpt,layers=0", Code.REQUEST, "layers='0'; expected a number from 1 to 1,000"),
+        ("lm:form=gpt,layers=²", Code.REQUEST, "expected a number from 1 to 1,000"),
+        ("lm:form=gpt,d_model", Code.REQUEST, "d_model=''; expected a number from 1 to 1,000,000"),
+        ("lm:form=gpt,tied=yes", Code.REQUEST, "tied='yes'; expected on or off"),
+        ("lm:form=gpt,layers=2,d_model=64,heads=5", Code.REQUEST, "d_model=64, heads=5 and kv_heads=5; expected heads that divide"),
+        ("lm:form=llama,layers=2,d_model=12,heads=4", Code.REQUEST, "3 elements per head; expected an even number"),
+        ("lama3:8b", Code.NAME, "unknown model 'lama3:8b' .did you mean 'llama3:8b'"),
+        ("mpt:7", Code.NAME, "unknown model 'mpt:7' .did you mean 'mpt:7"),
+    ],
+)
+def test_a_form_or_name_that_does_not_exist_is_refused(spec, code, words):
+    with refuses(code, words):
+        _ = Job(spec, 1).factory
+
+
+def test_a_user_s_module_is_still_found_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "llama9.py").write_text("def make(batch):\n    raise RuntimeError('mine')\n")
+    monkeypatch.chdir(tmp_path)
+    assert Job("llama9:make", 1).factory.name == "llama9:make"
+
+
+# What the networks compute.
+
+
+@pytest.mark.parametrize("spec", FORMS)
+def test_no_token_sees_those_behind_it(spec):
+    torch.manual_seed(0)
+    model = Decoder(read(spec), 12).double()
+    tokens = torch.randint(100, (1, 12))
+    changed = tokens.clone()
+    changed[0, 7] = (tokens[0, 7] + 1) % 100
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=1e-14)
+    assert (before[:, 7:] - after[:, 7:]).abs().amax(-1).min() > 1e-6
+
+
+def test_rotary_positions_are_relative():
+    """A product of rotated vectors depends on the distance of their positions alone."""
+    torch.manual_seed(0)
+    query, key = (torch.randn(8, dtype=torch.float64).expand(1, 20, 1, 8) for _ in range(2))
+    turns = turns_by(20, 8)
+    products = (rotated(query, turns)[0, :, 0] @ rotated(key, turns)[0, :, 0].T).detach()
+    for distance in (0, 3, 11):
+        own = products.diagonal(distance)
+        torch.testing.assert_close(own, own[:1].expand_as(own), rtol=1e-5, atol=1e-5)  # the table is in float32
+    assert products[0, 0] != pytest.approx(products[0, 3])
+
+
+def test_alibi_adds_a_slope_per_head_times_the_distance():
+    added = alibi(4, 2)
+    assert added.shape == (1, 2, 4, 4)
+    assert added[0, 0, 3].tolist() == [-3 / 16, -2 / 16, -1 / 16, 0]
+    assert added[0, 1, 3].tolist() == [-3 / 256, -2 / 256, -1 / 256, 0]
+    assert added[0, 0, 0].tolist() == [0, -math.inf, -math.inf, -math.inf]
+
+
+def test_grouped_attention_is_that_of_repeated_keys_and_values():
+    torch.manual_seed(0)
+    attention = Attention(read(f"{LLAMA},norm=layer")).double()
+    x, turns = torch.randn(2, 6, 64, dtype=torch.float64), turns_by(6, 16)
+    query, key, value = (layer(x).unflatten(-1, (-1, 16)) for layer in (attention.query, attention.key, attention.value))
+    query, key = rotated(query, turns), rotated(key, turns)
+    scores = torch.einsum("nthe,nshe->nhts", query, key.repeat_interleave(2, 2)) / 4
+    weights = scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -math.inf).softmax(-1)
+    out = torch.einsum("nhts,nshe->nthe", weights, value.repeat_interleave(2, 2)).flatten(2)
+    torch.testing.assert_close(attention(x, turns), F.linear(out, attention.output.weight), rtol=1e-10, atol=1e-12)
+
+
+# Captured and executed.
+
+
+def counts(job: Job) -> Counter:
+    return Counter(op.body.target for op in job.graph().ops)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
+@pytest.mark.parametrize("spec", [LLAMA, GPT, f"{GPT},kv_heads=1", f"{GPT},positions=alibi"])
+def test_attention_is_one_op_forward_and_one_backward(spec, precision):
+    job = Job(spec, 2, 12, precision=precision).on("gpu")
+    model, found = read(spec), counts(job)
+    assert (found[FORWARD], found[BACKWARD]) == (2, 2)
+    assert not {name for name in found if name.startswith("aten.bmm") or "repeat" in name or "softmax.default" in name} - {
+        "aten._log_softmax.default"
+    }
+    for op in job.graph().ops:
+        if op.body.target in (FORWARD, BACKWARD):
+            _, key, value = op.inputs[:3] if op.body.target == FORWARD else op.inputs[1:4]
+            assert key.shape == value.shape == (2, model.kv_heads, 12, 16)
+            assert key.dtype == ("float32" if precision == "fp32" else "bfloat16")
+            work = product(op)
+            assert isinstance(work, AttentionWork)
+            assert (work.batch, work.queries, work.keys, work.width) == (8, 12, 12, 16)
+            assert work.seen == (0.5 if model.positions != "alibi" else 1.0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
+def test_rms_norm_is_one_op_and_two_kernels_of_its_gradients(precision):
+    found = counts(Job(LLAMA, 2, 12, precision=precision).on("gpu"))
+    assert (found["aten._fused_rms_norm.default"], found["aten._fused_rms_norm_backward.default"]) == (5, 10)
+    assert found["aten.rsqrt.default"] == 0
+
+
+@pytest.mark.parametrize("spec", FORMS)
+def test_trains_as_in_plain_pytorch(spec, two_cores, backend):
+    assert_trains_alike(Job(spec, 2, 12, optimizer="adam", precision="fp64"), two_cores, backend)
+
+
+def test_trains_as_in_plain_pytorch_with_lower_precision(two_cores, backend):
+    assert_trains_alike(Job(LLAMA, 2, 12, optimizer="sgd", precision="bf16"), two_cores, backend, ("baseline",))
