@@ -89,8 +89,10 @@ def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], Non
             f"{task.name}: the plan has one device for many that do the same, to be predicted; plan it with fold=off", Code.PLAN
         )
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
-    if body.operation != ALL_REDUCE:
+    if body.operation in _CHUNKED:
         return _compile_chunks(task, binding, group)
+    if body.operation != ALL_REDUCE:
+        raise SchedcastError(f"a collective {body.operation} is predicted only; no executor runs it")
     call = _all_reduce(body, group, ranks)
     getters = [binding.getter(operand) for operand in task.mutates]
 

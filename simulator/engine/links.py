@@ -7,49 +7,33 @@ links that it uses. Transfers that move on one channel at the same time share it
 between switches, which has no queue. A link that is not duplex shares one bandwidth between both directions. Between two devices of one
 memory nothing moves (an alias).
 
+A library's collectives on a machine that states its protocols take what `collectives.protocols` says, and load the links as its rings do.
+
 If the machine has measurements (`Machine.peer_transfers`, `Machine.collectives`), a transfer or collective alone takes the measured time,
 and loads a channel no more than that implies. If both are measured, a library's message counts rather than the copy (`peer_transfers`).
 Measured collectives of devices that no links join run one after another.
 """
 
 from bisect import insort
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simpy import Event
 
 from simulator.engine.clock import Allocator, Clock, Signal, Timer
-from simulator.engine.collectives.rounds import measured_times, message_times, rounds
-from simulator.machine.machine import HOST, Link, Machine
-from simulator.plan.bodies.copy import Collective
+from simulator.engine.collectives.protocols import Line, Spread, lines
+from simulator.engine.collectives.rounds import SCALABLE, TREE, distinct_rounds, measured_times, message_times
+from simulator.engine.routes import ALIAS_ROUTE, Flow, Route, max_min
+from simulator.machine.machine import HOST, NETWORK, Link, Machine
+from simulator.plan.bodies.copy import ALL_TO_ALL, Collective
 from traces.errors import SchedcastError
 
 if TYPE_CHECKING:
     import networkx
-
-
-class Route(NamedTuple):
-    """`directions`: the queues that a transfer joins; `channels`: the bandwidths that it shares. An alias has none.
-
-    `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel. `latency_error`,
-    `bandwidth_error`: as in `Link`.
-    """
-
-    directions: tuple[tuple[str, str], ...]
-    channels: tuple[tuple[str, str], ...]
-    latency_s: float
-    bandwidth_bytes_per_s: float
-    alias: bool
-    loads: tuple[float, ...]
-    latency_error: float = 0.0
-    bandwidth_error: float = 0.0
-
-
-ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +73,8 @@ class Links(Allocator):
             if (link.target, link.source) not in self._edges:
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
         self._routes: dict[tuple[str, str], Route] = {}
-        self._collectives: dict[Collective, tuple[Route, float]] = {}
+        self._collectives: dict[Collective, tuple[Route, float, list[Line]]] = {}
+        self._near: dict[int, networkx.DiGraph] = {}
         self._rates: dict[Route, float] = {}  # while nothing else moves
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
@@ -135,7 +120,8 @@ class Links(Allocator):
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if direct["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        nodes = next(filter(None, (_shortest_path(graph, source, target) for graph in self._graphs)), [])
+        nodes = self._near_path(source, target)
+        nodes = nodes or next(filter(None, (_shortest_path(graph, source, target) for graph in self._graphs)), [])
         if not nodes:
             raise SchedcastError(
                 f"machine {self._machine.name} has no link from {source!r} to {target!r}; add one, or place both ends on one device"
@@ -157,6 +143,21 @@ class Links(Allocator):
         )
         line = self._machine.peer_transfers.get(f"{source}>{target}")
         return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
+
+    def _near_path(self, source: str, target: str) -> list[str]:
+        """The shortest path between devices that a network joins, sought in their own nodes only; empty for others."""
+        machine = self._machine
+        if not machine.has_network or not {source, target} <= self._devices.keys():
+            return []
+        homes = [next(iter(machine.by_node((end,)))) for end in (source, target)]
+        for home in homes:
+            if home not in self._near:
+                self._near[home] = self._graphs[0].subgraph([*machine.node_places(home), NETWORK]).copy()
+        first, last = (self._near[home] for home in homes)
+        if first is last:
+            return _shortest_path(first, source, target)
+        out, back = _shortest_path(first, source, NETWORK), _shortest_path(last, NETWORK, target)
+        return out + back[1:] if out and back else []
 
     def _measured(self, route: Route, latency_s: float, bytes_per_s: float) -> Route:
         """The route with a measured latency and rate. Its loads are reduced so that its channels allow the rate if nothing else passes."""
@@ -184,10 +185,18 @@ class Links(Allocator):
         its moves and the fullest of its channels.
         """
         if body not in self._collectives:
-            self._collectives[body] = self._by_rounds(body)
-        route, share = self._collectives[body]
+            by_protocols = self._machine.protocols and (body.algorithm in SCALABLE or body.operation == ALL_TO_ALL)
+            self._collectives[body] = self._by_protocols(body) if by_protocols else (*self._by_rounds(body), [])
+        route, share, laws = self._collectives[body]
         parts = measured_times(self._machine, body, payload_bytes)
-        return (route, share * payload_bytes) if parts is None else self._timed(route, share * payload_bytes, *parts, payload_bytes)
+        if parts is None and not laws:
+            return route, share * payload_bytes
+        if parts is not None:
+            return self._timed(route, share * payload_bytes, *parts, payload_bytes)
+        best = min(laws, key=lambda line: line.seconds(payload_bytes))
+        timed, moved = self._timed(route, share * payload_bytes, best.latency_s, best.s_per_byte * payload_bytes, payload_bytes)
+        errors = max(route.latency_error, best.protocol.latency_error), max(route.bandwidth_error, best.protocol.bandwidth_error)
+        return timed._replace(latency_error=errors[0], bandwidth_error=errors[1]), moved
 
     def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: float) -> tuple[Route, float]:
         """The route, but its bytes take `moving_s` after `latency_s`; and the bytes on its busiest channel."""
@@ -205,18 +214,15 @@ class Links(Allocator):
         Rounds with moves between the same devices, as all rounds of a ring are, take equally long and are computed once.
         """
         root = -1 if body.root == HOST else body.devices.index(body.root) if body.root else 0
-        distinct = Counter(
-            tuple((move.source, move.target, move.chunk is None) for move in moves)
-            for moves in rounds(body.operation, body.algorithm, len(body.devices), root)
-        )
+        distinct = distinct_rounds(body.operation, body.algorithm, len(body.devices), root)
         directions: dict[tuple[str, str], None] = {}
         total: dict[tuple[str, str], float] = defaultdict(float)
         latency_s = moving_s = latency_error = bandwidth_error = 0.0
         for moves, times in distinct.items():
             load: dict[tuple[str, str], float] = defaultdict(float)
             slowest_s = longest_s = 0.0
-            for *ends, whole in moves:
-                route = self.route(*(HOST if rank < 0 else body.devices[rank] for rank in ends))
+            for target, source, whole in moves:
+                route = self.route(*(HOST if rank < 0 else body.devices[rank] for rank in (source, target)))
                 moved = 1.0 if whole else 1.0 / len(body.devices)
                 directions |= dict.fromkeys(route.directions)
                 longest_s = max(longest_s, route.latency_s)
@@ -234,6 +240,31 @@ class Links(Allocator):
         loads = tuple(moved / busiest for moved in total.values())
         bandwidth = busiest / moving_s
         return Route(tuple(directions), tuple(total), latency_s, bandwidth, False, loads, latency_error, bandwidth_error), busiest
+
+    def _by_protocols(self, body: Collective) -> tuple[Route, float, list[Line]]:
+        """The route of a library's collective, the bytes on its busiest channel per byte of one device's data, and its lines."""
+        nodes = list(self._machine.by_node(body.devices).values())
+        inside, across = Flow(), Flow()
+        for own, other in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+            # Rings in all orders use every link between two GPUs; over a switch, one ring stands for all.
+            joined = own[:2] == own or tuple(own[:2]) in self._edges
+            pairs = list(permutations(own, 2)) if joined else list(zip(own, [*own[1:], own[0]], strict=True))
+            inside.add((self.route(*pair) for pair in pairs), len(own) / max(1, len(pairs)))
+            if len(nodes) > 1:
+                across.add((self.route(device, other[rank % len(other)]) for rank, device in enumerate(own)), 1.0)
+        spread = Spread(len(body.devices), len(nodes), inside.seconds(self._capacity), across.seconds(self._capacity))
+        total: dict[tuple[str, str], float] = defaultdict(float)
+        for flow, sent in zip((inside, across), spread.sent(body.operation), strict=True):
+            for channel, load in flow.loads.items():
+                total[channel] += load * sent
+        busiest = max(total.values(), default=0.0)
+        if not busiest:
+            return ALIAS_ROUTE, 0.0, []
+        loads = tuple(load / busiest for load in total.values())
+        # The errors of a network exceed those of the protocols, which were fitted within nodes.
+        errors = (across.latency_error, across.bandwidth_error)
+        route = Route(tuple(inside.directions | across.directions), tuple(total), 0.0, inf, False, loads, *errors)
+        return route, busiest, lines(self._machine.protocols, body.operation, body.algorithm == TREE, spread)
 
     def alone_s(self, route: Route, moved_bytes: float) -> float:
         """Seconds that a transfer takes while no other moves."""
@@ -298,24 +329,3 @@ def _shortest_path(graph: "networkx.DiGraph", source: str, target: str) -> list[
         return networkx.shortest_path(graph, source, target, weight="weight")
     except (networkx.NetworkXNoPath, networkx.NodeNotFound):
         return []
-
-
-def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
-    """Max-min fair rates (bytes/s) on `routes`: all rates grow equally until a channel is full or a route's bandwidth is reached."""
-    rates = [0.0] * len(routes)
-    growing = list(range(len(routes)))
-    left = dict(capacity)
-    while growing:
-        users: dict[tuple[str, str], float] = {}
-        for i in growing:
-            for channel, load in zip(routes[i].channels, routes[i].loads, strict=True):
-                users[channel] = users.get(channel, 0.0) + load
-        level = min(min((left[c] / users[c] for c in routes[i].channels), default=inf) for i in growing)
-        capped = [i for i in growing if routes[i].bandwidth_bytes_per_s <= level]
-        fixed = capped or [i for i in growing if min(left[c] / users[c] for c in routes[i].channels) <= level]
-        for i in fixed:
-            rates[i] = min(level, routes[i].bandwidth_bytes_per_s)
-            for channel, load in zip(routes[i].channels, routes[i].loads, strict=True):
-                left[channel] = max(0.0, left[channel] - rates[i] * load)
-        growing = [i for i in growing if i not in fixed]
-    return rates

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.kernels import Shape, shape_of
-from simulator.engine.links import ALIAS_ROUTE, Links, Route
+from simulator.engine.links import Links
 from simulator.engine.memory.over_time import access_counts
+from simulator.engine.routes import ALIAS_ROUTE, Route
 from simulator.machine.machine import HostLane, Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
+from simulator.machine.protocols import Protocol
 from traces.errors import Code, SchedcastError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Machine:
     `library`: the library that runs collectives and messages between the devices, each of which is a process ("nccl", "gloo"); "" if one
     process has all devices and plans contain the copies of each collective. `collectives` (by `law_name`) and `peer_transfers` (by
     "SOURCE>TARGET"): measured times of a collective or message, or of a transfer between two devices, that runs alone. Where one was
-    measured, links only determine what it shares.
+    measured, links only determine what it shares. Else `protocols` say how the library uses the links.
 
     `receives`: "free" (a transfer needs nothing of its target but the link), or "blocking": as with NCCL, two devices pass messages to each
     other, both ways, on one stream of each, where they run one after another in the order in which the device issues them. A receive holds
@@ -206,6 +207,7 @@ class Machine:
     receives: Receives = FREE
     collectives: "Mapping[str, CollectiveLaw]" = field(default_factory=dict)
     peer_transfers: "Mapping[str, Transfer]" = field(default_factory=dict)
+    protocols: tuple[Protocol, ...] = ()
     whole: "Machine | None" = None
     plain: "Machine | None" = None
     pipe_bytes_per_s: float = 0.0
@@ -270,8 +272,12 @@ class Machine:
 
     def link_between(self, source: str, target: str) -> Link | None:
         """The link from `source` to `target` that moves bytes; None if there is none or it is an alias."""
-        ends = (source, target)
-        return next((link for link in self.links if (link.source, link.target) == ends and not link.alias), None)
+        return self._moving_links.get((source, target))
+
+    @cached_property
+    def _moving_links(self) -> dict[tuple[str, str], Link]:
+        """The first link of each pair of ends that moves bytes."""
+        return {(link.source, link.target): link for link in reversed(self.links) if not link.alias}
 
     def with_memory_limit(self, size_bytes: float | None) -> "Machine":
         """The machine with every memory limited to `size_bytes` (None: no limit). Devices that share a memory share its limit."""
@@ -283,14 +289,30 @@ class Machine:
 
     def nodes(self, devices: Iterable[str]) -> int:
         """Number of nodes that the devices are on. Devices of one node are connected without the network."""
-        if NETWORK not in self.graph:
-            return 1
-        return len({self._node_of[device] for device in devices})
+        return len(self.by_node(devices))
+
+    def by_node(self, devices: Iterable[str]) -> dict[int, list[str]]:
+        """The devices of each node, in their order, by the node's number. Without a network all are on node 0."""
+        nodes: dict[int, list[str]] = {}
+        for device in devices:
+            nodes.setdefault(self._node_of[device], []).append(device)
+        return nodes
+
+    def node_places(self, node: int) -> list[str]:
+        """The devices, switches and bridges of a node."""
+        return [place for place, own in self._node_of.items() if own == node]
+
+    @cached_property
+    def has_network(self) -> bool:
+        """Whether a network joins nodes."""
+        return any(NETWORK in (link.source, link.target) for link in self.links)
 
     @cached_property
     def _node_of(self) -> dict[str, int]:
         import networkx
 
+        if not self.has_network:
+            return dict.fromkeys(self._by_name, 0)
         graph = self.graph.to_undirected()
         graph.remove_nodes_from([HOST, NETWORK])
         return {name: node for node, connected in enumerate(networkx.connected_components(graph)) for name in connected}

@@ -1,4 +1,4 @@
-"""Machines by name: the presets of `machines.json`, and this machine's CPU.
+"""Machines by name: the presets of `machines.json`, several GPUs of one (`8xh100`), and this machine's CPU.
 
 Every number of `machines.json` is `[value, source]`, where the source is a name under "sources". `product`: the driver's name of a GPU.
 "errors" has the error of the numbers of a source, one standard deviation of their logarithm, and where it comes from ("error_sources").
@@ -13,115 +13,59 @@ Links are built kind by kind. `group`: size of the groups of successive GPUs tha
 - `uplink` connects every bridge, or every riser if there are any, to the host; all GPUs below share it.
 - `network` connects every bridge to the network between nodes, as the NIC that the bridge's GPUs share.
 Links with the same `channel` share its bandwidth.
+
+`NxGPU` names N GPUs of the preset with a single `GPU`, in nodes of the GPU's usual form ("nodes"). A network joins several nodes.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
 from simulator.machine.machine import FREE, HOST, NETWORK, Device, HostLane, Link, Machine, Memory, SmLimits, split
 from simulator.machine.measured_gpu import with_measured
+from simulator.machine.preset_data import HostEntry, LinkEntry, MachineEntry, NodeEntry, data
+from simulator.machine.protocols import Protocol
 from simulator.machine.this_cpu import ALIAS_LINK, receives_of, this_cpu
 from traces.documents.profile import Profile, slug
 from traces.errors import Code, SchedcastError, UnknownNameError
 
-DATA = Path(__file__).with_name("machines.json")
 THIS_CPU = "this-cpu"
 #: What issues a GPU's tasks: eager PyTorch on the host of the machine, or Caffe's C++.
 HOSTS = PYTORCH, CAFFE = "pytorch", "caffe"
+_SEVERAL = re.compile(r"(\d{1,6})x(.+)")
+#: The most GPUs of a machine.
+MOST_GPUS = 4096
 _CHIP = re.compile(r"[a-z]+[0-9]+")
-Sourced = tuple[float, str]
-SourcedCount = tuple[int, str]
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class GpuEntry(_Entry):
-    """One model of GPU. `sm`: the fields of `SmLimits`, or nothing. `clock_hz`, `power_w`: as in `Device`, of GPUs with tensor cores."""
-
-    product: str
-    sms: SourcedCount
-    peak_flops: dict[str, Sourced]
-    peak_reached: Sourced = (1.0, "")
-    memory_bytes: SourcedCount
-    bandwidth_bytes_per_s: Sourced
-    bandwidth_reached: Sourced
-    cache_bytes: SourcedCount
-    priority_levels: SourcedCount
-    saturation_share: Sourced
-    sm: dict[str, SourcedCount] = {}
-    clock_hz: Sourced = (0.0, "")
-    power_w: Sourced = (0.0, "")
-
-
-class HostEntry(_Entry):
-    """Times of the issuing thread; fields as in HostLane."""
-
-    dispatch_s: Sourced
-    record_s: Sourced
-    wait_s: Sourced
-    queue_depth: SourcedCount
-    graph_launch_s: Sourced
-    node_gap_s: Sourced
-    cross_gap_s: Sourced
-    callback_s: Sourced
-    loop_s: Sourced
-    forward_step_s: Sourced
-    backward_step_s: Sourced
-    batch_s: Sourced
-    sample_s: Sourced
-
-
-class LinkEntry(_Entry):
-    """One kind of link between the GPUs of a machine. A route over several links has the sum of their latencies."""
-
-    kind: Literal["host", "pairs", "switch", "bridge", "riser", "uplink", "network"]
-    latency_s: Sourced
-    bandwidth_bytes_per_s: Sourced
-    duplex: bool
-    channel: str = ""
-    group: int = 0
-
-
-class MachineEntry(_Entry):
-    """`count` GPUs of one model, a host, and links. `pipe_bytes_per_s`: as in Machine."""
-
-    gpu: str
-    count: int
-    host: str
-    links: list[LinkEntry]
-    pipe_bytes_per_s: Sourced = (0.0, "")
-
-
-class Data(BaseModel):
-    """The whole of `machines.json`."""
-
-    sources: dict[str, str]
-    errors: dict[str, Sourced]
-    error_sources: dict[str, str]
-    gpus: dict[str, GpuEntry]
-    hosts: dict[str, HostEntry]
-    machines: dict[str, MachineEntry]
-
-
-@cache
-def data() -> Data:
-    """The committed presets."""
-    return Data.model_validate(json.loads(DATA.read_text()))
 
 
 def machine_names() -> list[str]:
-    """The names that `load_machine` accepts."""
+    """The names of the presets and of this CPU. `load_machine` also accepts several GPUs of a preset, such as `8xh100`."""
     return [*data().machines, THIS_CPU]
+
+
+@cache
+def _entry(name: str) -> MachineEntry | None:
+    """The entry of a preset, or of `NxGPU`; None if there is neither. Raises SchedcastError for a number of GPUs that fills no nodes."""
+    numbered = _SEVERAL.fullmatch(name)
+    if name in data().machines or numbered is None:
+        return data().machines.get(name)
+    count, single = int(numbered[1]), data().machines.get(numbered[2])
+    if single is None or single.count != 1:
+        return None
+    node = data().node_of(single.gpu)
+    if count > node.size and count % node.size:
+        near = count // node.size * node.size
+        raise SchedcastError(
+            f"machine {name}: nodes of {numbered[2]} have {node.size} GPUs; choose at most {node.size} or a multiple, such as {near}",
+            Code.DEVICES,
+        )
+    if not 1 <= count <= MOST_GPUS:
+        raise SchedcastError(f"machine {name}: {count} GPUs requested; choose 1 to {MOST_GPUS}", Code.DEVICES)
+    links = [link for link in node.links if link.kind != "network" or count > node.size]
+    return single if count == 1 else single.model_copy(update={"count": count, "links": links})
 
 
 def load_machine(
@@ -146,9 +90,9 @@ def load_machine(
         if partitions > 1:
             raise SchedcastError(f"--partition {partitions} splits a GPU; --devices {partitions} makes as many groups of this CPU's cores")
         return this_cpu(profile, devices=devices or 1, link=link)
-    entry = data().machines.get(name)
+    entry = _entry(name)
     if entry is None:
-        raise UnknownNameError("machine", name, machine_names(), "`schedcast machines` lists them")
+        raise UnknownNameError("machine", name, machine_names(), "`schedcast machines` lists them, and 8xh100 names eight of one")
     if devices is not None and devices > entry.count:
         raise SchedcastError(_too_many(name, entry, devices), Code.DEVICES)
     if partitions > 1 and devices is None and entry.count > 1:
@@ -168,6 +112,7 @@ def load_machine(
 def _too_many(name: str, entry: MachineEntry, devices: int) -> str:
     """Why a machine cannot give `devices` GPUs, and what can."""
     larger = [other for other, item in data().machines.items() if item.gpu == entry.gpu and item.count >= devices]
+    larger += [f"{devices}x{name}"] if entry.count == 1 else []
     own = f"split its GPU with --partition {devices}" if entry.count == 1 else f"choose 1 to {entry.count}"
     others = f"choose a machine with that many such GPUs ({', '.join(larger)})" if larger else "choose another machine"
     return f"--devices {devices}: machine {name} has {entry.count} GPU{'s' if entry.count > 1 else ''}; {own}, or {others}"
@@ -175,13 +120,13 @@ def _too_many(name: str, entry: MachineEntry, devices: int) -> str:
 
 def product_of(name: str) -> str:
     """The driver's name of the GPUs of the preset called `name`; "" for any other machine."""
-    entry = data().machines.get(name)
+    entry = _entry(name)
     return data().gpus[entry.gpu].product if entry is not None else ""
 
 
 def card_of(name: str) -> str:
     """The card of a preset, whatever its form and memory: a100 of `a100-40gb-pcie` and `2xdgx-a100`; "" if there is no such preset."""
-    entry = data().machines.get(name)
+    entry = _entry(name)
     if entry is None:
         return ""
     data_center = re.match(r"[akptvlhb]\d+(?=-|$)", entry.gpu)
@@ -264,6 +209,24 @@ def preset(name: str, entry: MachineEntry, count: int | None = None) -> Machine:
         _sources(entry),
         library="nccl" if len(names) > 1 else "",
         pipe_bytes_per_s=entry.pipe_bytes_per_s[0],
+        protocols=_protocols(data().node_of(entry.gpu)) if len(names) > 1 else (),
+    )
+
+
+def _protocols(node: NodeEntry) -> tuple[Protocol, ...]:
+    """How a library runs collectives among GPUs whose usual node this is."""
+    latency, source = node.latency
+    entries = [data().protocols[name] for name in node.protocols]
+    return tuple(
+        Protocol(
+            **{
+                field: value if field == "form" else value[0] * (latency if field in ("start_s", "hop_s") else 1.0)
+                for field, value in entry
+            },
+            latency_error=_error(source),
+            bandwidth_error=_error(entry.share[1]),
+        )
+        for entry in entries
     )
 
 
@@ -301,6 +264,9 @@ def _sources(entry: MachineEntry) -> dict[str, str]:
     sources: dict[str, str] = {}
     entries: list[tuple[str, Any]] = [("", data().gpus[entry.gpu]), ("", data().hosts[entry.host]), ("", entry)]
     entries += [(f"{link.kind} link ", link) for link in entry.links]
+    if entry.count > 1:
+        node = data().node_of(entry.gpu)
+        entries += [("collectives ", node), *((f"collectives {name} ", data().protocols[name]) for name in node.protocols)]
     for prefix, fields in entries:
         for field, value in fields:
             numbers = {f"{field} {key}": item for key, item in value.items()} if isinstance(value, dict) else {field: value}

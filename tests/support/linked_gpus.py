@@ -16,8 +16,8 @@ def link(kind: str, group: int = 0, bandwidth: float = BYTES_PER_S, latency_s: f
 
 
 def linked_gpus(count: int, *links: LinkEntry) -> Machine:
-    """A machine of `count` GPUs with the given links. Launches cost nothing."""
-    return replace(preset("linked", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=())
+    """A machine of `count` GPUs with the given links, which alone price collectives. Launches cost nothing."""
+    return replace(preset("linked", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=(), protocols=())
 
 
 def copy_spans(machine: Machine, *pairs: tuple[str, str]) -> list[tuple[str, float, float]]:

@@ -6,13 +6,14 @@ optimal all-reduce algorithms for clusters of workstations"). Tree: all data up 
 Distributed: every device is the parameter server of its chunk. Server: one rank serves all chunks.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from simulator.machine.machine import Machine
-from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Algorithm, Collective
+from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Algorithm, Collective
 from traces.documents.collectives import CollectiveLaw
 
 RING: Final = "ring"
@@ -42,8 +43,22 @@ def rounds(operation: str, algorithm: str, ranks: int, root: int = 0) -> Rounds:
     """The rounds of a collective in order. The moves of a round are independent, except that those to one target add up."""
     if ranks < 2:
         return []
+    if operation == ALL_TO_ALL:
+        return [[Move(t, s, t, False) for t in range(ranks) for s in range(ranks) if s != t]]
     reduce, gather = _HALVES[algorithm](ranks, root)
     return {ALL_REDUCE: reduce + gather, REDUCE_SCATTER: reduce, ALL_GATHER: gather}[operation]
+
+
+#: (target, source, whether the whole data moves) of each move of a round.
+Ends = tuple[tuple[int, int, bool], ...]
+
+
+def distinct_rounds(operation: str, algorithm: str, ranks: int, root: int = 0) -> dict[Ends, int]:
+    """Rounds whose moves have the same ends, and how many of them there are. All rounds of a ring have the same."""
+    if algorithm == RING and ranks > 1 and operation != ALL_TO_ALL:
+        return {tuple((t, (t - 1) % ranks, False) for t in range(ranks)): (2 if operation == ALL_REDUCE else 1) * (ranks - 1)}
+    every = rounds(operation, algorithm, ranks, root)
+    return dict(Counter(tuple((move.target, move.source, move.chunk is None) for move in moves) for moves in every))
 
 
 def _ring(n: int, _: int) -> tuple[Rounds, Rounds]:

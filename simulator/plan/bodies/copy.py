@@ -133,6 +133,7 @@ class Message(Body):
 ALL_REDUCE: Final = "all-reduce"
 REDUCE_SCATTER: Final = "reduce-scatter"
 ALL_GATHER: Final = "all-gather"
+ALL_TO_ALL: Final = "all-to-all"
 Algorithm = Literal["ring", "tree", "distributed", "server"]
 
 
@@ -143,6 +144,7 @@ class Collective(Body):
     all-reduce      `mutates` become their sum on every device
     reduce-scatter  the one read of a device, of n equal chunks; rank r writes the sum of chunk r
     all-gather      the one read of rank r becomes chunk r of what every device writes
+    all-to-all      chunk r of what rank s reads becomes chunk s of what rank r writes; predicted only
 
     `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
     which the links derive a price; a library may use a better one. `root` is the root of a "server": a device, or the host.
@@ -151,7 +153,7 @@ class Collective(Body):
     Such a task is predicted, and no executor runs it.
     """
 
-    operation: Literal["all-reduce", "reduce-scatter", "all-gather"]
+    operation: Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
     devices: tuple[str, ...]
     algorithm: Algorithm = "ring"
     root: str = ""
@@ -174,7 +176,7 @@ class Collective(Body):
 
     def payload_bytes(self, task: Task) -> int:
         """Bytes of the whole that is summed or gathered, on one device."""
-        whole = {ALL_REDUCE: task.mutates, REDUCE_SCATTER: task.reads, ALL_GATHER: task.writes}[self.operation]
+        whole = {ALL_REDUCE: task.mutates, ALL_GATHER: task.writes}.get(self.operation, task.reads)
         return sum(operand.bytes for operand in self.share(self.devices[0], whole))
 
     def key(self, task: Task) -> str:
@@ -197,6 +199,8 @@ class Collective(Body):
             return
         if task.mutates or len(task.reads) != listed or len(task.writes) != listed:
             yield f"is {self.operation} of {len(task.reads)} tensors into {len(task.writes)}; expected one of each for {listed} devices"
+            return
+        if self.operation == ALL_TO_ALL:
             return
         wholes, chunks = (task.reads, task.writes) if self.operation == REDUCE_SCATTER else (task.writes, task.reads)
         if any(whole.elements != ranks * chunk.elements for whole, chunk in zip(wholes, chunks, strict=True)):

@@ -108,9 +108,47 @@ def test_memories_other_than_hbm_reach_less_of_their_bandwidth():
 
 
 def test_every_source_is_used():
-    loaded = (load_machine(name, host=host) for name in data().machines for host in ("pytorch", "caffe"))
+    loaded = [load_machine(name, host=host) for name in data().machines for host in ("pytorch", "caffe")]
+    loaded += [load_machine(f"{2 * node.size}x{node.gpus[0]}") for node in data().nodes.values()]
     used = {source for machine in loaded for source in machine.sources.values()}
     assert used == set(data().sources.values())
+
+
+def test_n_gpus_of_a_preset_are_nodes_of_eight_on_a_network():
+    eight, sixteen = load_machine("8xh100"), load_machine("16xh100")
+    names = [device.name for device in sixteen.devices]
+    assert (len(eight.devices), eight.library, eight.nodes(names[:8]), sixteen.nodes(names)) == (8, "nccl", 1, 2)
+    assert [link.bandwidth_bytes_per_s for link in sixteen.links if link.target == "network"] == [50e9] * 16, "an adapter for every GPU"
+    assert "ConnectX-7" in sixteen.sources["network link bandwidth_bytes_per_s"]
+    assert "network link bandwidth_bytes_per_s" not in eight.sources
+    links = Links(Clock(), sixteen)
+    assert links.route("cuda:0", "cuda:7").channels == (("cuda:0", "switch 0"), ("switch 0", "cuda:7"))
+    assert ("bridge 0", "network") in links.route("cuda:0", "cuda:8").channels
+    four = Links(Clock(), load_machine("4xrtx4090"))
+    assert four.route("cuda:0", "cuda:3").channels == (("cuda:0", "bridge 0"), ("bridge 0", "cuda:3")), "over PCI Express"
+    assert load_machine("1xh100").links == load_machine("h100").links
+    assert load_machine("64xgb200").nodes(names) == 1, "a rack with one NVLink domain"
+    assert load_machine("2xgtx1060").name == "2xgtx1060", "a preset of its own"
+
+
+def test_every_gpu_has_one_usual_node():
+    gpus = sorted({entry.gpu for entry in data().machines.values()})
+    assert sorted(gpu for node in data().nodes.values() for gpu in node.gpus) == gpus
+    for name in ("512xh100", "8xk20", "3xmi300x", "128xgb300", "16xt4"):
+        assert len(load_machine(name).devices) == int(name.partition("x")[0])
+
+
+def test_a_number_of_gpus_that_fills_no_nodes_is_refused():
+    for name, message in (
+        ("12xh100", "machine 12xh100: nodes of h100 have 8 GPUs; choose at most 8 or a multiple, such as 8"),
+        ("0xh100", "machine 0xh100: 0 GPUs requested; choose 1 to 4096"),
+        ("8000xh100", "machine 8000xh100: 8000 GPUs requested; choose 1 to 4096"),
+    ):
+        with refuses(Code.DEVICES, message):
+            load_machine(name)
+    for unknown in ("8xh10", "2xdgx-h100", "x8h100", "8xnone"):
+        with pytest.raises(UnknownNameError):
+            load_machine(unknown)
 
 
 def test_links_reach_every_gpu():
@@ -169,9 +207,13 @@ def test_a_split_machine_knows_the_unsplit_one():
 def test_more_devices_than_gpus_are_refused_with_what_has_them():
     assert [device.name for device in load_machine("p100x4", devices=2).devices] == ["cuda:0", "cuda:1"]
     for name, devices, message in (
-        ("h100", 2, r"machine h100 has 1 GPU; split its GPU with --partition 2, or choose a machine with that many such GPUs \(dgx-h100\)"),
+        (
+            "h100",
+            2,
+            r"machine h100 has 1 GPU; split its GPU with --partition 2, or choose a machine with that many such GPUs \(dgx-h100, 2xh100\)",
+        ),
         ("dgx-h100", 9, "machine dgx-h100 has 8 GPUs; choose 1 to 8, or choose another machine"),
-        ("k20", 2, "machine k20 has 1 GPU; split its GPU with --partition 2, or choose another machine"),
+        ("8xh100", 9, r"machine 8xh100 has 8 GPUs; choose 1 to 8, or choose another machine"),
     ):
         with refuses(Code.DEVICES, message):
             load_machine(name, devices=devices)
@@ -229,8 +271,10 @@ def test_unreadable_figures_have_defaults(monkeypatch):
 
 def test_every_assumed_figure_has_an_error_and_every_error_a_source():
     numbers = [number for entry in data().hosts.values() for name, number in entry if name != "queue_depth"]
-    links = [link for entry in data().machines.values() for link in entry.links]
+    links = [link for entry in (*data().machines.values(), *data().nodes.values()) for link in entry.links]
     numbers += [number for link in links for number in (link.latency_s, link.bandwidth_bytes_per_s)]
+    numbers += [node.latency for node in data().nodes.values()]
+    numbers += [value for entry in data().protocols.values() for name, value in entry if name != "form" and value[1]]
     assert {source for _, source in numbers} == set(data().errors)
     assert {source for _, source in data().errors.values()} == set(data().error_sources)
     assert all(0.1 <= error <= 2.0 for error, _ in data().errors.values())
