@@ -109,6 +109,13 @@ class JobRequest:
         JOB, label="Precision", about="amp: autocast to bf16, as users run it",
         words=lambda value: "default precision" if value == "default" else value, always=True,
     )  # fmt: skip
+    checkpoint: str = _option(
+        "none",
+        "Activation checkpointing: none, full (each block keeps what it reads), selective (and attention and every second product), or"
+        " budget:SIZE, such as budget:70GiB, for the activations of a microbatch.",
+        JOB, "none|full|selective|budget:SIZE", label="Activation checkpointing", words="checkpointing {}".format,
+        about="none, full, selective, or budget:SIZE such as budget:70GiB: backward repeats forward ops instead of keeping their results",
+    )  # fmt: skip
     layout: str = _option("nchw", "nchw or nhwc.", JOB, label="Layout of images", words=str)
     mode: str = _option("eager", "eager, or graph (CUDA graphs).", DEVICES, label="Mode", about="graph: CUDA graphs, on a GPU", words=str)
     device: str = _option("cpu", "cpu, cuda or cuda:N.", DEVICES)

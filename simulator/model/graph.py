@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.json import LARGEST_STORAGE, body_faults, geometry_faults, operand_faults
-from simulator.plan.task import BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Value
+from simulator.plan.task import AGAIN, BACKWARD, FORWARD, KINDS, PARAMETER, Operand, Value
 from traces.errors import UnusableFileError
 from traces.files import first_fault
 
@@ -24,8 +24,9 @@ class Op:
     """One aten op of the step.
 
     `layer` is the module path of the forward op (for a backward op: of the forward op it serves). `gradient` is "dX", "dW" or "dB" for a
-    backward op, by the gradients that depend on its results, and "" for a forward op. `view_calls`: calls that made views since the op
-    before, which are no ops here. Field names are those of Task, so that bodies can read both.
+    backward op, by the gradients that depend on its results, and "" for a forward op; it is "dX" for one that repeats a forward op.
+    `view_calls`: calls that made views since the op before, which are no ops here. Field names are those of Task, so that bodies can read
+    both.
     """
 
     name: str
@@ -53,7 +54,7 @@ class TrainingGraph:
     gradient, which has the parameter's strides and a storage of its own. `constants` holds tensors that the model keeps outside its
     parameters and buffers, as texts (`simulator.model.ops.aten_json`). `assumptions`: what is assumed of values that shapes depend on; a
     graph that assumes something is predicted, and cannot run. `draws`: how often the step draws random numbers, for results that nothing
-    needs as well.
+    needs as well. `checkpoint`: how much of the forward the backward repeats (`simulator.model.checkpoint`), in words; empty for nothing.
     """
 
     batch: int
@@ -68,6 +69,7 @@ class TrainingGraph:
     constants: Mapping[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     draws: int = 0
+    checkpoint: str = ""
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -82,6 +84,14 @@ class TrainingGraph:
             for operand in (*op.writes, *op.mutates):
                 last_writer[self.values[operand.value].storage] = index
         return tuple(sorted(edges))
+
+    @cached_property
+    def repeats(self) -> dict[int, int]:
+        """By index of an op that runs again in backward, the index of the one that runs in forward."""
+        if not self.checkpoint:
+            return {}
+        number_of = {op.name: index for index, op in enumerate(self.ops)}
+        return {index: number_of[op.name.replace(AGAIN, "")] for index, op in enumerate(self.ops) if AGAIN in op.name}
 
     @cached_property
     def gradient_ops(self) -> dict[str, int]:

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from simulator.model.checkpoint import choice
+from simulator.model.checkpoint.checkpoint import checkpointed
 from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.update import check_form, hyper_parameters
@@ -63,6 +65,8 @@ class Job:
     """Memory layout of images: nchw or nhwc."""
     autocast: str = ""
     """With amp, the kind of device whose rules autocast follows: gpu, else a CPU's. A plan has those of its machine (`on`)."""
+    checkpoint: str = "none"
+    """Activation checkpointing: none, full, selective, or budget:SIZE for the activations of a microbatch."""
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
     _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
@@ -83,6 +87,7 @@ class Job:
         for kind, value, allowed in (("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS)):
             if value not in allowed:
                 raise UnknownNameError(kind, value, allowed)
+        choice.read(self.checkpoint)
         check_form(self.optimizer, self.form)
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
             raise SchedcastError(f"--clip-norm is {self.clip_norm}; expected a finite number above 0")
@@ -200,14 +205,15 @@ class Job:
         return replace(batches, make=make)
 
     def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
-        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`.
+        """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`, and with the repeated forwards.
 
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
         """
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
         if arguments not in self._graphs:
-            self._graphs[arguments] = self._load_or_capture(*arguments[:2])
+            captured = self._load_or_capture(*arguments[:2])
+            self._graphs[arguments] = captured if self.checkpoint == choice.NONE else checkpointed(captured, self.checkpoint)
         return self._graphs[arguments]
 
     def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
@@ -242,7 +248,10 @@ class Job:
     @property
     def digest(self) -> str:
         """A short hash of everything that decides the plan."""
-        return hashlib.blake2b(repr(self.describe()).encode(), digest_size=6).hexdigest()
+        decisive = self.describe()
+        if self.checkpoint == choice.NONE:
+            del decisive["checkpoint"]  # steps measured before there was the field keep their names
+        return hashlib.blake2b(repr(decisive).encode(), digest_size=6).hexdigest()
 
 
 def _rates(text: str) -> tuple[tuple[int, float], ...]:

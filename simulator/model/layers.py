@@ -156,10 +156,10 @@ class LayerGraph:
 
 
 def runs(graph: TrainingGraph, phase: str) -> list[list[int]]:
-    """Indices of the phase's ops, grouped into runs of successive ops of one module."""
+    """Indices of the phase's ops, but for those that repeat forward ops, grouped into runs of successive ops of one module."""
     runs: list[list[int]] = []
     for index, op in enumerate(graph.ops):
-        if op.phase != phase:
+        if op.phase != phase or index in graph.repeats:
             continue
         if runs and graph.ops[runs[-1][0]].layer == op.layer:
             runs[-1].append(index)
@@ -169,7 +169,7 @@ def runs(graph: TrainingGraph, phase: str) -> list[list[int]]:
 
 
 def partners(graph: TrainingGraph, forward: list[list[int]]) -> list[list[int]]:
-    """The backward ops of each forward run."""
+    """The backward ops of each forward run, in order; an op that runs again belongs to the run of the first one."""
     backward: list[list[int]] = [[] for _ in forward]
     calls, backward_runs = defaultdict(list), defaultdict(list)
     for index, run in enumerate(forward):
@@ -180,6 +180,11 @@ def partners(graph: TrainingGraph, forward: list[list[int]]) -> list[list[int]]:
         owners = calls.get(layer) or [len(forward) - 1]
         for k, run in enumerate(of_layer):
             backward[owners[-1 - k * len(owners) // len(of_layer)]] += run
+    if graph.repeats:
+        run_of = {op: index for index, run in enumerate(forward) for op in run}
+        for again, first in graph.repeats.items():
+            backward[run_of[first]].append(again)
+        backward = [sorted(run) for run in backward]
     return backward
 
 

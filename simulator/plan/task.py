@@ -67,6 +67,9 @@ CARRIED_KINDS = frozenset({PARAMETER, BUFFER, OPTIMIZER_STATE})
 FORWARD, BACKWARD, UPDATE, TRANSFER, COLLECTIVE = "forward", "backward", "update", "transfer", "collective"
 PHASES = (FORWARD, BACKWARD, UPDATE, TRANSFER, COLLECTIVE)
 
+#: What the names of forward ops that run again in backward, and of the values that they write, have behind those of the first ones.
+AGAIN = "#again"
+
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:

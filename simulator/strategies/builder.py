@@ -20,6 +20,7 @@ from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import (
     ACTIVATION,
+    AGAIN,
     BACKWARD,
     BUFFER,
     FORWARD,
@@ -285,7 +286,7 @@ class PlanBuilder:
     def again(self, value: str, microbatch: int) -> str:
         """Make a value like `value` of a microbatch, on a storage of its own, for an op that runs again. Returns its name."""
         first = self.tensors.values[self._operand(self.graph.values[value].operand(), microbatch).value]
-        second = replace(first, name=f"{first.name}#again", storage=f"{first.storage}#again")
+        second = replace(first, name=f"{first.name}{AGAIN}", storage=f"{first.storage}{AGAIN}")
         return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
 
     def sent(self, value: str, held: str, copy: str, target: str, microbatch: int) -> tuple[Operand, Operand]:
@@ -328,6 +329,8 @@ class PlanBuilder:
             notes["batch_norm"] = "statistics per microbatch" if not others else "statistics per device and microbatch"
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
+        if self.graph.checkpoint:
+            notes["checkpoint"] = self.graph.checkpoint
         for builder in (self, *others):
             builder.carry_unused()
         tensors = merged(builder.tensors for builder in (self, *others))

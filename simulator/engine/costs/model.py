@@ -38,7 +38,7 @@ from simulator.machine.machine import HostLane, Machine
 from simulator.plan.bodies.op_class import time_steps
 from simulator.plan.keys import keyed
 from simulator.plan.plan import Plan
-from simulator.plan.task import BACKWARD, FORWARD, Resource, Task
+from simulator.plan.task import AGAIN, BACKWARD, FORWARD, Resource, Task
 from traces.documents.profile import KeyCost, LoopCosts, Profile
 
 #: Kernels of a time step in cuDNN: a product and the activations, in each direction (Appleyard et al. 2016, "Optimizing Performance of
@@ -73,13 +73,14 @@ def with_assumed_loop(cost: Cost, task: Task, host: HostLane) -> Cost:
 
 
 def _is_cast(task: Task) -> bool:
-    return task.phase == FORWARD and task.body.kind == "op" and task.body.target == _CAST
+    return (task.phase == FORWARD or AGAIN in task.name) and task.body.kind == "op" and task.body.target == _CAST
 
 
 def _added_s(task: Task, loop: LoopCosts) -> float:
     if task.body.is_update:
         return loop.update_s * (task.body.call != "same") + loop.parameter_s * len(task.body.parameters)
-    return _ops(task) * (loop.backward_s if task.phase == BACKWARD else loop.forward_s) + task.view_calls * loop.view_s
+    in_backward = task.phase == BACKWARD and AGAIN not in task.name
+    return _ops(task) * (loop.backward_s if in_backward else loop.forward_s) + task.view_calls * loop.view_s
 
 
 def _ops(task: Task) -> int:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -16,7 +17,7 @@ from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.planning import StageOptions, cut, named, refuse_clipping, stage_notes
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
-from traces.errors import SchedcastError
+from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
 STASHED: Final = "stashed"
@@ -51,6 +52,12 @@ def asynchronous(
     refuse_clipping(job, name)
     if job.accumulate > 1 or options.microbatches > 1:
         raise SchedcastError(f"{name} updates after each mini-batch: leave out --accumulate and microbatches, or use pipedream-2bw")
+    if job.checkpoint != choice.NONE and weights != STASHED:
+        raise SchedcastError(
+            f"{name}: a backward that repeats its forward would repeat it with other weights (--checkpoint {job.checkpoint}); use"
+            " backward_weights=stashed, or leave out --checkpoint",
+            Code.MODEL,
+        )
     with gc_paused():
         stages = len(forward)
         with named(name):

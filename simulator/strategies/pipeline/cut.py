@@ -7,8 +7,8 @@ from functools import cached_property
 
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.task import AGAIN, BUFFER, INPUT, PARAMETER, Operand
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
-from simulator.plan.task import BUFFER, INPUT, PARAMETER
 from simulator.strategies.builder import Placement
 from simulator.strategies.pipeline.partition import Unit, stages_of, units
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
@@ -44,23 +44,27 @@ class Cut:
 
     def __init__(self, graph: TrainingGraph, placement: Sequence[int]):
         """Raises SchedcastError for cuts out of range or order."""
-        self.graph, self.placement = graph, tuple(placement)
-        self.units = units(graph)
-        spans = stages_of(self.placement, len(self.units))
-        self.stages = len(spans)
-        self.stage_of = self._stages([self.units[span.start : span.stop] for span in spans])
+        self.placement = tuple(placement)
+        self.stages = len(self.placement) + 1
+        self.graph = graph
+        self.units, self.stage_of = self._divided()
+        if graph.repeats:
+            self.graph = _without_crossing(graph, self.stage_of)
+            self.units, self.stage_of = self._divided()
 
-    def _stages(self, stages: Sequence[Sequence[Unit]]) -> list[int]:
-        """The stage of each op."""
+    def _divided(self) -> tuple[list[Unit], list[int]]:
+        """The units of the graph, and the stage of each op."""
         graph, stage_of = self.graph, [0] * len(self.graph.ops)
-        for stage, own in enumerate(stages):
-            for unit in own:
+        all_units = units(graph)
+        for stage, span in enumerate(stages_of(self.placement, len(all_units))):
+            for unit in all_units[span.start : span.stop]:
                 for index in (*unit.forward, *unit.backward):
                     stage_of[index] = stage
         for producer, consumer in graph.edges:
-            if graph.ops[producer].phase == BACKWARD_PHASE or _opaque(graph.ops[producer]) & {o.value for o in graph.ops[consumer].inputs}:
+            carries = graph.ops[producer].phase == BACKWARD_PHASE and producer not in graph.repeats
+            if carries or _opaque(graph.ops[producer]) & {o.value for o in graph.ops[consumer].inputs}:
                 stage_of[consumer] = min(stage_of[consumer], stage_of[producer])
-        return stage_of
+        return all_units, stage_of
 
     @cached_property
     def parameters(self) -> list[list[str]]:
@@ -116,6 +120,41 @@ class Cut:
         )
         homes = {parameter: backward[stage] for stage, owned in enumerate(self.parameters) for parameter in owned}
         return _Tracking(self.graph, devices, homes).result()
+
+
+def _without_crossing(graph: TrainingGraph, stage_of: Sequence[int]) -> TrainingGraph:
+    """The graph in which no op reads what another stage repeats: it reads what that stage has sent or kept. What nobody reads is left out.
+
+    Raises SchedcastError if an op changes in place what another stage repeats.
+    """
+    made = {o.value: index for index in graph.repeats for o in graph.ops[index].writes}
+
+    def crosses(index: int, operand: Operand) -> bool:
+        return operand.value in made and stage_of[made[operand.value]] != stage_of[index]
+
+    def own(index: int, operand: Operand) -> Operand:
+        return replace(operand, value=operand.value.replace(AGAIN, "")) if crosses(index, operand) else operand
+
+    for index, op in enumerate(graph.ops):
+        if any(crosses(index, operand) for operand in op.mutates):
+            raise SchedcastError(
+                f"the stages cannot be cut before layer {op.layer!r}: it changes in place what another stage repeats; cut elsewhere, or"
+                " leave out --checkpoint",
+                Code.MODEL,
+            )
+
+    ops = [
+        replace(op, reads=tuple(own(index, o) for o in op.reads)) if any(o.value in made for o in op.reads) else op
+        for index, op in enumerate(graph.ops)
+    ]
+    read: set[str] = set()
+    left = []
+    for index in range(len(ops) - 1, -1, -1):
+        changed = {graph.values[o.value].storage for o in (*ops[index].writes, *ops[index].mutates)}
+        if index not in graph.repeats or not read.isdisjoint(changed):
+            read |= {graph.values[o.value].storage for o in ops[index].inputs}
+            left.append(ops[index])
+    return replace(graph, ops=tuple(left[::-1]))
 
 
 def _opaque(op: Op) -> set[str]:

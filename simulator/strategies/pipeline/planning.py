@@ -9,6 +9,7 @@ from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.checkpoint import choice
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
@@ -246,6 +247,11 @@ def scheduled(
 
     `backward`: the devices of the ranks' backwards and updates, if they are others than those of their forwards.
     """
+    repeats = isinstance(options, ScheduledOptions) and options.rematerialize
+    if repeats and job.checkpoint != choice.NONE:
+        raise SchedcastError(
+            f"{name}: rematerialize=on and --checkpoint {job.checkpoint} both repeat forwards; give one of the two", Code.MODEL
+        )
     with gc_paused():
         places, backward_places = (
             [of_rank[schedule.rank_of[stage]] for stage in range(schedule.stages)] for of_rank in (devices, backward or devices)
@@ -257,7 +263,7 @@ def scheduled(
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
         fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
-        forwards = Rematerialization(pipeline) if isinstance(options, ScheduledOptions) and options.rematerialize else None
+        forwards = Rematerialization(pipeline) if repeats else None
         instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
         for number, action in enumerate(actions):
             work = action.stage, action.microbatch

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.model.graph import Op, TrainingGraph
-from simulator.plan.task import BACKWARD, FORWARD, PARAMETER, Operand, ViewStep
+from simulator.plan.task import AGAIN, BACKWARD, FORWARD, PARAMETER, Operand, ViewStep
 from simulator.strategies.sharding.boxes import slice_arguments
 from simulator.strategies.sharding.regions import concatenated, name_of, output_of
 
@@ -75,7 +75,7 @@ class _Follower:
         """What each backward op serves. Ops are visited in order, so that gradients are known before they are read."""
         result: dict[int, Served] = {}
         for index, op in enumerate(self.graph.ops):
-            if op.phase != BACKWARD:
+            if op.phase != BACKWARD or index in self.graph.repeats:
                 continue
             result[index] = what = self._served(op)
             origins = frozenset({what.forward}) if name_of(op) == "ones_like" else self._origins(what)
@@ -84,7 +84,7 @@ class _Follower:
         return result
 
     def _storage(self, value: str) -> str:
-        return self.graph.values[value].storage
+        return self.graph.values[value].storage.replace(AGAIN, "")  # what is repeated is what the first forward has made
 
     def _served(self, op: Op) -> Served:
         operands = [o for o in op.inputs if self._storage(o.value) in self._of]

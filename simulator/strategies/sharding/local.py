@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from simulator.model.graph import Op
-from simulator.plan.task import Operand
+from simulator.plan.task import AGAIN, Operand
 from simulator.strategies.sharding.backward import Served
 from simulator.strategies.sharding.boxes import Box, NotABoxError, behind_views, cut, dense, shape_of, whole, with_views
 from simulator.strategies.sharding.configuration import Configuration
@@ -50,7 +50,7 @@ def shard(network: Network, layer: int, configuration: Configuration, worker: in
     key = (layer, configuration, worker)
     if key not in network.shards:
         maker = _Maker(network, configuration, network.boxes(layer, configuration)[worker])
-        ops = [maker.forward(index) for index in network.layers[layer].ops]
+        ops = [maker.forward(index) for index in (*network.layers[layer].ops, *network.repeated[layer])]
         for index in network.backward[layer]:
             local = maker.backward(index, network.served[index])
             if local is not None:
@@ -107,7 +107,7 @@ class _Maker:
             if what.parameter or what.sums:
                 return self._op(index, *rule_of_elements(op, part), {}, part, op.writes[0], 0.0, sums=bool(what.parameter))
             local = local_forward(forward, part)
-            reads, writes, arguments, fill = BACKWARD[name_of(op)](BackwardOp(op, forward, part, local))
+            reads, writes, arguments, fill = BACKWARD[name_of(op)](BackwardOp(_of_first(op), forward, part, local))
             return self._op(index, reads, writes, arguments, part, output_of(forward), fill)
         except NotABoxError:
             return None
@@ -184,6 +184,13 @@ class _Maker:
             except NotABoxError:
                 continue
         return whole(value.shape), operand if seen == whole(operand.shape) else cut(operand, seen)
+
+
+def _of_first(op: Op) -> Op:
+    """A backward op as if it read what the first forward made in the place of what is repeated."""
+    if not any(AGAIN in operand.value for operand in op.reads):
+        return op
+    return replace(op, reads=tuple(replace(operand, value=operand.value.replace(AGAIN, "")) for operand in op.reads))
 
 
 def _rewritten(arguments: list, changes: dict[int, object], positions: dict[int, int]) -> str:

@@ -80,8 +80,9 @@ class Network:
         self.layers = tuple(self._layers(groups))
         #: What `local.shard` has made, by layer, configuration and worker.
         self.shards: dict[tuple[int, Configuration, int], tuple] = {}
-        #: The layer of each forward op.
+        #: The layer of each forward op, and of each op that repeats one.
         self.layer_of = {op: number for number, layer in enumerate(self.layers) for op in layer.ops}
+        self.layer_of |= {again: self.layer_of[first] for again, first in graph.repeats.items()}
 
     def legal(self, layer: int, workers: int) -> Iterator[Configuration]:
         """Yield the configurations of a layer for at most this many workers. One worker is always possible."""
@@ -135,6 +136,14 @@ class Network:
     def served(self) -> dict[int, Served]:
         """What each backward op serves."""
         return served(self.graph)
+
+    @cached_property
+    def repeated(self) -> list[list[int]]:
+        """By layer, the ops that repeat its forward ops in backward."""
+        repeated: list[list[int]] = [[] for _ in self.layers]
+        for index in self.graph.repeats:
+            repeated[self.layer_of[index]].append(index)
+        return repeated
 
     @cached_property
     def backward(self) -> list[list[int]]:

@@ -101,7 +101,11 @@ class ShardedStep:
                 for piece in {each.box: each for each in reversed(self.pieces.of[parameter])}.values()
             },
             options=option_values(self.options),
-            semantics={"staleness": self.options.lag, "divided": division} | self._undivided() | self._statistics() | self.options.notes,
+            semantics={"staleness": self.options.lag, "divided": division}
+            | ({"checkpoint": self.graph.checkpoint} if self.graph.checkpoint else {})
+            | self._undivided()
+            | self._statistics()
+            | self.options.notes,
         )
 
     def _with_updates(self) -> list[Task]:
@@ -197,7 +201,7 @@ class ShardedStep:
             self.tasks.append(
                 Task(name, local.op.body, device, COMPUTE, 0, operands[:count], writes, operands[count:], phase=op.phase, layer=op.layer)
             )
-            self._register(op.phase, device, local, writes)
+            self._register(index, device, local, writes)
         for position in range(len(op.reads), len(op.inputs)):
             self._replace(op.inputs[position].value, local_ops, brought)
 
@@ -209,21 +213,21 @@ class ShardedStep:
 
     def _run_synchronized(self, index: int, local_ops: list[tuple[str, LocalOp]]) -> None:
         """The tasks of a batch-norm or its backward on all its workers: those of the same channels share their statistics."""
-        op = self.graph.ops[index]
+        op, forward = self.graph.ops[index], index not in self.network.served
         self.fetcher.phase, self.fetcher.layer = op.phase, op.layer
         by_channels: dict[tuple[int, int], list[Member]] = {}
         for device, local in local_ops:
-            made = local.op.writes[:1] if op.phase == FORWARD else local.op.writes  # forward has no statistics of its own
+            made = local.op.writes[:1] if forward else local.op.writes  # forward has no statistics of its own
             member = Member(
                 device,
-                [seen for _, seen in self._bring(index, device, local, 3 if op.phase == BACKWARD else len(op.inputs))],
+                [seen for _, seen in self._bring(index, device, local, len(op.inputs) if forward else 3)],
                 tuple(self._made(operand, device) for operand in made),
             )
             by_channels.setdefault(local.reads[0][1], []).append(member)
             for of_graph, piece, box in zip(made, member.writes, local.writes, strict=False):
-                value, summed = self._distributed(of_graph.value), op.phase == FORWARD or len(of_graph.shape) == 1
+                value, summed = self._distributed(of_graph.value), forward or len(of_graph.shape) == 1
                 (value.complete if summed else value.contributions).append(Piece(device, box, piece))
-        make = self._synchronized.forward if op.phase == FORWARD else self._synchronized.backward
+        make = self._synchronized.forward if forward else self._synchronized.backward
         for members in by_channels.values():
             make(op, members)
 
@@ -287,11 +291,11 @@ class ShardedStep:
         size = self.graph.storage_bytes[value.storage] if all_of_it else None
         return self.tensors.add(Value(name, operand.shape, operand.strides, value.dtype, device, value.kind, name), size).operand()
 
-    def _register(self, phase: str, device: str, local: LocalOp, writes: Sequence[Operand]) -> None:
+    def _register(self, index: int, device: str, local: LocalOp, writes: Sequence[Operand]) -> None:
         """Note where the results of a local op are."""
         for of_graph, made, box in zip(local.op.writes, writes, local.writes, strict=True):
             value, piece = self._distributed(of_graph.value), Piece(device, box, made)
-            if phase == BACKWARD and name_of(local.op) not in _OWN:
+            if index in self.network.served and name_of(local.op) not in _OWN:
                 value.contributions.append(piece)
             else:
                 value.complete.append(piece)

@@ -1,0 +1,87 @@
+"""The blocks of a model that are checkpointed one by one, from the layers of its forward ops.
+
+A block is a member of a ModuleList or Sequential that has layers of its own, such as `layers.0`, `h.3` or `layer2.1`. A member that is a
+Sequential itself, such as a stage of blocks, is looked into. A model without at least two such blocks is cut into about sqrt(n) segments
+between the n places at which all that follows depends on a single result (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
+2016), or, if there are none, between the model's children.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
+from math import isqrt
+
+from simulator.model.graph import TrainingGraph
+from simulator.plan.task import ACTIVATION, FORWARD
+
+#: Capture's name for the layer of the loss, which no block contains.
+_LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Successive forward ops, as indices of the graph's ops."""
+
+    name: str
+    ops: tuple[int, ...]
+
+
+def blocks(graph: TrainingGraph) -> tuple[str, list[Block]]:
+    """What the blocks are called ("blocks" or "segments"), and the blocks in forward order."""
+    forward = [index for index, op in enumerate(graph.ops) if op.phase == FORWARD and op.layer != _LOSS]
+    names = {name for index in forward if (name := _member(graph.ops[index].layer))}
+    runs = [(name, tuple(run)) for name, run in groupby(forward, key=lambda index: _enclosing(graph.ops[index].layer, names))]
+    repeated = [Block(name, ops) for name, ops in runs if name]
+    return ("blocks", repeated) if len(repeated) > 1 else ("segments", _segments(graph, forward))
+
+
+def _member(layer: str) -> str:
+    """The block that a layer lies in: its path up to the first number that a name follows; empty if there is none."""
+    parts = layer.split(".")
+    for position, (part, following) in enumerate(pairwise(parts), 1):
+        if part.isdigit() and not following.isdigit():
+            return ".".join(parts[:position])
+    return ""
+
+
+def _enclosing(layer: str, names: set[str]) -> str:
+    """The block of a layer: what a block computes outside its layers is its own too."""
+    return _member(layer) or (layer if layer in names else "")
+
+
+def _segments(graph: TrainingGraph, forward: Sequence[int]) -> list[Block]:
+    """Segments that write about as many bytes each; not the last one, whose backward follows at once (`checkpoint_sequential`)."""
+    places = _single(graph, forward) or _children(graph, forward)
+    wanted = isqrt(len(places) + 1)
+    written = [0, *accumulate(sum(o.bytes for o in graph.ops[index].writes) for index in forward)]
+    cuts = {min(places, key=lambda place: abs(written[place] - written[-1] * n / wanted)) for n in range(1, wanted)}
+    return [Block(graph.ops[forward[first]].layer or "model", tuple(forward[first:last])) for first, last in pairwise([0, *sorted(cuts)])]
+
+
+def _single(graph: TrainingGraph, forward: Sequence[int]) -> list[int]:
+    """The positions in `forward` before which everything that later ops read of earlier ones lies in one storage."""
+    last_use: dict[str, int] = {}
+    made: dict[str, int] = {}
+    for position, index in enumerate(forward):
+        op = graph.ops[index]
+        for operand in (*op.inputs, *op.writes):
+            value = graph.values[operand.value]
+            if value.kind == ACTIVATION:
+                made.setdefault(value.storage, position)
+                last_use[value.storage] = position
+    crossing = [0] * (len(forward) + 1)
+    for storage, first in made.items():
+        crossing[first + 1] += 1
+        crossing[last_use[storage] + 1] -= 1
+    places, alive = [], 0
+    for position, change in enumerate(crossing[: len(forward)]):
+        alive += change
+        if alive == 1:
+            places.append(position)
+    return places
+
+
+def _children(graph: TrainingGraph, forward: Sequence[int]) -> list[int]:
+    """The positions in `forward` at which another child of the model begins."""
+    children = [graph.ops[index].layer.partition(".")[0] for index in forward]
+    return [position for position, (before, here) in enumerate(pairwise(children), 1) if before != here]
