@@ -27,7 +27,7 @@ from simulator.strategies.data_parallel import check_replicas
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.parameters import Pieces
-from simulator.strategies.sharding.units import Flat, Span, Units, by_dtype, rows, shaped, without_padding
+from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -149,7 +149,7 @@ class ShardedReplicas:
         for number, span in enumerate(spans):
             begins.setdefault(span.first, []).append(number)
         tasks: list[Task] = []
-        gathered: dict[int, list[dict[str, Operand]]] = {}
+        gathered: dict[int, dict[str, list[Operand]]] = {}
         instead: list[dict[str, Operand]] = [{} for _ in self.builders]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         for position in range(own * count):
@@ -161,8 +161,10 @@ class ShardedReplicas:
                 made, gathered[number] = self._gather(spans[number], f"gather {number}", latest)
                 tasks += made
             for number in begins.get(position, ()):
-                for current, operands in zip(instead, gathered.pop(number), strict=True):
-                    current |= operands
+                made, operands = self._unpack(spans[number], f"gather {number}", gathered.pop(number))
+                tasks += made
+                for current, own_operands in zip(instead, operands, strict=True):
+                    current |= own_operands
             if index not in self.units.casts:
                 lists = [
                     builder.ops([index], builder.microbatches[m], COMPUTE, current)
@@ -197,33 +199,46 @@ class ShardedReplicas:
             groups.append((group, range(first, min(first + self.size, len(self.devices)))))
         return groups
 
-    def _gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], list[dict[str, Operand]]]:
-        """The tasks that gather a unit for a span, and by device, what its ops read instead of each value of the graph."""
+    def _bundles(self, unit: str) -> list[tuple[str, str, Sequence[Weight]]]:
+        """The weights of a unit that are gathered together: the end of the names of their tasks, their type, and themselves."""
+        types = by_dtype(self.units.weights[unit])
+        return [(f" {dtype}" if number else "", dtype, weights) for number, (dtype, weights) in enumerate(types.items())]
+
+    def _gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], dict[str, list[Operand]]]:
+        """The tasks that gather a unit for a span, and what they make on each device, by type."""
         tasks: list[Task] = []
-        read: list[dict[str, Operand]] = [{} for _ in self.devices]
-        for dtype, weights in by_dtype(self.units.weights[span.unit]).items():
-            flat = Flat(tuple(weight.shape for weight in weights), self.size)
-            label = f"{span.unit}/{name}" + ("" if dtype == weights[0].dtype == self.units.weights[span.unit][0].dtype else f" {dtype}")
+        gathered: dict[str, list[Operand]] = {}
+        for end, dtype, weights in self._bundles(span.unit):
+            flat, label = Flat(tuple(weight.shape for weight in weights), self.size), f"{span.unit}/{name}{end}"
             for number, (group, numbers) in enumerate(self._groups(GATHER)):
-                shards, of_group = [], f"{label} of group {number}" if number else label
+                shards = []
                 for at in numbers:
                     own = [self._held[at].get(weight.parameter) for weight in weights]
                     packed, shard = self._packed(own, flat, dtype, f"{label}/pack", at)
-                    tasks += [replace(task, after=after[at]) for task in packed]
+                    tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(shard)
-                made, wholes = group.all_gather(of_group, self.tensors, shards)
+                made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
                 waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
                 tasks += [replace(task, after=waits, layer=span.unit) for task in made]
-                for at, gathered in zip(numbers, wholes, strict=True):
-                    by_rank = shaped(gathered, (self.size, flat.length))
-                    if len(weights) > 1:
-                        unpacked, parts = self._unpacked(by_rank, flat, f"{label}/unpack", at)
-                        tasks.append(replace(unpacked, layer=span.unit))
-                    else:
-                        parts = [by_rank]
-                    for weight, part_ in zip(weights, parts, strict=True):
-                        restored = without_padding(part_, weight.shape)
-                        read[at] |= dict.fromkeys(weight.names, restored)
+                gathered.setdefault(dtype, []).extend(wholes)
+        return tasks, gathered
+
+    def _unpack(self, span: Span, name: str, gathered: dict[str, list[Operand]]) -> tuple[list[Task], list[dict[str, Operand]]]:
+        """The tasks that copy a unit's gathered weights to places of their own, as FSDP2 does right before the unit runs.
+
+        Also, by device, what its ops read instead of each value of the graph.
+        """
+        tasks: list[Task] = []
+        read: list[dict[str, Operand]] = [{} for _ in self.devices]
+        for end, dtype, weights in self._bundles(span.unit):
+            flat = Flat(tuple(weight.shape for weight in weights), self.size)
+            for at, whole_ in enumerate(gathered[dtype]):
+                parts = [shaped(whole_, (self.size, flat.length))]
+                if len(weights) > 1:
+                    unpacked, parts = self._unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
+                    tasks.append(replace(unpacked, layer=span.unit))
+                for weight, part in zip(weights, parts, strict=True):
+                    read[at] |= dict.fromkeys(weight.names, without_padding(part, weight.shape))
         return tasks, read
 
     def _packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], Operand]:
