@@ -40,6 +40,9 @@ CANDIDATES = tuple(
     )
 )  # fmt: skip
 
+#: A plan with more devices or more tasks than this has one device for all, which do the same.
+MOST_DEVICES, MOST_TASKS = 8, 20_000
+
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
 
@@ -70,6 +73,8 @@ class Options:
     """Each device computes on one stream, or on TurboDL's: dX, dW and dB of a layer concurrently, the critical path first."""
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
+    fold: Literal["auto", "on", "off"] = "auto"
+    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or for a large model."""
 
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite."""
@@ -106,12 +111,29 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
             Code.MODEL,
         )
     replicas = Replicas(job, machine, devices, options)
-    notes: dict[str, object] = {"replicas": len(devices), "staleness": options.lag}
+    notes: dict[str, object] = {"replicas": len(devices), "staleness": options.lag} | folded_note(replicas.devices, replicas.every)
     if options.update == "forward-fusion":
         notes["updates"] = "delayed to the next forward; sync() flushes them"
     first, *others = replicas.builders
     with gc_paused():
         return first.plan(NAME, replicas.tasks(), options, notes, others)
+
+
+def folds(fold: str, job: Job, machine: Machine) -> bool:
+    """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow."""
+    if fold != "auto":
+        return fold == "on"
+    count = len(machine.devices)
+    share = job.batch // (count * job.accumulate)
+    tasks = count * job.accumulate * len(job.graph(share, count * job.accumulate).ops)
+    return bool(machine.library) and (count > MOST_DEVICES or tasks > MOST_TASKS)
+
+
+def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:
+    """What the semantics of a plan say if it has fewer devices than take part."""
+    if len(devices) == len(every):
+        return {}
+    return {"folded": f"{devices[0]} stands for {len(every)} devices, which do the same"}
 
 
 def check_replicas(strategy: str, job: Job, machine: Machine, least: int) -> tuple[str, ...]:
@@ -142,11 +164,13 @@ class Replicas:
     """The builders of all devices, and the plan's tasks over all of them."""
 
     def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], options: Options):
-        self.machine, self.devices, self.options = machine, devices, options
+        self.machine, self.options, self.every = machine, options, devices
+        self._listed = int(folds(options.fold, job, machine))
+        self.devices = devices[:1] if self._listed else devices
         own, parts = job.accumulate, job.accumulate * len(devices)  # microbatches of a device, and of all
         self.builders = [
             PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
-            for i, device in enumerate(devices)
+            for i, device in enumerate(self.devices)
         ]
 
     @cached_property
@@ -240,8 +264,8 @@ class Replicas:
         options = self.options
         stream, priority = (TRANSFERS + urgency, priority_of(urgency, self._levels)) if options.aside else (COMPUTE, 0)
         algorithm = options.algorithm if options.server == "all-reduce" else ALGORITHM_OF[options.server]
-        root = {"host": HOST, "first": self.devices[0]}.get(options.server, "")
-        group = Group(self.machine, self.devices, algorithm, root, stream, priority)
+        root = {"host": HOST, "first": self.every[0]}.get(options.server, "")
+        group = Group(self.machine, self.every, algorithm, root, stream, priority, self._listed)
         operands = [tuple(gradients[storage] for storage in bucket.storages) for gradients in self._gradients]
         at_host = self.builders[0].at_host(operands[0], bucket.name) if root == HOST and not self.machine.library else ()
         return group.all_reduce(bucket.name, operands, at_host)

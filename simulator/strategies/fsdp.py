@@ -23,7 +23,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE, Operand, Segment, Task
 from simulator.plan.tensors import PlanTensors, contiguous, merged
 from simulator.strategies.builder import PlanBuilder, Share
-from simulator.strategies.data_parallel import check_replicas
+from simulator.strategies.data_parallel import check_replicas, folded_note, folds
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.parameters import Pieces
@@ -39,8 +39,6 @@ CANDIDATES = ("reshard=off", "shard=1", "prefetch=2", "prefetch=0")
 
 #: Streams of a device.
 COMPUTE, GATHER, REDUCE = 0, 1, 2
-#: A plan with more devices or more tasks than this has one device for all, which do the same.
-MOST_DEVICES, MOST_TASKS = 8, 20_000
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,7 @@ class ShardedReplicas:
         self.every = devices
         own, parts = job.accumulate, job.accumulate * len(devices)
         self.graph = job.graph(job.batch // parts, parts)
-        many = len(devices) > MOST_DEVICES or len(devices) * own * len(self.graph.ops) > MOST_TASKS
-        self.folded = options.fold == "on" or (options.fold == "auto" and many)
+        self.folded = folds(options.fold, job, machine)
         self.devices = devices[:1] if self.folded else devices
         self.builders = [
             PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
@@ -118,8 +115,6 @@ class ShardedReplicas:
         tensors = merged([*(builder.tensors for builder in self.builders), self.tensors])
         numbers = [m for builder in self.builders for m in builder.microbatches]
         notes: dict[str, object] = {"staleness": 0, "replicas": len(self.every), "shards": self.size}
-        if self.folded:
-            notes["folded"] = f"{self.devices[0]} stands for {len(self.every)} devices, which do the same"
         return Plan(
             strategy=NAME,
             segments=(Segment((*_interleaved(fetches), *tasks, *updates)),),
@@ -128,7 +123,7 @@ class ShardedReplicas:
             losses=tuple(self.graph.loss if m == 0 else f"{self.graph.loss}@{m}" for m in numbers),
             gradients=self.pieces.gradients,
             options=option_values(self.options),
-            semantics=notes,
+            semantics=notes | folded_note(self.devices, self.every),
         )
 
     # --- forward and backward

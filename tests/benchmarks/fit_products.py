@@ -69,11 +69,11 @@ class Table(NamedTuple):
     def errors(self, numbers: Numbers) -> np.ndarray:
         """log(predicted / measured) of every kernel."""
         own = kernel(numbers)
-        predicted_s = products.seconds(own, self.site, "bf16", self.work, self.missed)
+        predicted_s = products.seconds(own, self.site, "bf16", self.work, self.missed, alone=True)
         if "serving_s" in numbers:
             moved = numbers["of_queries"] * self.besides[0] + numbers["of_keys"] * self.besides[1]
             copies = Attention(*np.zeros((4, len(moved))), 1.0, 1.0, moved)
-            copied_s = products.seconds(own, self.site, "bf16", copies, moved * missing(self.site, moved))
+            copied_s = products.seconds(own, self.site, "bf16", copies, moved * missing(self.site, moved), alone=True)
             predicted_s += copied_s + numbers["serving_s"] - 2 * numbers["start_cycles"] / self.site.clock_hz
         return np.log(predicted_s / self.seconds)
 
@@ -115,7 +115,14 @@ def read_attention(path: Path, site: Site) -> Table:
 def kernel(numbers: Numbers, errors: tuple[float, float] = (0.2, 0.2)) -> ProductKernel:
     """The kernel with these numbers. `errors`: of those of products and of attention."""
     every = {**PRODUCTS, **ATTENTION, **numbers}
-    return ProductKernel(**{name: Number(every[name], errors[name in ATTENTION], SOURCES[name]) for name in SOURCES})
+    fitted = {name: Number(every[name], errors[name in ATTENTION], SOURCES[name]) for name in SOURCES}
+    return ProductKernel(**_known(), **fitted)
+
+
+def _known() -> dict[str, Number]:
+    """The numbers that are not fitted on tables of kernels."""
+    row = efficiencies.table()["gpu"].row("matmul").product
+    return {"sustained_watts": row.sustained_watts, "portable": row.portable}
 
 
 def fit(tables: Sequence[Table], start: Numbers, others: Numbers | None = None) -> Numbers:

@@ -38,6 +38,8 @@ _ACCUMULATORS, _MOST_BLOCKS = 32768, 8
 _STEP_BYTES = 128
 #: Queries and keys of a block of attention, and exponentials of an SM in a cycle (CUDA C Programming Guide, arithmetic instructions).
 _BLOCK, _EXPONENTIALS = 64, 16
+#: FLOPs per boost cycle in 16 bits that only SMs have whose tensor cores read operands from shared memory (Hopper's wgmma, and later).
+_NEWER = 3000
 #: Lanes of an SM in single precision, for the clock of a GPU whose data sheet's is not known.
 _LANES = 128
 
@@ -85,10 +87,13 @@ class ProductKernel(BaseModel):
     computes this many terms. `step_cycles`: the latency of a step. `compute`: share of the peak. `feed`: operand bytes that reach the
     tensor cores in the time of a FLOP. `memory`: share of the bandwidth. `draw`: bytes per cycle that an SM of 4096 FLOPs per cycle can
     draw from the cache; others as the square root of their FLOPs. `split_s`: time to add the parts of a split sum. `watts`: power per
-    TFLOP/s of the peak below which a GPU lowers its clock, with the square root of the power.
+    TFLOP/s of the peak below which a GPU lowers its clock, with the square root of the power, if it computes for a moment;
+    `sustained_watts`: the same if it computes for minutes, as in training.
 
     Of attention: `attention`: share of the peak. `score_cycles`: time of a score's exponential and what goes with it, as a multiple of that
     of the exponential alone, of which an SM computes 16 a cycle. `tail`: how much of the longest row of blocks is not hidden by others.
+    `portable`: how many times as long PyTorch's own kernel takes on SMs of Hopper and later data-center GPUs, whose
+    instructions it does not use.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -102,9 +107,11 @@ class ProductKernel(BaseModel):
     draw: Number
     split_s: Number
     watts: Number
+    sustained_watts: Number
     attention: Number
     score_cycles: Number
     tail: Number
+    portable: Number
 
 
 def serves(site: Site, precision: str) -> bool:
@@ -122,17 +129,23 @@ class _Sms(NamedTuple):
     power: float
 
 
-def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | Attention, missed_bytes: _N) -> Any:
-    """The time of products or attentions, of which `missed_bytes` come from memory or go there: a number, or an array if the fields are."""
+def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | Attention, missed_bytes: _N, alone: bool = False) -> Any:
+    """The time of products or attentions, of which `missed_bytes` come from memory or go there: a number, or an array if the fields are.
+
+    `alone`: as benchmarks time the best kernel, for a moment; else as PyTorch's kernels run in a training.
+    """
     peak = figure(site.peak_flops, precision)
     clock_hz = site.clock_hz or site.peak_flops["fp32"] / (2 * _LANES * site.sms)
-    power = min(1.0, (site.power_w / (peak / 1e12) / kernel.watts.value) ** 0.5) if site.power_w else 1.0
+    power = (
+        min(1.0, (site.power_w / (peak / 1e12) / (kernel.watts if alone else kernel.sustained_watts).value) ** 0.5) if site.power_w else 1.0
+    )
     sms = _Sms(site.sms, peak / site.sms, clock_hz, power)
     draw = kernel.draw.value * clock_hz * (sms.flops_per_s / clock_hz / 4096) ** 0.5
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)
     drawn_s = np.asarray(work.bytes, float) / draw  # by one SM
     if isinstance(work, Attention):
-        busy_s = _attention_s(kernel, sms, work, missed_s, drawn_s)
+        newer = sms.flops_per_s / clock_hz * (2 if precision == "tf32" else 1) >= _NEWER and not alone
+        busy_s = _attention_s(kernel, sms, work, missed_s, drawn_s) * (kernel.portable.value if newer else 1.0)
     else:
         busy_s = _product_s(kernel, sms, work, missed_s, drawn_s)
     total_s = busy_s + kernel.start_cycles.value / clock_hz

@@ -31,14 +31,14 @@ Target = tuple[Machine, CostModel]
 
 
 def target_of(row: Row) -> Target:
-    """One GPU of the row's preset, with its costs. Raises SchedcastError for a machine that is no preset."""
-    return preset_costs(row.job, row.machine, 1)
+    """The row's preset, or one GPU of it for plain PyTorch, with its costs. Raises SchedcastError for a machine that is no preset."""
+    return preset_costs(row.job, row.machine, 1 if row.strategy == "pytorch" else None)
 
 
 def plan_of(row: Row, target: Target | None = None) -> tuple[Plan, Machine, CostModel]:
     """The plan of a row with its machine and costs. `target`: other ones than `target_of`."""
     machine, model = target or target_of(row)
-    plan = plan_strategy("pytorch" if row.mode == "eager" else "baseline", {}, row.job, machine, model)
+    plan = plan_strategy(row.strategy if row.mode == "eager" else "baseline", {}, row.job, machine, model)
     if not row.updates:
         segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
         plan = replace(plan, segments=tuple(segments))
@@ -134,7 +134,7 @@ def _brief(message: str) -> str:
 
 def _place(row: Row, target: Target) -> Path:
     machine, model = target
-    timed = {"updates": str(row.updates), "synchronized": str(row.synchronized)}
+    timed = {"updates": str(row.updates), "synchronized": str(row.synchronized), "strategy": row.strategy}
     digest = Setup(row.job.on(machine.devices[0].kind), machine, model, row.mode, timed).digest
     return cache_folder("scoreboard") / f"{hashlib.blake2b(digest.encode(), digest_size=16).hexdigest()}.json"
 

@@ -14,7 +14,8 @@ source, what, note    where it comes from, what was timed, and remarks
 
 Only the first four are required, and other columns are ignored. Tables that say the same in other columns are read by what `FORMS` says of
 them. A row is predicted as plain PyTorch on one GPU, without the update where none was timed, and as one CUDA graph of the `baseline`
-where the whole step was captured.
+where the whole step was captured. Rows of transformers on several GPUs are predicted as `fsdp`, if nothing but their batch and their
+parameters is divided.
 """
 
 import csv
@@ -24,6 +25,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -31,14 +33,13 @@ from typing import NamedTuple
 from simulator.machine.presets import card_of
 from simulator.model.job import Job
 from simulator.model.libraries import LIBRARIES
+from simulator.model.workloads.language_models import PREFIX
 from simulator.predict.scoreboard import names
 from traces.errors import Code, SchedcastError
 
 #: Rows of a table of which a sample is predicted.
 LARGE = 500
 REQUIRED = ("gpu", "model", "batch", "value_ms")
-#: Why rows of whole trainings of transformers are not predicted.
-_SEVERAL = "several GPUs, whose network and division among them the table does not say in a form that is read"
 _Record = Mapping[str, str]
 
 
@@ -56,6 +57,7 @@ class Row(NamedTuple):
     published_s: float
     synchronized: bool
     file: str = ""
+    strategy: str = "pytorch"
 
     @property
     def chip(self) -> str:
@@ -70,6 +72,8 @@ class Row(NamedTuple):
     @property
     def model(self) -> str:
         """The model that is left out as a whole: heads and positions of strides make no other model, nor does a library's name of it."""
+        if self.job.model.startswith(PREFIX):
+            return self.workload
         library, _, name = self.workload.partition(":")
         return re.sub(r"_(v1|qa|no_aux)$", "", name if library in LIBRARIES else self.workload)
 
@@ -222,9 +226,93 @@ def _timm(record: _Record, number: int) -> Row | str:
     return _measured(same, number)
 
 
+#: Card of a table of trainings -> preset.
+_CARDS = {"A100-80GB-SXM4": "a100", "H100-80GB-SXM5": "h100", "H100-80GB": "h100", "B200-SXM": "b200"}
+#: What is said of checkpointing -> `--checkpoint`.
+_CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
+#: Degrees of parallelism that `fsdp` lacks: of tensors, stages, sequences, experts.
+_OTHER_DEGREES = ("tp", "pp", "cp", "ep")
+
+
+def _transformer(record: _Record, number: int) -> Row | str:
+    """A row of a table of trainings of transformers: sizes of the model, and how it is divided over GPUs."""
+    why = _untrained(record)
+    if why:
+        return why
+    gpus, accumulate = int(record["gpus"]), int(record["accumulation"] or 1)
+    form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
+    sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
+    more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
+    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
+    job = Job(
+        model,
+        int(record["micro_batch"]) * accumulate * gpus,
+        image_size=int(record["seq"]),
+        optimizer="adamw",
+        clip_norm=1.0,
+        accumulate=accumulate,
+        precision="bf16" if record["precision"] == "bf16" else "amp",
+        checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
+    )
+    card = _CARDS[record["gpu"]]
+    keeps = "GRAD_OP" in record["shard"]
+    return Row(
+        number,
+        record["source"].partition(" ")[0],
+        record["gpu"],
+        f"{gpus}x{card}" if gpus > 1 else card,
+        record["arch"],
+        job,
+        True,
+        "eager",
+        float(record["step_ms"]) / 1e3,
+        False,
+        strategy="fsdp:reshard=off" if keeps else "fsdp",
+    )
+
+
+def _untrained(record: _Record) -> str:
+    """Why a row of a training of a transformer is not predicted; "" if it is."""
+    if any(record[degree] not in ("", "1") for degree in _OTHER_DEGREES) or record["moe"]:
+        return "divides tensors, layers, sequences or experts"
+    if not record["precision"].startswith("bf16"):
+        return "a precision below 16 bits"
+    if record["compile"] == "yes":
+        return "compiled: its fused kernels are not those of the plan"
+    if record["gpu"] not in _CARDS:
+        return f"no preset for {record['gpu']}"
+    if record["activation_checkpointing"] not in _CHECKPOINTS:
+        return "says nothing that --checkpoint means of its checkpointing"
+    counts = ("layers", "d_model", "heads", "ffn", "vocab", "micro_batch", "gpus", "seq")
+    return "" if all(map(_positive, [record["step_ms"], *(record[name] for name in counts)])) else "a size or the time is missing"
+
+
+#: Models of the runs of nanotron, by name: Llama's form with full attention (scripts/scaling_benchmarks.py).
+_NANOTRON = {"1B": (16, 2048, 32, 8192, "on"), "3B": (28, 3072, 32, 8192, "on"), "80B": (80, 8192, 64, 28672, "off")}
+
+
+def _nanotron(record: _Record, number: int) -> Row | str:
+    """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies."""
+    if record["ok"] != "yes":
+        return "crashed or out of memory"
+    layers, width, heads, ffn, tied = _NANOTRON[record["model"]]
+    same = {
+        "source": "nanotron", "arch": f"nanotron {record['model']}", "layers": str(layers), "d_model": str(width), "heads": str(heads),
+        "kv_heads": "", "ffn": str(ffn), "ffn_kind": "swiglu", "vocab": "131072", "tied_embeddings": "yes" if tied == "on" else "no",
+        "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
+        "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
+        "precision": "bf16 amp", "compile": "no", "shard": "", "step_ms": record["step_ms"],
+    }  # fmt: skip
+    row = _transformer(same, number)
+    if isinstance(row, str):
+        return row
+    return row._replace(strategy="fsdp:shard=1" if record["zero"] == "1" else "data-parallel", job=replace(row.job, clip_norm=None))
+
+
 #: The columns by which a form is known -> what makes a row of it, or says why it is not predicted.
 FORMS: tuple[tuple[tuple[str, ...], Callable[[_Record, int], Row | str]], ...] = (
     (REQUIRED, _measured),
     (("model", "layout", "batch", "image", "step_ms", "torch"), _timm),
-    (("gpus", "dp", "tp", "pp", "step_ms"), lambda record, number: _SEVERAL),
+    (("arch", "layers", "d_model", "shard", "gpus", "tp", "pp", "step_ms"), _transformer),
+    (("model", "gpus", "zero", "tp", "pp", "step_ms"), _nanotron),
 )
