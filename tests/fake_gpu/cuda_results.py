@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from simulator.model.ops import rms_norm
-
 _HALF = (torch.bfloat16, torch.float16)
 #: The positions of a norm's statistics among the results of its forward op, and among the arguments of its backward op.
 _STATISTICS = {
@@ -26,8 +24,6 @@ def as_on_cuda(func: OpOverload) -> Callable[..., Any]:
         return lambda *args, **kwargs: _with_float_statistics(func(*args, **kwargs), _STATISTICS[name])
     if name in ("native_batch_norm_backward", "native_layer_norm_backward"):
         return lambda *args, **kwargs: func(*_cpu_statistics(args, _STATISTICS[name]), **kwargs)
-    if name == "_fused_rms_norm_backward":
-        return rms_norm.backward
     if name == "convolution_backward":
         return lambda *args, **kwargs: _in_format_of(func(*args, **kwargs), args[1:3])
     if name == "_scaled_dot_product_flash_attention_for_cpu":

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from executors.cuda.driver import GpuFacts, Kernel, Partition
 from executors.cuda.profiled import turned_off
+from simulator.model.ops.rms_norm import as_one_op
 from tests.fake_gpu.calls import Call, is_simulated, tensors_in
 from tests.fake_gpu.cuda_results import as_on_cuda
 from tests.fake_gpu.errors import FakeGpuError
@@ -100,6 +101,7 @@ class FakeGpu:
         """Issue the ops of this thread to the GPU from now on."""
         with ExitStack() as stack:
             stack.enter_context(_Mode(self))
+            stack.enter_context(as_one_op())
             for module in _CAPTURABLE:
                 stack.callback(setattr, module, "_get_capturable_supported_devices", module._get_capturable_supported_devices)
                 module._get_capturable_supported_devices = lambda supports_xla=True: ["cpu", "cuda"]

@@ -12,6 +12,7 @@ from ui.present.tables import Grid, console
 
 def models(as_json: bool) -> None:
     """List the built-in models with their published parameter counts."""
+    from simulator.model.workloads import language_models
     from simulator.model.workloads import registry as workloads
 
     built_in = [workloads.get(name) for name in workloads.names()]
@@ -22,6 +23,7 @@ def models(as_json: bool) -> None:
         ("model", "parameters", "image size or tokens", "about"),
         [(w.name, f"{w.parameters:,}", str(w.image_size), w.about) for w in built_in],
     )
+    print(f"Language models of other sizes: --model {language_models.EXAMPLE}")
 
 
 def strategies(as_json: bool) -> None:

@@ -11,24 +11,33 @@ import torch
 from torch import Tensor
 
 FORWARD, BACKWARD = torch.ops.aten._fused_rms_norm.default, torch.ops.aten._fused_rms_norm_backward.default
-#: PyTorch's table of kernels is one for the whole process.
-_lock = threading.RLock()
+#: The kernels for CPU tensors, once in each block that is open. PyTorch's table of kernels is one for the whole process.
+_open: list[torch.library.Library] = []
+_lock = threading.Lock()
 
 
 @contextmanager
 def as_one_op() -> Iterator[None]:
     """Within the block F.rms_norm of CPU tensors is dispatched as of CUDA tensors, also where autocast casts them before.
 
-    As on CUDA, input and weight of different types are decomposed.
+    As on CUDA, input and weight of different types are decomposed. Several threads may be in such blocks.
     """
-    library = torch.library.Library("aten", "IMPL")
+    with _lock:
+        _open.append(_open[0] if _open else _kernels())
     try:
-        with _lock:
-            library.impl("_fused_rms_norm", FORWARD.decompose, "CPU")
-            library.impl("_fused_rms_norm_backward", backward, "CPU")
-            yield
+        yield
     finally:
-        library._destroy()
+        with _lock:
+            library = _open.pop()
+            if not _open:
+                library._destroy()
+
+
+def _kernels() -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_fused_rms_norm", FORWARD.decompose, "CPU")
+    library.impl("_fused_rms_norm_backward", backward, "CPU")
+    return library
 
 
 def backward(

@@ -51,6 +51,16 @@ def test_within_the_block_there_are_two_ops_and_none_after_it():
         assert (torch.ops.aten.rsqrt.default in seen.ops) is not fused
 
 
+def test_the_kernels_stay_until_the_last_block_ends():
+    x, weight = torch.randn(2, 6, requires_grad=True), torch.ones(6, requires_grad=True)
+    with as_one_op():
+        with as_one_op():
+            pass
+        with Dispatched() as seen:
+            differentiated(x, [6], weight)
+    assert {FORWARD, BACKWARD} <= set(seen.ops)
+
+
 def test_shapes_are_those_of_the_results():
     x, weight = torch.randn(2, 3, 6, dtype=torch.bfloat16), torch.ones(6, dtype=torch.bfloat16)
     out, rstd = FORWARD(x, [6], weight, 1e-5)

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,8 +47,17 @@ def test_parameters_are_those_published(name):
     assert workloads.get(name).parameters == PUBLISHED.get(name, 12_853_954_560)  # of MPT-13b nobody prints it
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in ("gpt2:small", "mpt:125m") else pytest.mark.thorough) for n in NAMED])
+@pytest.mark.parametrize("name", NAMED)
 def test_a_named_network_has_these_parameters(name):
+    """Every block has as many as the second one."""
+    model, length = NAMED[name].model, NAMED[name].length
+    one, two = (scalars(replace(model, layers=layers), length) for layers in (1, 2))
+    assert one + (model.layers - 1) * (two - one) == workloads.get(name).parameters
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["llama3:405b", "mpt:70b", "qwen3:8b"])
+def test_a_whole_network_has_these_parameters(name):
     assert scalars(NAMED[name].model, NAMED[name].length) == workloads.get(name).parameters
 
 
@@ -164,6 +174,13 @@ def test_attention_is_one_op_forward_and_one_backward(spec, precision):
             assert work.seen == (0.5 if model.positions != "alibi" else 1.0)
 
 
+def test_weights_take_no_memory():
+    """Those of this model would take 22 TB."""
+    spec = "lm:form=llama,layers=2,d_model=524288,heads=512,kv_heads=8"
+    graph = Job(spec, 1, 16).graph()
+    assert 22e12 < sum(graph.storage_bytes[name] for name in graph.parameters) == 4 * read(spec).parameters(16)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
 def test_rms_norm_is_one_op_and_two_kernels_of_its_gradients(precision):
     found = counts(Job(LLAMA, 2, 12, precision=precision).on("gpu"))
@@ -176,5 +193,7 @@ def test_trains_as_in_plain_pytorch(spec, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="adam", precision="fp64"), two_cores, backend)
 
 
-def test_trains_as_in_plain_pytorch_with_lower_precision(two_cores, backend):
-    assert_trains_alike(Job(LLAMA, 2, 12, optimizer="sgd", precision="bf16"), two_cores, backend, ("baseline",))
+@pytest.mark.parametrize("spec", [LLAMA, f"{GPT},norm=low"])
+@pytest.mark.parametrize("precision", ["bf16", "amp"])
+def test_trains_as_in_plain_pytorch_with_lower_precision(spec, precision, two_cores, backend):
+    assert_trains_alike(Job(spec, 2, 12, optimizer="sgd", precision=precision), two_cores, backend, ("baseline",))

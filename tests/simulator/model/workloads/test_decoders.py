@@ -1,0 +1,92 @@
+"""Decoders compute what the models of transformers compute with the same weights."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from simulator.model.libraries import define_missing_operators
+from simulator.model.workloads.language_models import read
+from simulator.model.workloads.networks.decoders import Decoder
+
+if find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
+define_missing_operators()
+transformers = import_module("transformers")
+
+WIDTH, HEADS, GROUPS, HIDDEN, TOKENS, LENGTH = 32, 4, 2, 48, 50, 10
+HEAD = WIDTH // HEADS
+SIZES = f"layers=2,d_model={WIDTH},heads={HEADS},ffn={HIDDEN},vocab={TOKENS}"
+
+
+def by_halves(weight: Tensor) -> Tensor:
+    """Rows of a projection for rotary positions whose pairs are an element of the first half of a head and one of the second."""
+    return weight.unflatten(0, (-1, HEAD // 2, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def llama_like(name: str, spec: str) -> tuple[Decoder, nn.Module]:
+    config = getattr(transformers, f"{name}Config")(
+        hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=GROUPS, intermediate_size=HIDDEN, num_hidden_layers=2,
+        head_dim=HEAD, vocab_size=TOKENS, rms_norm_eps=1e-5, tie_word_embeddings=False,
+    )  # fmt: skip
+    own, other = Decoder(read(spec), LENGTH).double(), getattr(transformers, f"{name}ForCausalLM")(config).double()
+    pairs = [(other.model.embed_tokens, own.tokens), (other.model.norm, own.norm), (other.lm_head, own.head)]
+    for theirs, ours in zip(other.model.layers, own.blocks, strict=True):
+        pairs += [(theirs.self_attn.v_proj, ours.attention.value), (theirs.self_attn.o_proj, ours.attention.output)]
+        pairs += [(theirs.mlp.gate_proj, ours.feed_forward.gate), (theirs.mlp.up_proj, ours.feed_forward.up)]
+        pairs += [(theirs.mlp.down_proj, ours.feed_forward.down)]
+        for theirs_of, ours_of in ((theirs.self_attn.q_proj, ours.attention.query), (theirs.self_attn.k_proj, ours.attention.key)):
+            theirs_of.weight.copy_(by_halves(ours_of.weight))
+    for theirs, ours in pairs:
+        theirs.weight.copy_(ours.weight)
+    return own, other
+
+
+def gpt2() -> tuple[Decoder, nn.Module]:
+    config = transformers.GPT2Config(
+        n_embd=WIDTH, n_head=HEADS, n_layer=2, n_inner=HIDDEN, vocab_size=TOKENS, n_positions=LENGTH, activation_function="gelu"
+    )
+    own, other = Decoder(read(f"lm:form=gpt,{SIZES}"), LENGTH).double(), transformers.GPT2LMHeadModel(config).double()
+    other.transformer.wte.weight.copy_(own.tokens.weight)
+    other.transformer.wpe.weight.copy_(own.positions.weight)
+    for theirs, ours in zip(other.transformer.h, own.blocks, strict=True):
+        for conv, linear in (
+            (theirs.attn.c_attn, ours.attention.project), (theirs.attn.c_proj, ours.attention.output),
+            (theirs.mlp.c_fc, ours.feed_forward.up), (theirs.mlp.c_proj, ours.feed_forward.down),
+        ):  # fmt: skip
+            linear.bias.normal_()
+            conv.weight.copy_(linear.weight.T)
+            conv.bias.copy_(linear.bias)
+    return own, other
+
+
+def mpt() -> tuple[Decoder, nn.Module]:
+    config = transformers.MptConfig(
+        d_model=WIDTH, n_heads=HEADS, n_layers=2, expansion_ratio=4, max_seq_len=LENGTH, vocab_size=TOKENS, attn_config={"alibi": True}
+    )
+    spec = f"lm:form=gpt,layers=2,d_model={WIDTH},heads={HEADS},vocab={TOKENS},positions=alibi,biases=off,norm=low"
+    own, other = Decoder(read(spec), LENGTH).double(), transformers.MptForCausalLM(config).double()
+    other.transformer.wte.weight.copy_(own.tokens.weight)
+    for theirs, ours in zip(other.transformer.blocks, own.blocks, strict=True):
+        theirs.attn.Wqkv.weight.copy_(ours.attention.project.weight)
+        theirs.attn.out_proj.weight.copy_(ours.attention.output.weight)
+        theirs.ffn.up_proj.weight.copy_(ours.feed_forward.up.weight)
+        theirs.ffn.down_proj.weight.copy_(ours.feed_forward.down.weight)
+    return own, other
+
+
+LLAMA = f"lm:form=llama,kv_heads={GROUPS},{SIZES}"
+BOTH = {"llama": lambda: llama_like("Llama", LLAMA), "qwen3": lambda: llama_like("Qwen3", f"{LLAMA},qk_norm=on"), "gpt2": gpt2, "mpt": mpt}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_logits_are_those_of_transformers(name):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        own, other = BOTH[name]()
+        tokens = torch.randint(TOKENS, (3, LENGTH))
+        expected = other.eval()(input_ids=tokens).logits
+        assert expected.std() > 0.01
+        torch.testing.assert_close(own(tokens), expected, rtol=1e-5, atol=1e-6)  # their tables of positions are in float32
