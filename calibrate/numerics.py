@@ -14,6 +14,8 @@ from executors.reference import Hooked, Reference, StaleReference
 from executors.run import WARM_UP, Backend
 from executors.tensors import job_tensors
 from simulator.model.built import Built
+from simulator.model.checkpoint import choice
+from simulator.model.checkpoint.checkpoint import levels_of
 from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, autocast
 from simulator.model.user_code import training_step
@@ -118,6 +120,8 @@ def reference(
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
+    if job.checkpoint != choice.NONE and not same_masks:  # the numbers are the same, and running statistics would change twice
+        trainer.checkpointed = levels_of(job.graph(job.batch // parts, parts))
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
     return trainer.stale(stale) if isinstance(trainer, StaleReference) else trainer

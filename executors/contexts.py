@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain, repeat
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -13,9 +14,12 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm  # the one private name: the base class of all batch-norm layers
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode  # the one private name: PyTorch has no public path to it
 
 from executors.kernels.lowering.dropout import draw_seed, drop, mask, run_seeded
+from simulator.model.checkpoint import choice
+from simulator.model.checkpoint.rewrite import keeping
 from simulator.plan.bodies.opcall import is_random
 from traces.errors import Code, SchedcastError
 
@@ -80,11 +84,47 @@ def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Seq
     return joined(x, [(dim, degree) for dim, degree in zip(_DIMENSIONS, degrees, strict=False) if degree > 1])
 
 
+class Checkpointing:
+    """A context in which modules are checkpointed as users do it, by `torch.utils.checkpoint`.
+
+    `levels`: by path of a module, "full", or "selective" for PyTorch's selective checkpointing with the policy of
+    `simulator.model.checkpoint`.
+    """
+
+    def __init__(self, module: nn.Module, levels: Mapping[str, str]):
+        self._levels = [(module.get_submodule(path), level) for path, level in levels.items()]
+        self._own = [vars(layer).get("forward") for layer, _ in self._levels]
+
+    def __enter__(self) -> "Checkpointing":
+        for layer, level in self._levels:
+            how: dict[str, Any] = {"context_fn": _selective_contexts} if level == choice.SELECTIVE else {}
+            layer.forward = partial(checkpoint.checkpoint, layer.forward, use_reentrant=False, **how)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        for (layer, _), own in zip(self._levels, self._own, strict=True):
+            if own is None:
+                del layer.forward
+            else:
+                layer.forward = own
+
+
+def _selective_contexts() -> Any:
+    keeps = {False: keeping(), True: keeping()}
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> checkpoint.CheckpointPolicy:
+        kept = keeps[context.is_recompute](str(op))
+        return checkpoint.CheckpointPolicy.MUST_SAVE if kept else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+    return checkpoint.create_selective_checkpoint_contexts(policy)
+
+
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 
 
 _ATTENTION = functional.scaled_dot_product_attention
+_REENTRANT, _NOT_REENTRANT = checkpoint.CheckpointFunction, checkpoint._checkpoint_without_reentrant_generator
 
 
 class MathAttentionForDropout(TorchFunctionMode):
@@ -119,7 +159,8 @@ class DeterministicDraws(TorchDispatchMode):
     It intercepts the draw itself, below autograd, and so covers every module and function with dropout (nn.Dropout, F.dropout2d,
     nn.MultiheadAttention, a recurrent layer on the CPU) and models that draw numbers themselves (torch.randn_like). On the CPU masks are
     replaced, and the generator is seeded before each other draw. On CUDA, and everywhere with `seed_generator`, it is seeded before every
-    draw. Within the context, attention with dropout runs in its math form.
+    draw. Within the context, attention with dropout runs in its math form. A function that the model checkpoints within the context
+    draws the numbers of its first run when backward runs it again.
     """
 
     def __init__(self, seed: int, step: int, seed_generator: Callable[[int], None] | None = None):
@@ -129,13 +170,37 @@ class DeterministicDraws(TorchDispatchMode):
     def __enter__(self) -> "DeterministicDraws":
         with ExitStack() as stack:
             stack.enter_context(MathAttentionForDropout())
+            stack.enter_context(patch.object(checkpoint, "CheckpointFunction", SimpleNamespace(apply=self._reentrant)))
+            stack.enter_context(patch.object(checkpoint, "_checkpoint_without_reentrant_generator", self._not_reentrant))
             super().__enter__()
-            self._attention = stack.pop_all()
+            self._patches = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         super().__exit__(kind, value, traceback)
-        self._attention.close()
+        self._patches.close()
+
+    def _reentrant(self, function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
+        return _REENTRANT.apply(self._drawing_again(function, runs=1) if preserve_rng_state else function, preserve_rng_state, *args)
+
+    def _not_reentrant(self, function: Callable, preserve_rng_state: bool = True, *rest: Any, **named: Any) -> Any:
+        return _NOT_REENTRANT(self._drawing_again(function) if preserve_rng_state else function, preserve_rng_state, *rest, **named)
+
+    def _drawing_again(self, function: Callable, runs: int = 0) -> Callable:
+        """The function, which after so many runs draws the numbers that follow from here again."""
+        first, left = self.calls, iter(range(runs))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if next(left, None) is not None:
+                return function(*args, **kwargs)
+            calls, self.calls = self.calls, first
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            finally:
+                self.calls = calls
+
+        return run
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Replace or seed the ops that draw random numbers, and run every other op as it is."""

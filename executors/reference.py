@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from executors.binding import Forms
-from executors.contexts import BatchNormParts, DeterministicDraws, MathAttentionForDropout
+from executors.contexts import BatchNormParts, Checkpointing, DeterministicDraws, MathAttentionForDropout
 from executors.kernels.update import torch_optimizer
 from simulator.model.built import mapped
 from simulator.plan.bodies.update import rate_at
@@ -52,7 +52,8 @@ class Reference:
     `rates`: learning rates by phase, as in `simulator.plan.bodies.update.Update`.
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
-    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer (`BatchNormParts`).
+    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer (`BatchNormParts`),
+    and `checkpointed` which modules are checkpointed, and how (`Checkpointing`).
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Reference:
         self.seed_generator = seed_generator
         self.steps = 0
         self.batch_norm_parts: Mapping[str, Sequence[int]] = {}
+        self.checkpointed: Mapping[str, str] = {}
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         #: Makes an optimizer of some parameters.
         self.optimizer_of = partial(torch_optimizer, optimizer, form, hyper=hyper, capturable=capturable)
@@ -157,13 +159,16 @@ class Reference:
 
         @contextmanager
         def context() -> Iterator[None]:
-            with dropout(), self._batch_norm(), self.autocast():
+            with dropout(), self._batch_norm(), self._checkpointing(), self.autocast():
                 yield
 
         return context
 
     def _batch_norm(self) -> AbstractContextManager:
         return BatchNormParts(self.module, self.batch_norm_parts) if self.batch_norm_parts else nullcontext()
+
+    def _checkpointing(self) -> AbstractContextManager:
+        return Checkpointing(self.module, self.checkpointed) if self.checkpointed else nullcontext()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context in which a forward pass draws its random numbers."""

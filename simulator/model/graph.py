@@ -158,5 +158,7 @@ def _faults(graph: TrainingGraph) -> Iterator[str]:
         yield "its parameters, gradients and layers do not belong together"
     for name, operand in graph.gradients.items():
         yield from operand_faults(graph.values, operand, f"the gradient of {name}")
-    if graph.batch < 1 or len({op.name for op in graph.ops}) < len(graph.ops):
+    names = {op.name for op in graph.ops}
+    if graph.batch < 1 or len(names) < len(graph.ops):
         yield "it has no samples, or two ops of one name"
+    yield from (f"op {name} repeats an op that is missing" for name in names if name.replace(AGAIN, "") not in names)

@@ -241,6 +241,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         faster_probability=paired_probability(other, predicted) if other is not None and judged else None,
         faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged else None,
         measured_share=measured_share,
+        checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
         unused_devices=len(
             {device.name for device in predicted.machine.for_devices(predicted.plan.devices).devices} - {*predicted.plan.devices}
         ),

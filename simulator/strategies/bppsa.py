@@ -11,7 +11,6 @@ from simulator.engine.collectives.tasks import Sender
 from simulator.engine.costs.cost import PlanCosts
 from simulator.engine.memory.over_time import TooLargeError
 from simulator.machine.machine import Machine
-from simulator.model.checkpoint import choice
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
@@ -76,8 +75,6 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     if job.autocast_dtype is not None:
         raise SchedcastError(f"bppsa: Jacobians of casts are not modeled (--precision {job.precision}); use fp32, tf32 or bf16", Code.MODEL)
-    if job.checkpoint != choice.NONE:
-        raise SchedcastError(f"bppsa needs all activations at once, for its Jacobians: leave out --checkpoint {job.checkpoint}", Code.MODEL)
     drafts = _Drafts(job, machine, options, costs)
     level = {"blelloch": drafts.full_level, "linear": 0}.get(options.scan, options.level)
     if level == "auto":
@@ -98,6 +95,12 @@ class _Drafts:
         self._sender: Sender | None = None
         self._updates: Callable[[], list[Task]]
         build, passes = self._passes()
+        if build.graph.repeats:
+            raise SchedcastError(
+                f"bppsa needs all activations at once, for its Jacobians (checkpointing: {build.graph.checkpoint}); leave out --checkpoint,"
+                " or use a model that does not checkpoint",
+                Code.MODEL,
+            )
         scan = self._scan(build, passes[0][1])
         self.full_level = scan.full_level
         needed, available = scan.jacobian_bytes, machine.memory(self._device.name).size_bytes

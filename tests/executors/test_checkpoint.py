@@ -1,7 +1,12 @@
 """Checkpointed steps, executed: plain PyTorch's numbers, and less memory."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calibrate.numerics import reference
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
@@ -52,3 +57,39 @@ def test_the_executor_holds_as_much_as_predicted():
         predicted[checkpoint] = max(device.peak_bytes for device in forecast(plan, machine, CostModel(machine)).timeline.devices)
     assert measured["full"] < measured["selective"] < measured["none"]
     assert measured == pytest.approx(predicted, rel=0.1)
+
+
+@pytest.mark.parametrize("strategy", ["baseline", "1f1b", "turbodl"])
+@pytest.mark.parametrize("model", ["checkpointing", "reentrant", "redrawing", "selecting"])
+def test_models_that_checkpoint_their_blocks_themselves(model, strategy):
+    machine = this_cpu(devices=1 + (strategy == "1f1b"))
+    job = Job(f"{block_models.__file__}:{model}", 8, precision="fp64")
+    plan = planned(strategy, job, machine)
+    assert plan.semantics["checkpoint"] == "the model's own"
+    assert largest_error(job, plan, CpuBackend(machine), 3) < 1e-10
+
+
+@pytest.mark.parametrize("checkpoint", ["full", "selective", "budget:80KiB"])
+def test_plain_pytorch_is_timed_with_checkpointed_modules(checkpoint):
+    """The numbers stay; as many products are computed as the graph has; and the module is left as it was."""
+    job = Job(MODELS[0], 8, precision="fp64", checkpoint=checkpoint)
+    built = job.build()
+    results = []
+    for loop in (reference(replace(job, checkpoint="none"), job.build(), False), reference(job, built, False)):
+        with Counting() as counted:
+            loop.step()
+        results.append((loop.gradients(), counted.products))
+    (expected, without), (gradients, products) = results
+    assert all(torch.equal(gradients[name], expected[name]) for name in expected)
+    assert products - without == sum("addmm" in op.name for op in job.graph().ops if AGAIN in op.name)
+    assert not any("forward" in vars(module) for module in built.module.modules())
+
+
+class Counting(TorchDispatchMode):
+    """Counts products with a bias."""
+
+    products = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.products += func is torch.ops.aten.addmm.default
+        return func(*args, **(kwargs or {}))

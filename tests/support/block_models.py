@@ -1,9 +1,12 @@
 """Small models of repeated blocks, for checkpointing: attention, norms, dropout, batch-norm and ops in place."""
 
+from collections import Counter
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 
 class Attending(nn.Module):
@@ -83,3 +86,20 @@ def reentrant(batch):
 def redrawing(batch):
     """A model that checkpoints blocks with dropout itself."""
     return _attending(batch, 0.3, run=lambda block, x: checkpoint(block, x, use_reentrant=False))
+
+
+def _every_second_product(counts, context, op, *args, **kwargs):
+    """The policy of torchtitan's per-op checkpointing, for products with a bias."""
+    counts[context.is_recompute, op] += 1
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    kept = op is attention or (op is torch.ops.aten.addmm.default and counts[context.is_recompute, op] % 2 == 1)
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def selecting(batch):
+    """A model that checkpoints its blocks itself, but for attention and every second product by weights."""
+
+    def contexts():
+        return create_selective_checkpoint_contexts(partial(_every_second_product, Counter()))
+
+    return _attending(batch, run=lambda block, x: checkpoint(block, x, use_reentrant=False, context_fn=contexts))

@@ -77,7 +77,7 @@ class Prediction(Document):
     `measured_share`: the share of the predicted task seconds that rests on measured costs, the smallest of this step's and of those that it
     is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
 
-    `unused_devices`: devices that the job was given and the plan does not use.
+    `unused_devices`: devices that the job was given and the plan does not use. `checkpoint`: which blocks repeat their forward in backward.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -112,6 +112,7 @@ class Prediction(Document):
     measured_share: float | None = Field(default=None, ge=0, le=1)
     settled: bool = True
     unused_devices: int = Field(default=0, ge=0)
+    checkpoint: str = ""
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

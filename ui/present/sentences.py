@@ -141,6 +141,8 @@ def result_words(validation: Validation, result: ValidationResult) -> list[str]:
         sentences.append(f"Differs from plain training: {words}.")
     if words := division(result.semantics):
         sentences.append(f"Layers are divided by {words}.")
+    if words := result.semantics.get("checkpoint"):
+        sentences.append(f"Checkpointing: {words}.")
     if result.shares is not None:
         sentences.append(f"Predicted task time: {source_words(result.shares)}.")
     return sentences
@@ -226,6 +228,7 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
         sentences.append(f"Against the baseline's {units.duration(prediction.baseline_step_s)}: {prediction.gain_over_baseline.judged}.")
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction) if prediction.fits else []
+    sentences += [f"Checkpointing: {prediction.checkpoint}."] if prediction.checkpoint else []
     hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     communication = f"Communication not hidden by computation takes {hidden}; " if prediction.exposed_transfer_s else ""
     sentences.append(f"{communication}{'devices are' if communication else 'Devices are'} idle for {idle} of the step.")

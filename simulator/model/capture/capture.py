@@ -21,12 +21,13 @@ from simulator.model.built import Built, FactoryFailedError
 from simulator.model.capture.gradients import finish
 from simulator.model.capture.intercept import CanonicalForms, without_redraws
 from simulator.model.capture.known_values import UnknownContentError
+from simulator.model.capture.recomputed import Recomputed
 from simulator.model.capture.recorder import OwnTensorError, Recorder
 from simulator.model.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.model.gradients import SCALE
 from simulator.model.graph import TrainingGraph
 from simulator.model.user_code import time_limit, training_step
-from simulator.plan.task import BACKWARD, BUFFER, INPUT, PARAMETER
+from simulator.plan.task import AGAIN, BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -36,7 +37,7 @@ class Layers:
 
     def __init__(self, module: torch.nn.Module, enter: Callable[[str], None]):
         self._module, self._enter = module, enter
-        self._stack: list[str] = []
+        self.stack: list[str] = []
         self._handles: list[Any] = []
         self._seen: set[Any] = set()
 
@@ -51,13 +52,13 @@ class Layers:
             handle.remove()
 
     def _push(self, name: str) -> None:
-        self._stack.append(name)
+        self.stack.append(name)
         self._enter(name)
 
     def _pop(self, output: Any) -> None:
-        layer = self._stack.pop()
+        layer = self.stack.pop()
         self._claim(output, layer)
-        self._enter(self._stack[-1] if self._stack else "loss")
+        self._enter(self.stack[-1] if self.stack else "loss")
 
     def _claim(self, output: Any, layer: str) -> None:
         """Assign every autograd node made since the last call to `layer`, so that its backward ops have this layer."""
@@ -165,6 +166,7 @@ def _record(
         constants=recorder.constants,
         draws=recorder.draws,
         assumptions=recorder.assumptions,
+        checkpoint="the model's own" if any(AGAIN in op.name for op in recorder.ops) else "",
     )
     return finish(graph)
 
@@ -193,7 +195,7 @@ def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode, batch: in
     handled_by_capture = (UnknownContentError, OwnTensorError)
     canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(built.module, recorder.enter)
     limit = time_limit(f"the training step for batch size {batch}", limited, lambda: recorder.calls)
-    with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers:
+    with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers, Recomputed(recorder, layers.stack):
         yield
 
 

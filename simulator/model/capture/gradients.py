@@ -5,7 +5,7 @@ from dataclasses import replace
 from simulator.model.graph import CHECK, Op, TrainingGraph
 from simulator.plan.bodies.op_class import op_class
 from simulator.plan.bodies.opcall import OpCall
-from simulator.plan.task import BACKWARD, BUFFER, GRADIENT, PARAMETER, Operand, Value
+from simulator.plan.task import AGAIN, BACKWARD, BUFFER, GRADIENT, PARAMETER, Operand, Value
 
 
 def finish(graph: TrainingGraph) -> TrainingGraph:
@@ -101,7 +101,7 @@ def _roles(graph: TrainingGraph) -> TrainingGraph:
         used = [graph.values[operand.value].storage for operand in op.inputs]
         for storage in used:
             contributes_to[storage] = _truncated(contributes_to.get(storage, frozenset()) | reached)
-        role = "dX" if multiplied.intersection(changed) else _role(op, reached, graph)
+        role = "dX" if AGAIN in op.name or multiplied.intersection(changed) else _role(op, reached, graph)
         if op_class(op.body.target) in ("conv", "matmul", "recurrent"):
             multiplied.update(used)
         ops.append(replace(op, gradient=role))
@@ -125,7 +125,7 @@ def _unique(ops: list[Op]) -> tuple[Op, ...]:
     named = []
     for op in ops:
         name = op.name
-        if op.phase == BACKWARD:
+        if op.phase == BACKWARD and AGAIN not in name:
             name = f"{name.split('#')[0]}.{op.gradient}"
             uses[name] = uses.get(name, 0) + 1
             name = name if uses[name] == 1 else f"{name}#{uses[name]}"

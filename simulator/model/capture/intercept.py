@@ -3,7 +3,7 @@
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
 on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
 or an LSTM is one op in forward and one in backward (`simulator.model.ops.recurrent_layers`), and so is RMS norm. CTC loss takes its lengths
-as tensors. Checkpointing is not re-entrant.
+as tensors.
 """
 
 import math
@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint
 
 from simulator.model.ops import recurrent_layers as recurrent
 from simulator.model.ops.autocast import lowered, without_autocast
@@ -44,7 +43,6 @@ class CanonicalForms(TorchFunctionMode):
             patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
             patch.object(functional, "scaled_dot_product_attention", _attention),
             patch.object(torch.nn.Module, "_apply", _apply),
-            patch.object(checkpoint, "CheckpointFunction", _Checkpoint),
         )
         for replaced in self._patches:
             replaced.start()
@@ -101,18 +99,6 @@ def _apply(module: torch.nn.Module, convert: Callable, recurse: bool = True) -> 
     if all(convert(tensor) is tensor for tensor in (*module.parameters(), *module.buffers())):
         return module
     return _APPLY(module, convert, recurse)
-
-
-class _Checkpoint:
-    """Re-entrant checkpointing as the other kind: it computes the same, and torch.autograd.grad works."""
-
-    @staticmethod
-    def apply(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
-        """Run a function that runs again in backward; as in PyTorch, without gradients if no argument has one."""
-        if any(isinstance(item, torch.Tensor) and item.requires_grad for item in args):
-            return checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state)
-        with torch.no_grad():
-            return function(*args)
 
 
 def _dropout(func, args, kwargs) -> torch.Tensor:

@@ -27,7 +27,7 @@ from simulator.model.ops.aten_json import encode, name_of, text_of
 from simulator.model.ops.recurrent_layers import launches
 from simulator.plan.bodies.op_class import KERNELS
 from simulator.plan.bodies.opcall import OpCall, is_random
-from simulator.plan.task import ACTIVATION, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
+from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, Operand, Value, ViewStep, allowed
 from traces.errors import Code, SchedcastError
 
 
@@ -88,6 +88,8 @@ class Recorder(TorchDispatchMode):
         self.calls = 0  # of ops and views
         self.draws = 0  # draws of random numbers
         self._view_calls = 0  # since the last op
+        self._first: int | None = None  # while ops run again: the first op that may be repeated next
+        self._redraws = False
         self._operands: dict[int, Operand] = {}
         self._offsets: dict[str, int] = {}
         self._by_storage: dict[int, str] = {}
@@ -101,6 +103,25 @@ class Recorder(TorchDispatchMode):
     def enter(self, layer: str) -> None:
         """Assign the ops recorded from now on to `layer`."""
         self.layer = layer
+
+    def repeat(self, first: int | None, redraws: bool = False) -> None:
+        """From now on ops repeat those from op `first` on, drawing the same random numbers if `redraws`; None: they do not."""
+        self._first, self._redraws = first, redraws
+
+    def _repeated(self, target: str, operands: tuple[Operand, ...]) -> Op | None:
+        """The op that runs again; None if no op is repeated, or none that read the same."""
+        if self._first is None:
+            return None
+        read = [operand.value.removesuffix(AGAIN) for operand in operands]
+        for index in range(self._first, len(self.ops)):
+            op = self.ops[index]
+            if op.phase != FORWARD:
+                return None
+            name = f"{op.name}{AGAIN}"
+            if op.body.target == target and [operand.value for operand in op.inputs] == read and name not in self._names:
+                self._first, self._names[name] = index + 1, 1
+                return op
+        return None
 
     def define(self, name: str, tensor: torch.Tensor, kind: str) -> Operand:
         """Make `tensor` a value called `name`. A further value on the same memory gets the storage of the first one."""
@@ -228,10 +249,6 @@ class Recorder(TorchDispatchMode):
                 f"{func} in layer {self.layer!r} draws from a generator of the model's own; expected the default one; leave generator= out",
                 Code.MODEL,
             )
-        if self.phase == BACKWARD and is_random(str(func)):
-            self.assume(
-                "draws random numbers again in backward, by checkpointing, which a plan would not draw the same; predicted as it is"
-            )
         mutated = _mutated(func, args, kwargs)
         if not mutated and self._view(func, args, kwargs, results):
             self._view_calls += 1
@@ -244,7 +261,12 @@ class Recorder(TorchDispatchMode):
         text, named = encode(args, kwargs, encoder)
         reads, mutates = encoder.finish()
         text, named = encoder.renumber(text), encoder.renumber(named)
-        name = self._name(func)
+        first = self._repeated(str(func), (*reads, *mutates))
+        name, again = (self._name(func), "") if first is None else (first.name, AGAIN)
+        if self.phase == BACKWARD and is_random(str(func)) and (first is None or not self._redraws):
+            self.assume(
+                "draws random numbers again in backward, by checkpointing, which a plan would not draw the same; predicted as it is"
+            )
         writes, outputs = [], []
         mutated_ids = {id(t) for t in mutated}
         for position, tensor in enumerate(results):
@@ -253,13 +275,15 @@ class Recorder(TorchDispatchMode):
             if tensor.untyped_storage()._cdata in self._by_storage:
                 self.operand(tensor)  # the result of an in-place op, as a new tensor object
                 continue
-            kind = GRADIENT if self.phase == BACKWARD else ACTIVATION
-            writes.append(self.define(name if not position else f"{name}:{position}", tensor, kind))
+            kind = GRADIENT if self.phase == BACKWARD and self._first is None else ACTIVATION
+            writes.append(self.define(f"{name}:{position}{again}" if position else f"{name}{again}", tensor, kind))
             outputs.append(position)
         body = OpCall(str(func), text, named, tuple(outputs), flops(func, args, kwargs, results), launches(func, args))
-        if body.random:
+        if body.random and first is not None and self._redraws:
+            body = replace(body, draw=first.body.draw)
+        elif body.random:
             body, self.draws = replace(body, draw=self.draws), self.draws + 1
-        self.ops.append(Op(name, body, self.phase, self.layer, "", reads, tuple(writes), mutates, self._view_calls))
+        self.ops.append(Op(f"{name}{again}", body, self.phase, self.layer, "", reads, tuple(writes), mutates, self._view_calls))
         self._view_calls = 0
 
     def _on_seen_storage(self, tensor: Any) -> bool:

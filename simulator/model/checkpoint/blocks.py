@@ -52,7 +52,7 @@ def _enclosing(layer: str, names: set[str]) -> str:
 def _segments(graph: TrainingGraph, forward: Sequence[int]) -> list[Block]:
     """Segments that write about as many bytes each; not the last one, whose backward follows at once (`checkpoint_sequential`)."""
     places = _single(graph, forward) or _children(graph, forward)
-    wanted = isqrt(len(places) + 1)
+    wanted = max(2, isqrt(len(places) + 1)) if places else 1
     written = [0, *accumulate(sum(o.bytes for o in graph.ops[index].writes) for index in forward)]
     cuts = {min(places, key=lambda place: abs(written[place] - written[-1] * n / wanted)) for n in range(1, wanted)}
     return [Block(graph.ops[forward[first]].layer or "model", tuple(forward[first:last])) for first, last in pairwise([0, *sorted(cuts)])]

@@ -10,6 +10,14 @@ from simulator.model.graph import TrainingGraph
 from traces import units
 
 
+def levels_of(graph: TrainingGraph) -> dict[str, str]:
+    """By block of a checkpointed graph that repeats something of it, full or selective. Empty for segments, which are no modules."""
+    kind, divided = blocks(graph)
+    again = set(graph.repeats.values())
+    own = {block.name: block for block in divided if kind == "blocks" and not again.isdisjoint(block.ops)}
+    return {name: choices.FULL if again & kept_by_selective(graph, block) else choices.SELECTIVE for name, block in own.items()}
+
+
 def checkpointed(graph: TrainingGraph, text: str) -> TrainingGraph:
     """The graph whose backward repeats the forward of its blocks, as --checkpoint `text` says.
 

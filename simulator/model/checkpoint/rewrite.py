@@ -1,7 +1,8 @@
 """Repeat forward ops of blocks right before their backward, as `torch.utils.checkpoint` does for a module."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from simulator.model.checkpoint.blocks import Block
 from simulator.model.checkpoint.repeats import Repeats, without_statistics
@@ -11,7 +12,9 @@ from simulator.plan.task import AGAIN, BACKWARD, FORWARD, Operand
 
 #: Products by weights, of which `selective` keeps every other one, and the classes of ops whose results it keeps too.
 _PRODUCTS = frozenset({"aten.mm.default", "aten.addmm.default", "aten._grouped_mm.default"})
-_KEPT_CLASSES = frozenset({"conv", "matmul.attention", "recurrent"})
+_KEPT_CLASSES = frozenset({"conv", "recurrent"})
+#: What the names of all ops of attention begin with, also of those on a GPU.
+_ATTENTION = "aten._scaled_dot_product_"
 
 
 def kept_by_selective(graph: TrainingGraph, block: Block) -> set[int]:
@@ -21,8 +24,20 @@ def kept_by_selective(graph: TrainingGraph, block: Block) -> set[int]:
     except every second mm"); a product with a bias counts as one. Convolutions and recurrent layers, which torchtitan has not, are kept,
     and batched products of activations, which are attention in its math form, are repeated, as in Megatron-LM's selective recomputation.
     """
-    products = [index for index in block.ops if graph.ops[index].body.target in _PRODUCTS]
-    return {*products[::2], *(index for index in block.ops if op_class(graph.ops[index].body.target) in _KEPT_CLASSES)}
+    keeps = keeping()
+    return {index for index in block.ops if keeps(graph.ops[index].body.target)}
+
+
+def keeping() -> Callable[[str], bool]:
+    """A function that says of each op of a block, in order of their calls, whether its result is kept."""
+    products = count()
+
+    def keeps(target: str) -> bool:
+        if target in _PRODUCTS:
+            return next(products) % 2 == 0
+        return op_class(target) in _KEPT_CLASSES or (_ATTENTION in target and "backward" not in target)
+
+    return keeps
 
 
 @dataclass(frozen=True)
@@ -49,7 +64,8 @@ class Rewriting:
         """What is repeated of a block whose ops `kept` are not; None if there is nothing to repeat."""
         readers = self._readers[number]
         leaving = self._kept[number]
-        needed = self._repeats.needed(set(self.blocks[number].ops).difference(kept), readers, leaving)
+        candidates = set(self.blocks[number].ops).difference(kept, self._graph.repeats.values())  # but for what the model repeats itself
+        needed = self._repeats.needed(candidates, readers, leaving)
         written = {o.value for index in needed for o in self._graph.ops[index].writes}
         values = frozenset(value for value in written if self._storage(value) not in leaving)
         before = next((index for index in readers if any(o.value in values for o in self._graph.ops[index].inputs)), None)
@@ -117,7 +133,7 @@ class Rewriting:
 
 
 def _again(operand: Operand) -> Operand:
-    return replace(operand, value=f"{operand.value}{AGAIN}")
+    return Operand(f"{operand.value}{AGAIN}", operand.shape, operand.strides, operand.dtype, operand.views)
 
 
 def _mapped(operands: Iterable[Operand], values: Mapping[str, object] | set[str] | frozenset[str]) -> Iterator[Operand]:

@@ -9,7 +9,6 @@ from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.model.checkpoint import choice
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
@@ -248,9 +247,10 @@ def scheduled(
     `backward`: the devices of the ranks' backwards and updates, if they are others than those of their forwards.
     """
     repeats = isinstance(options, ScheduledOptions) and options.rematerialize
-    if repeats and job.checkpoint != choice.NONE:
+    if repeats and cut_graph.graph.repeats:
         raise SchedcastError(
-            f"{name}: rematerialize=on and --checkpoint {job.checkpoint} both repeat forwards; give one of the two", Code.MODEL
+            f"{name}: rematerialize=on and checkpointing ({cut_graph.graph.checkpoint}) both repeat forwards; give one of the two",
+            Code.MODEL,
         )
     with gc_paused():
         places, backward_places = (
