@@ -34,10 +34,14 @@ def sharing_lanes(
     users: dict[Hashable, list[int]] = defaultdict(list)
     draws: dict[str, dict[int, float]] = defaultdict(dict)
     for lane, ((device, _), indices) in enumerate(lanes.items()):
-        shapes = [shape for index in indices if (shape := recipes[index].shape) is not None] if device in contended else []
-        if shapes:
-            users["SMs", device].append(lane)
-            draws[machine.device(device).memory][lane] = max(shape.memory_share for shape in shapes)
+        for index in indices:
+            shape = recipes[index].shape
+            for own in recipes[index].on(device):
+                if shape is not None and own in contended:
+                    if lane not in users["SMs", own]:
+                        users["SMs", own].append(lane)
+                    drawn = draws[machine.device(own).memory]
+                    drawn[lane] = max(drawn.get(lane, 0.0), shape.memory_share)
         for index in indices:
             route = recipes[index].route
             if route is not None and not route.alias:
@@ -77,8 +81,8 @@ class Capacity:
         self._plan, self._machine, self._recipes, self._links = plan, machine, recipes, links
         lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for task, recipe in zip(plan.tasks, recipes, strict=True):
-            if recipe.shape is not None:
-                lanes[machine.device(task.device).memory].add(task.lane)
+            for place in recipe.on(task.device):
+                lanes[machine.device(place).memory].add(task.lane)
         self._least = least_shares(machine, lanes, pair_multipliers)
 
     @property
@@ -105,8 +109,8 @@ class Capacity:
     def _compute_s(self) -> float:
         taken: dict[str, float] = defaultdict(float)
         for task, recipe, seconds in zip(self._plan.tasks, self._recipes, self.least_s, strict=True):
-            if recipe.shape is not None:
-                device = self._machine.device(task.device)
+            for place in recipe.on(task.device):
+                device = self._machine.device(place)
                 kernel_s = seconds if recipe.shape.held else min(seconds, recipe.seconds)
                 taken[device.name] += kernel_s * (1.0 if device.kind == "cpu" else _needed(recipe.shape)) / device.sms
         return max(taken.values(), default=0.0)

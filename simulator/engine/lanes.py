@@ -9,7 +9,7 @@ asks for a resource that other lanes share, and at the start of each period. Wit
 start and the end of every task, and nothing is announced before it happens; the arithmetic is the same.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from math import inf
 
 from simpy import Event
@@ -27,15 +27,20 @@ class Lane:
     """One stream of one device."""
 
     __slots__ = (
-        "_alone", "_cause", "_graphs", "_host", "_kernel", "_last", "_name", "_now_s", "_signal", "_sms", "_tasks", "_transfer",
-        "_waited_for", "_world",
+        "_alone", "_cause", "_contended", "_graphs", "_host", "_kernel", "_last", "_name", "_now_s", "_signal", "_sms", "_spread",
+        "_tasks", "_transfer", "_waited_for", "_world",
     )  # fmt: skip
 
-    def __init__(self, world: World, name: tuple[str, int], tasks: list[int], sms: Sms | None, host: EagerHost | GraphHost | None):
-        """`tasks`: their indices in issue order. `sms`: None if no other lane shares them. `host`: what issues the tasks, if any."""
-        self._world, self._name, self._tasks, self._sms = world, name, tasks, sms
+    def __init__(
+        self, world: World, name: tuple[str, int], tasks: list[int], contended: Mapping[str, Sms], host: EagerHost | GraphHost | None
+    ):
+        """`tasks`: their indices in issue order. `contended`: SMs that lanes share, by device. `host`: what issues the tasks, if any."""
+        self._world, self._name, self._tasks, self._contended = world, name, tasks, contended
+        self._sms = sms = contended.get(name[0])
         self._signal = Signal(world.env)
         self._kernel = Kernel(sms.pools[name[0]], self._signal) if sms else None
+        #: The kernels of a collective, by device.
+        self._spread: dict[str, Kernel] = {}
         self._transfer = Transfer(self._signal)
         self._host = host if isinstance(host, EagerHost) else None
         self._graphs = host if isinstance(host, GraphHost) else None
@@ -159,7 +164,15 @@ class Lane:
         """Run a transfer: with a core held meanwhile (CPU), or after a kernel that copies. Returns when it started."""
         env, kernel, transfer, signal = self._world.env, self._kernel, self._transfer, self._signal
         arrived = started = env.now
-        if recipe.shape is not None:
+        spread: list[tuple[Sms, Kernel]] = []
+        if recipe.devices and recipe.shape is not None:
+            spread = self._enter(number, recipe)
+            for _, own in spread:
+                yield own.signal
+            started = env.now
+            if started > arrived:
+                self._cause, self._waited_for = SMS, max(spread, key=lambda each: each[1].granted_s)[1].freed_by
+        elif recipe.shape is not None:
             signal.awaited()
             self._sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
             yield signal
@@ -172,10 +185,26 @@ class Lane:
             signal.awaited()
             self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes)
             yield signal
-            if recipe.shape is None and not recipe.seconds:
+            if (recipe.shape is None or recipe.devices) and not recipe.seconds:
                 started = transfer.start_s
                 if started > arrived:
                     self._cause, self._waited_for = LINK, transfer.freed_by
-        if recipe.shape is not None and recipe.shape.held:
+        for sms, own in spread:
+            sms.leave(own)
+        if recipe.shape is not None and recipe.shape.held and not spread:
             self._sms.leave(kernel)
         return started
+
+    def _enter(self, number: int, recipe: Recipe) -> list[tuple[Sms, Kernel]]:
+        """Queue the kernels of a collective for the SMs of its devices."""
+        spread = []
+        for device in recipe.devices:
+            sms = self._contended.get(device)
+            if sms is not None:
+                if device not in self._spread:
+                    self._spread[device] = Kernel(sms.pools[device], Signal(self._world.env))
+                kernel = self._spread[device]
+                kernel.signal.awaited()
+                sms.enter(kernel, number, recipe.priority, recipe.shape, recipe.seconds)
+                spread.append((sms, kernel))
+        return spread

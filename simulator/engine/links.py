@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from simpy import Event
 
 from simulator.engine.clock import Allocator, Clock, Signal, Timer
-from simulator.engine.collectives.protocols import Line, Spread, lines
+from simulator.engine.collectives.protocols import Line, Spread, held_share, lines
 from simulator.engine.collectives.rounds import SCALABLE, TREE, distinct_rounds, measured_times, message_times
 from simulator.engine.routes import ALIAS_ROUTE, Flow, Route, max_min
 from simulator.machine.machine import HOST, NETWORK, Link, Machine
@@ -120,7 +120,7 @@ class Links(Allocator):
         one_memory = source in devices and target in devices and devices[source].memory == devices[target].memory
         if direct["link"].alias if direct else one_memory:
             return ALIAS_ROUTE
-        nodes = self._near_path(source, target)
+        nodes = self._short_path(source, target) or self._near_path(source, target)
         nodes = nodes or next(filter(None, (_shortest_path(graph, source, target) for graph in self._graphs)), [])
         if not nodes:
             raise SchedcastError(
@@ -143,6 +143,22 @@ class Links(Allocator):
         )
         line = self._machine.peer_transfers.get(f"{source}>{target}")
         return route if line is None else self._measured(route, line.latency_s, line.bytes_per_s)
+
+    def _short_path(self, source: str, target: str) -> list[str]:
+        """A path of one link, or the fastest of those over one place that is not the host; empty if there is none."""
+        if (source, target) in self._edges:
+            return [source, target]
+        between = [place for place in self._ahead.get(source, ()) if place != HOST and (place, target) in self._edges]
+        over = min(between, key=lambda place: self._edges[source, place]["weight"] + self._edges[place, target]["weight"], default="")
+        return [source, over, target] if over else []
+
+    @cached_property
+    def _ahead(self) -> dict[str, list[str]]:
+        """The places that a link leads to from each place."""
+        ahead: dict[str, list[str]] = {}
+        for source, target in self._edges:
+            ahead.setdefault(source, []).append(target)
+        return ahead
 
     def _near_path(self, source: str, target: str) -> list[str]:
         """The shortest path between devices that a network joins, sought in their own nodes only; empty for others."""
@@ -189,14 +205,20 @@ class Links(Allocator):
             self._collectives[body] = self._by_protocols(body) if by_protocols else (*self._by_rounds(body), [])
         route, share, laws = self._collectives[body]
         parts = measured_times(self._machine, body, payload_bytes)
-        if parts is None and not laws:
-            return route, share * payload_bytes
-        if parts is not None:
-            return self._timed(route, share * payload_bytes, *parts, payload_bytes)
+        if not laws:
+            return (route, share * payload_bytes) if parts is None else self._timed(route, share * payload_bytes, *parts, payload_bytes)
         best = min(laws, key=lambda line: line.seconds(payload_bytes))
-        timed, moved = self._timed(route, share * payload_bytes, best.latency_s, best.s_per_byte * payload_bytes, payload_bytes)
-        errors = max(route.latency_error, best.protocol.latency_error), max(route.bandwidth_error, best.protocol.bandwidth_error)
-        return timed._replace(latency_error=errors[0], bandwidth_error=errors[1]), moved
+        latency_s, moving_s = parts or (best.latency_s, best.s_per_byte * payload_bytes)
+        timed, moved = self._timed(route, share * payload_bytes, latency_s, moving_s, payload_bytes)
+        errors = (route.latency_error, route.bandwidth_error), (best.protocol.latency_error, best.protocol.bandwidth_error)
+        latency_error, bandwidth_error = (0.0, 0.0) if parts else map(max, *errors)
+        drawn = held_share(body.operation, len(body.devices)) * payload_bytes
+        return timed._replace(
+            latency_error=latency_error,
+            bandwidth_error=bandwidth_error,
+            blocks=best.protocol.blocks,
+            draws_bytes_per_s=drawn / moving_s if moving_s else 0.0,
+        ), moved
 
     def _timed(self, route: Route, busiest: float, latency_s: float, moving_s: float, payload_bytes: float) -> tuple[Route, float]:
         """The route, but its bytes take `moving_s` after `latency_s`; and the bytes on its busiest channel."""

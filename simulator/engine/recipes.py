@@ -129,8 +129,9 @@ class Recipe(NamedTuple):
     """How one task runs. Without `shape` and `route` it shares nothing, and takes `seconds` whatever else runs.
 
     With a `shape`, it is a kernel of `seconds`. With a `route`, it is a transfer of `moved_bytes` after `seconds` of overhead. With both, a
-    core makes the transfer if the shape is held, else a kernel comes first. `crossed`: it is no node of its CUDA graph but an edge (an
-    alias), and the gap for crossing lanes came before it. `launches`: those that take a place in the queue of its stream.
+    core makes the transfer if the shape is held, else a kernel comes first. A collective's kernel is held on each of `devices`. `crossed`:
+    it is no node of its CUDA graph but an edge (an alias), and the gap for crossing lanes came before it. `launches`: those that take a
+    place in the queue of its stream.
     """
 
     seconds: float
@@ -140,6 +141,11 @@ class Recipe(NamedTuple):
     moved_bytes: float = 0.0
     crossed: bool = False
     launches: int = 1
+    devices: tuple[str, ...] = ()
+
+    def on(self, device: str) -> tuple[str, ...]:
+        """The devices whose SMs it takes, if `device` is that of its lane."""
+        return () if self.shape is None else self.devices or (device,)
 
     @property
     def alone(self) -> bool:
@@ -180,6 +186,7 @@ class _Site:
         self.on_core, self.library = device.kind == "cpu", bool(machine.library)
         self._sms, self._saturation_share = device.sms, machine.memory(name).saturation_share
         self._shared = device.sm is not None
+        self._bytes_per_s = machine.memory(name).bandwidth_bytes_per_s
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, cost: Cost) -> Shape:
@@ -189,6 +196,13 @@ class _Site:
             own = replace(cost, grid=1, blocks_per_sm=1) if self.on_core and (cost.grid, cost.blocks_per_sm) != (1, 1) else cost
             shape = self._shapes[id(cost)] = shape_of(own, self._sms, self._saturation_share, self._shared)
         return shape
+
+    def occupied(self, route: Route) -> Shape:
+        """The shape of the kernel that runs a collective on each of its devices. Its blocks wait for SMs, and hold them."""
+        blocks = min(route.blocks, self._sms)
+        return Shape(
+            1, blocks, blocks, float(blocks), float(blocks), min(1.0, route.draws_bytes_per_s / self._bytes_per_s), "collective", held=True
+        )
 
 
 def _launch_gap_s(task: Task, cost: Cost, host: HostLane | None) -> float:
@@ -203,7 +217,9 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
     overhead_s = cost.overhead_s + site.overhead_s
     if resource is Resource.COLLECTIVE:
         route, moved = links.collective(body, body.payload_bytes(task))
-        return Recipe(overhead_s, task.priority, None, route, moved, launches=0 if route.alias else cost.launches)
+        kernel = site.occupied(route) if route.blocks else None
+        launches = 0 if route.alias else cost.launches
+        return Recipe(overhead_s, task.priority, kernel, route, moved, launches=launches, devices=body.devices if kernel else ())
     if resource is Resource.LINK and body.ends[0] != body.ends[1]:
         source, target = body.ends
         route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(source, target, body.moved_bytes(task))

@@ -11,7 +11,8 @@ class Route(NamedTuple):
     """`directions`: the queues that a transfer joins; `channels`: the bandwidths that it shares. An alias has none.
 
     `loads`: bytes on each channel per byte of the transfer; for a collective, per byte on its busiest channel. `latency_error`,
-    `bandwidth_error`: as in `Link`.
+    `bandwidth_error`: as in `Link`. `blocks`, `draws_bytes_per_s`: SMs that a collective's kernel takes on each of its GPUs while it runs,
+    and bandwidth of their memories.
     """
 
     directions: tuple[tuple[str, str], ...]
@@ -22,6 +23,8 @@ class Route(NamedTuple):
     loads: tuple[float, ...]
     latency_error: float = 0.0
     bandwidth_error: float = 0.0
+    blocks: int = 0
+    draws_bytes_per_s: float = 0.0
 
 
 ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())

@@ -166,9 +166,9 @@ class Simulation:
         for index, task in enumerate(plan.tasks):
             streams.setdefault(task.lane, []).append(index)
         contended = self._contended(streams, recipes, pair_multipliers)
-        for stream, indices in streams.items():
-            if stream[0] not in contended:
-                for index in indices:
+        for (device, _), indices in streams.items():
+            for index in indices:
+                if contended.keys().isdisjoint(recipes[index].on(device)):
                     recipes[index] = recipes[index]._replace(shape=None)
         needed = Capacity(plan, machine, recipes, links, pair_multipliers or {}) if iterations is None and len(streams) > 1 else None
         #: What the tasks of a period need of what they share takes this long, so that no steady state is shorter.
@@ -192,8 +192,8 @@ class Simulation:
         memory_of = {device: self._machine.device(device).memory for device in self._plan.devices}
         sharing: dict[str, int] = {}
         for (device, _), indices in streams.items():
-            if any(recipes[index].shape is not None for index in indices):
-                sharing[memory_of[device]] = sharing.get(memory_of[device], 0) + 1
+            for memory in {memory_of[on] for index in indices for on in recipes[index].on(device) if on in memory_of}:
+                sharing[memory] = sharing.get(memory, 0) + 1
         contended: dict[str, Sms] = {}
         for memory, lanes in sharing.items():
             if lanes > 1:
@@ -229,7 +229,7 @@ class Simulation:
                 host.resume()
                 issuing.append((host, [numbers[stream] for stream in own]))
         for stream, indices in streams.items():
-            self._env.process(Lane(self._world, stream, indices, contended.get(stream[0]), host_of.get(stream)).process())
+            self._env.process(Lane(self._world, stream, indices, contended, host_of.get(stream)).process())
         return issuing
 
     def _host(self, streams: Streams, costs: Sequence[Cost], iterations: int | None) -> EagerHost | GraphHost:

@@ -309,10 +309,10 @@ class Machine:
 
     @cached_property
     def _node_of(self) -> dict[str, int]:
-        import networkx
-
         if not self.has_network:
             return dict.fromkeys(self._by_name, 0)
+        import networkx
+
         graph = self.graph.to_undirected()
         graph.remove_nodes_from([HOST, NETWORK])
         return {name: node for node, connected in enumerate(networkx.connected_components(graph)) for name in connected}

@@ -92,13 +92,14 @@ class NodeEntry(_Entry):
     """The usual form of a node of these `gpus`.
 
     `size`: GPUs of a full node. `links`: without its `network` if there is only one node. `protocols`: those of collectives, whose times
-    within a node are multiplied by `latency`.
+    within a node are multiplied by `latency`. `channels`: blocks of the kernel that runs a collective, by the form of the protocol.
     """
 
     gpus: list[str]
     size: int
     protocols: list[str]
     latency: Sourced
+    channels: dict[str, SourcedCount]
     links: list[LinkEntry]
 
 

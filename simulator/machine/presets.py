@@ -223,6 +223,7 @@ def _protocols(node: NodeEntry) -> tuple[Protocol, ...]:
                 field: value if field == "form" else value[0] * (latency if field in ("start_s", "hop_s") else 1.0)
                 for field, value in entry
             },
+            blocks=node.channels[entry.form][0],
             latency_error=_error(source),
             bandwidth_error=_error(entry.share[1]),
         )

@@ -17,7 +17,8 @@ class Protocol:
     `start_s`: before the first byte, launch included. `hop_s`: of each communication round within a node. `network_hop_s`,
     `network_tree_hop_s`: of each round between nodes in a ring and in a tree. `share`, `network_share`: of the bandwidth of links within a
     node and between nodes. `own_share`: rate at which a rank copies its own chunk, relative to the bandwidth of its links; 0: no copy.
-    `latency_error`, `bandwidth_error`: one standard deviation of the logarithm.
+    `blocks`: of the kernel that runs it on every GPU; each takes an SM. `latency_error`, `bandwidth_error`: one standard deviation of the
+    logarithm.
     """
 
     form: Form
@@ -28,5 +29,6 @@ class Protocol:
     network_hop_s: float = 0.0
     network_tree_hop_s: float = 0.0
     network_share: float = 1.0
+    blocks: int = 0
     latency_error: float = 0.0
     bandwidth_error: float = 0.0

@@ -13,15 +13,19 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from simulator.engine.clock import Clock
+from simulator.engine.links import Links
 from simulator.machine.machine import Machine
-from simulator.machine.presets import data, preset
+from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
+from simulator.plan.bodies.copy import ALL_REDUCE, Collective
 from simulator.plan.task import BACKWARD, FORWARD, UPDATE
 from simulator.predict.discrepancy import published
 from simulator.predict.pairs import Pair, Side
 from simulator.predict.scoreboard.rows import Row, read, sampled
 from tests.benchmarks.fit_steps import SAMPLE
+from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.comparison import PYTORCH_GRAPH
 
 TABLE, PAIRS, LAYOUTS = "measured_steps.csv", "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
@@ -132,9 +136,10 @@ def _reduction(change: str) -> str:
 
 def a100_pair() -> Machine:
     """Two A100 of 80 GB on PCI Express, whose all-reduce of 1 GB the source measured, with nothing beside it, as 50.8 ms."""
-    one = data().machines["a100-pcie"]
-    machine = preset("2xa100-pcie", one.model_copy(update={"count": 2}), 2)
-    return replace(machine, links=tuple(replace(link, bandwidth_bytes_per_s=1e9 / 50.8e-3) for link in machine.links))
+    machine, body = load_machine("2xa100-pcie"), Collective(ALL_REDUCE, ("cuda:0", "cuda:1"))
+    latency_s = Links(Clock(), machine).collective(body, 1.0)[0].latency_s
+    law = CollectiveLaw(pieces=[LawPiece(1e9, latency_s, (50.8e-3 - latency_s) / 1e9)])
+    return replace(machine, collectives={law_name(ALL_REDUCE, machine.library, 2): law})
 
 
 def step_pairs(path: Path) -> Iterator[Pair]:

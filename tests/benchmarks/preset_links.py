@@ -1,13 +1,14 @@
-"""The error of all-reduces over the guessed links of `2xdgx-a100`, against Vidur's measurements: python -m tests.benchmarks preset-links.
+"""The error of all-reduces on `2xdgx-a100`, against Vidur's measurements: python -m tests.benchmarks preset-links.
 
-The errors of links in `machines.json` come from here: of latencies from small all-reduces, of bandwidths from large ones.
+The errors of links in `machines.json` come from here, by the rounds of a ring over the links alone: of latencies from small all-reduces, of
+bandwidths from large ones. Beside them, those by the library's protocols, which were fitted on other measurements (`protocols`).
 """
 
 import math
+from dataclasses import replace
 from statistics import fmean
 
-from simpy import Environment
-
+from simulator.engine.clock import Clock
 from simulator.engine.links import Links
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
@@ -21,17 +22,24 @@ GPUS_PER_NODE = 8
 
 def mean_square(machine: Machine, devices: tuple[str, ...], samples: list[Sample]) -> float:
     """Mean square of the logarithms of predicted over measured seconds."""
-    links, body = Links(Environment(), machine), Collective("all-reduce", devices)
+    links, body = Links(Clock(), machine), Collective("all-reduce", devices)
     errors = []
     for sample in samples:
         route, moved = links.collective(body, int(sample.size))
-        errors.append(math.log((route.latency_s + moved / route.bandwidth_bytes_per_s) / sample.seconds))
+        errors.append(math.log(links.alone_s(route, moved) / sample.seconds))
     return fmean(error * error for error in errors)
 
 
 def main() -> None:
     """Print a line for each number of ranks, and the root mean square over them, in which each counts the same."""
     machine = load_machine("2xdgx-a100")
+    for how, priced in (("links", replace(machine, protocols=())), ("protocols", machine)):
+        print(f"by {how}")
+        compare(priced)
+
+
+def compare(machine: Machine) -> None:
+    """The lines of one machine."""
     names = [device.name for device in machine.devices]
     pooled: dict[tuple[int, str], list[float]] = {}
     for (ranks, nodes), samples in all_reduces().items():

@@ -76,6 +76,11 @@ def lines(protocols: Sequence[Protocol], operation: str, tree: bool, spread: Spr
     return [_ring(protocol, operation, spread) for protocol in by_form[RINGS]] + trees + switched
 
 
+def held_share(operation: str, ranks: int) -> float:
+    """Bytes of its memory that a rank reads and writes, per byte of its data: its operands. The library's buffers stay in the cache."""
+    return 2.0 if operation in (ALL_REDUCE, ALL_TO_ALL) else 1 + 1 / ranks
+
+
 def _moving(protocol: Protocol, spread: Spread, inside: float, across: float, own: float, share: float = 1.0) -> float:
     """Seconds in which a rank sends so many bytes inside its node and across, and copies its own chunk. `share`: of the protocol's own."""
     inside_s, own_s = inside * spread.inside_s / protocol.share, own * spread.inside_s

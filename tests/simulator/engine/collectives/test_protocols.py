@@ -8,11 +8,14 @@ from simulator.engine.clock import Clock
 from simulator.engine.collectives.protocols import TREE_SHARE
 from simulator.engine.collectives.rounds import DISTRIBUTED, RING, SERVER, TREE, distinct_rounds, rounds
 from simulator.engine.links import Links
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Link
 from simulator.machine.presets import load_machine
 from simulator.machine.protocols import PAIRS, RINGS, SWITCH, Protocol
 from simulator.machine.scaled import Scale, scaled
 from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Collective
 from tests.support.linked_gpus import link, linked_gpus
+from tests.support.tiny import build, gpu, rows, task
 
 #: Links of 400 bytes/s, of which a ring reaches a half, and a network of 100 bytes/s for every GPU, of which it reaches a quarter.
 RING_PROTOCOL = Protocol(
@@ -128,3 +131,51 @@ def test_presets_have_the_protocols_of_their_links():
     assert len(route.channels) == 512 * 2 + 512 * 4, "each GPU's link to its switch, and its way to the network, both ways"
     bus_bytes_per_s = 2e9 * 511 / 512 / (route.latency_s + moved / route.bandwidth_bytes_per_s)
     assert 150e9 < bus_bytes_per_s < 400e9, "eight adapters of 50 GB/s"
+
+
+#: Two GPUs of 10 SMs and 400 bytes/s of memory, over a link of 100 bytes/s. A collective takes 4 SMs of each.
+TWO_GPUS = gpu("p", "q")
+PAIR = replace(
+    TWO_GPUS,
+    links=(Link("p", "q", 0.0, 100.0), Link("q", "p", 0.0, 100.0)),
+    memories=tuple(replace(memory, bandwidth_bytes_per_s=400.0) for memory in TWO_GPUS.memories),
+    protocols=(Protocol(RINGS, start_s=2.0, hop_s=0.0, share=1.0, blocks=4),),
+)
+ALL = task("sum", 0.0, mutates="x y", on="p", stream=1, body=Collective(ALL_REDUCE, ("p", "q")))  # 2 s of latency, 400 bytes in 4 s
+
+
+def kernel(name: str, seconds: float, on: str, grid: int, **more):
+    """A kernel of `grid` blocks, each of which needs an SM for itself."""
+    return task(name, seconds, writes=f"of-{name}", on=on, grid=grid, **{"compute_share": 1.0, **more})
+
+
+def spans(*timed, machine=PAIR) -> dict[str, tuple[float, float]]:
+    plan, costs = build(*timed, lengths={"x": 100, "y": 100})
+    return {name: (start, end) for name, start, end in rows(simulate(plan, machine, costs, iterations=1))}
+
+
+def test_the_blocks_of_a_collective_take_sms_from_what_computes_on_each_of_its_gpus():
+    # While the collective runs, 6 of 10 SMs are left: of 10 s of work 3.6 s are done, of 5 s too.
+    ran = spans(ALL, kernel("on-p", 10.0, "p", 1000), kernel("on-q", 5.0, "q", 1000))
+    assert ran == {"sum": (0.0, 6.0), "on-p": (0.0, pytest.approx(12.4)), "on-q": (0.0, pytest.approx(7.4))}
+    few = spans(ALL, kernel("on-p", 10.0, "p", 6))
+    assert few["on-p"] == (0.0, 10.0), "a kernel of six blocks has room beside it"
+
+
+def test_a_collective_waits_until_its_blocks_have_room_on_every_gpu():
+    # Two waves of 5 s; the second has 5 blocks, so that 5 SMs of p are free then.
+    ran = spans(kernel("on-p", 10.0, "p", 15), ALL)
+    assert ran == {"on-p": (0.0, 10.0), "sum": (5.0, 11.0)}
+
+
+def test_a_collective_draws_bandwidth_of_every_memory():
+    # Each GPU reads and writes its 400 bytes in 4 s: half of the bandwidth, for as long as the kernel is there.
+    ran = spans(ALL, kernel("on-q", 4.0, "q", 1, compute_share=0.0, memory_share=1.0))
+    assert ran["on-q"] == (0.0, pytest.approx(7.0)), "3 s of work in 6 s, and one more"
+
+
+def test_a_collective_beside_nothing_takes_its_time():
+    assert spans(ALL) == {"sum": (0.0, 6.0)}
+    assert spans(kernel("before", 1.0, "p", 1), task("sum", 0.0, mutates="x y", on="p", body=ALL.task.body)) == {
+        "before": (0.0, 1.0), "sum": (1.0, 7.0),
+    }  # fmt: skip
