@@ -242,10 +242,13 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged else None,
         measured_share=measured_share,
         checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
-        unused_devices=len(
-            {device.name for device in predicted.machine.for_devices(predicted.plan.devices).devices} - {*predicted.plan.devices}
-        ),
+        unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
     )
+
+
+def _given(predicted: Forecast) -> set[str]:
+    """The devices that the job was given."""
+    return {device.name for device in predicted.machine.for_devices(predicted.plan.devices).devices}
 
 
 def least_measured(compared: Sequence[Forecast]) -> float | None:

@@ -245,7 +245,13 @@ def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
     document, plan = answer.prediction, answer.forecast.plan
     divided = labels.division(plan.semantics)
     words = sentences.prediction_words(document, shared_jobs.measured_here(answer.model))
-    words = [*assumed_words([answer]), *([f"Layers are divided by {divided}."] if divided else []), *words]
+    folded = plan.semantics.get("folded")
+    words = [
+        *assumed_words([answer]),
+        *([f"Layers are divided by {divided}."] if divided else []),
+        *words,
+        *([f"{folded}."] if folded else []),
+    ]
     _print_lines(console, [*words, *waterfalls.prediction_words(document)])
     if document.waterfall:
         console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document), console.width))

@@ -303,3 +303,12 @@ def test_two_processes_on_one_gpu_are_refused_in_one_line():
     check_distinct(["node GPU-1", "node GPU-2", "other GPU-1", "", ""])
     with refuses(Code.REQUEST, r"^processes 1 and 2 have the same GPU \(GPU-2\): start one process per GPU, or split one GPU"):
         check_distinct(["node GPU-1", "node GPU-2", "node GPU-2"])
+
+
+@pytest.mark.thorough
+def test_sharded_training_has_the_numbers_of_pytorchs_own(tmp_path):
+    """Two processes train a small language model under FSDP2, and by the plan: both as plain PyTorch does."""
+    require_gloo()
+    rank_0, _ = end(begin(2, ["-m", "tests.support.fsdp2_process"], tmp_path))
+    assert rank_0.status == 0, rank_0.err
+    assert {name: result["error"] <= 1e-10 for name, result in rank_0.document.items()} == {"fsdp2": True, "fsdp": True}
