@@ -1,27 +1,52 @@
-"""Predicts the shared tables of trained transformers, and says how right: python -m tests.benchmarks.transformers [GPU ...]
+"""Predicts the shared tables of trained transformers, and writes docs/transformers.md: python -m tests.benchmarks.transformers [--write]
 
-A row for every step, then errors by source, GPU and length of sequences, and which of two trainings of one model and number of GPUs is
-faster. `--fit` prints the power at which trainings hold a GPU (`products.ProductKernel.sustained_watts`), for each GPU alone: that at which
-half of its steps are predicted too fast, of the rows FITTED, which no score counts.
+Prints a line for every step. `--fit` prints the power at which trainings hold a GPU (`ProductKernel.sustained_watts`) instead: by GPU,
+that at which half of the rows FITTED are predicted too fast. No score counts these rows. What was predicted before, with the same code
+and tables, is not predicted again.
 """
 
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import median
 
 from simulator.engine.costs import efficiencies
 from simulator.predict.forecast import forecast
-from simulator.predict.scoreboard.predicted import Kept, kept_forecast, plan_of
+from simulator.predict.scoreboard.predicted import outcomes, plan_of
 from simulator.predict.scoreboard.rows import Row, read_folder
+from simulator.predict.search.workers import usual_processes, workers
+from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
-from traces.errors import SchedcastError
+from traces.documents.scoreboard import ScoredStep
+from traces.files import write_atomic
 
+PAGE = ROOT / "docs" / "transformers.md"
 #: The longest sequences of llm-foundry's rows that `sustained_watts` is fitted on.
 FITTED = 1024
-#: The longest sequences of llm-foundry's rows whose attention takes so little that it does not matter that it was FlashAttention 1.
+#: The longest sequences of llm-foundry's rows whose attention takes so little that its version matters little.
 SHORT = 2048
+#: Differences of throughput below this count as noise.
+NOISE = 0.03
+INTRO = """# Transformers over many GPUs
+
+How long a training step of a language model takes on 8 to 512 GPUs, predicted from data sheets (`--machine 8xh100`) and judged by steps
+that others published. `python -m tests.benchmarks.transformers --write` writes this page.
+
+```console
+schedcast predict --model llama3:8b --seq 8192 --batch 16 --machine 8xh100 --strategy fsdp --checkpoint selective --precision amp
+```
+
+`fsdp` shards parameters, gradients and optimizer state (`shard=1|2|3`, the stages of ZeRO), gathers them block by block (`prefetch`,
+`reshard`), or over groups of devices (`hybrid`). Devices that do the same are simulated once (`fold`). On CPUs, in processes and on
+simulated GPUs the same plan runs, with plain PyTorch's numbers to 1e-10, and so does PyTorch's own FSDP2. Not modeled: tensors, sequences,
+experts and stages divided beside `fsdp`, precisions below 16 bits, and compiled kernels; such rows are left out.
+
+Two things were learned from these tables. A GPU that trains for minutes lowers its clock to keep its power limit: an H100 reaches about 600
+TFLOP/s in its matrix products, not the 800 of a short benchmark. The power per FLOP at which this begins is fitted on llm-foundry's steps
+with up to 1,024 tokens, which no table below counts. And llm-foundry's steps with long sequences ran FlashAttention 1, which takes about
+twice as long as the FlashAttention 2 that is predicted (Dao 2023): they are shown by themselves.
+"""
 
 
 def fitted_on(row: Row) -> bool:
@@ -29,79 +54,98 @@ def fitted_on(row: Row) -> bool:
     return row.source.startswith("mosaicml") and (row.job.image_size or 0) <= FITTED
 
 
-def card(row: Row) -> str:
-    """The row's GPU."""
-    return row.machine.partition("x")[2] or row.machine
+def older_attention(row: Row) -> bool:
+    """Whether much of the step is spent in a kernel that nobody uses any more."""
+    return row.source.startswith("mosaicml") and (row.job.image_size or 0) > SHORT
 
 
-def print_row(row: Row, kept: Kept) -> None:
-    """Print a step beside its prediction."""
-    gpus = int(row.machine.partition("x")[0]) if "x" in row.machine else 1
+def gpus(row: Row) -> tuple[int, str]:
+    """How many GPUs, and which."""
+    count, _, card = row.machine.rpartition("x")
+    return (int(count), card) if count.isdecimal() else (1, row.machine)
+
+
+Pair = tuple[Row, ScoredStep]
+
+
+def line(row: Row, step: ScoredStep | str) -> str:
+    """A measured step beside its prediction."""
+    count, card = gpus(row)
     job = row.job
-    if kept.why:
-        print(f"{row.workload:14} {row.machine:9} {job.image_size:6}: {kept.why}", flush=True)
-        return
-    error = kept.predicted_s / row.published_s - 1
-    print(
-        f"{row.workload:14} {row.machine:9} {job.image_size:6} tokens x {job.batch // gpus:4}, {job.checkpoint:9} {row.strategy:18}"
-        f" measured {row.published_s:7.3f} s, predicted {kept.predicted_s:7.3f} s ({error:+.1%})",
-        flush=True,
-    )
+    what = f"{row.workload}, {count} {card}, {job.batch // count} x {job.image_size} tokens a GPU, {job.checkpoint}, {row.strategy}"
+    if isinstance(step, str):
+        return f"{what}: {step}"
+    error = step.predicted_s / step.measured_s - 1
+    return f"{what}: measured {step.measured_s:.3f} s, predicted {step.predicted_s:.3f} s ({error:+.1%})"
 
 
-Pair = tuple[Row, Kept]
-
-
-def print_groups(title: str, pairs: Iterable[Pair], name: Callable[[Row], str]) -> None:
-    """Print the errors of each group of steps."""
+def table(title: str, pairs: Iterable[Pair], name: Callable[[Row], str]) -> Iterator[str]:
+    """The errors of each group of steps as a table in Markdown."""
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[name(pair[0])].append(pair)
-    print(f"\n| {title} | rows | median error | worst | median signed | within 25 % | in the interval |\n{'|---' * 7}|")
+    yield f"| {title} | rows | median error | worst | median signed | within 25 % | in the 90 % interval |"
+    yield "|---" * 7 + "|"
     for group, own in sorted(groups.items()):
-        errors = [kept.predicted_s / row.published_s - 1 for row, kept in own]
+        errors = [step.predicted_s / step.measured_s - 1 for _, step in own]
         within = sum(abs(error) <= 0.25 for error in errors) / len(errors)
-        covered = sum(kept.interval_s[0] <= row.published_s <= kept.interval_s[1] for row, kept in own) / len(own)
+        covered = sum(step.interval_s[0] <= step.measured_s <= step.interval_s[1] for _, step in own) / len(own)
         figures = f"{median(map(abs, errors)):.0%} | {max(errors, key=abs):+.0%} | {median(errors):+.0%} | {within:.0%} | {covered:.0%}"
-        print(f"| {group} | {len(own)} | {figures} |")
+        yield f"| {group} | {len(own)} | {figures} |"
+    yield ""
 
 
-def print_order(pairs: Sequence[Pair]) -> None:
-    """Print of how many pairs of trainings the faster one, per token and GPU, is told. Differences below 3 % count as noise."""
-    groups: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
-    for row, kept in pairs:
+def order(pairs: Iterable[Pair]) -> str:
+    """Of how many pairs of trainings of one model on as many GPUs the one with more tokens per second is told."""
+    groups: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
+    for row, step in pairs:
         tokens = row.job.batch * (row.job.image_size or 1)
-        groups[row.source, row.workload, row.machine].append((tokens / row.published_s, tokens / kept.predicted_s))
+        groups[row.source, row.workload, row.machine].append((tokens / step.measured_s, tokens / step.predicted_s))
     right = total = 0
     for own in groups.values():
         for (first, told), (second, told_second) in combinations(own, 2):
-            if abs(first / second - 1) > 0.03:
+            if abs(first / second - 1) > NOISE:
                 total += 1
                 right += (first > second) == (told > told_second)
-    print(f"\nWhich of two trainings of one model on as many GPUs has more tokens per second: {right} of {total} right.")
+    return f"Of {total} pairs of trainings of one model on as many GPUs, the one with more tokens per second is told in {right}."
+
+
+def page(pairs: Sequence[Pair], unpredicted: Iterable[str]) -> str:
+    """docs/transformers.md."""
+    judged = [pair for pair in pairs if not fitted_on(pair[0]) and not older_attention(pair[0])]
+    lines = [INTRO, "## Judged\n", *table("all", judged, lambda row: "all")]
+    lines += table("source", judged, lambda row: row.source)
+    lines += table("GPU", judged, lambda row: gpus(row)[1])
+    lines += table("GPUs", judged, lambda row: f"{gpus(row)[0]:3}")
+    lines += table("checkpointing", judged, lambda row: row.job.checkpoint)
+    lines += [order(judged), "", "## Long sequences with FlashAttention 1\n"]
+    lines += table("sequence", [pair for pair in pairs if older_attention(pair[0])], lambda row: f"{row.job.image_size:6}")
+    lines += ["## Left out\n", "| rows | why |", "|---|---|"]
+    lines += [f"| {count} | {why} |" for why, count in Counter(unpredicted).most_common()]
+    return "\n".join([*lines, "", "## Every step\n", *(f"- {line(row, step)}" for row, step in pairs), ""])
 
 
 def sustained_watts(rows: Sequence[Row]) -> dict[str, float]:
-    """By GPU, the power per TFLOP/s of the peak at which half of the steps are predicted too fast, from products' time alone."""
-    table = efficiencies.table()["gpu"].row("matmul").product
+    """By GPU, the power per TFLOP/s of the peak at which half of the steps are predicted too fast, by the time of their products alone."""
+    known = efficiencies.table()["gpu"].row("matmul").product.sustained_watts.value
     needed: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         plan, machine, model = plan_of(row)
         result = forecast(plan, machine, model)
         device = machine.devices[0]
-        products = sum(
+        products_s = sum(
             cost.cold_s
             for task, cost in zip(plan.tasks, result.costs, strict=True)
             if task.device == device.name and task.body.work(task).op_class == "matmul"
         )
-        slower = 1 + (row.published_s - result.timeline.step_s) / products
-        now = min(1.0, (device.power_w / (device.peak_flops["bf16"] / 1e12) / table.sustained_watts.value) ** 0.5)
-        needed[card(row)].append(device.power_w / (device.peak_flops["bf16"] / 1e12) * (slower / now) ** 2)
+        watts = device.power_w / (device.peak_flops["bf16"] / 1e12)
+        slower = 1 + (row.published_s - result.timeline.step_s) / products_s
+        needed[gpus(row)[1]].append(max(known, watts) * slower**2)
     return {name: median(own) for name, own in needed.items()}
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the rows and their scores, or the fit."""
+    """Print the steps, or the fit, and write the page."""
     folder = shared_folder("llm")
     if folder is None:
         print("no public measurements beside the repository; set SCHEDCAST_SHARED")
@@ -110,26 +154,17 @@ def main(arguments: Sequence[str]) -> None:
     if "--fit" in arguments:
         print(sustained_watts([row for row in rows if fitted_on(row)]))
         return
-    pairs = []
-    for row in sorted(rows, key=lambda row: (row.source, row.job.model, row.job.batch)):
-        if arguments and card(row) not in arguments:
-            continue
-        try:
-            kept = kept_forecast(row)
-        except SchedcastError as error:
-            kept = Kept(why=str(error))
-        print_row(row, kept)
-        if not kept.why:
-            pairs.append((row, kept))
-    print(f"\n{len(left_out)} rows are not predicted.")
-    judged = [pair for pair in pairs if not fitted_on(pair[0])]
-    print_groups("source", judged, lambda row: row.source)
-    print_groups("GPU", judged, card)
-    print_groups("length of sequences", judged, lambda row: f"{row.source.partition('/')[0]} {row.job.image_size:6}")
-    print_groups(
-        "attention", judged, lambda row: "FlashAttention 1" if row.source.startswith("mosaicml") and row.job.image_size > SHORT else "2"
-    )
-    print_order(judged)
+    rows.sort(key=lambda row: (row.source, gpus(row)[1], row.job.model, gpus(row)[0], row.job.image_size or 0, row.job.batch))
+    pairs, why = [], [left.why for left in left_out]
+    with workers(usual_processes(len(rows))) as run:
+        for row, step in zip(rows, outcomes(rows, [None] * len(rows), run), strict=True):
+            print(line(row, step), flush=True)
+            if isinstance(step, str):
+                why.append(step)
+            else:
+                pairs.append((row, step))
+    if "--write" in arguments:
+        write_atomic(PAGE, page(pairs, why))
 
 
 if __name__ == "__main__":
