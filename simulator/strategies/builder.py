@@ -339,7 +339,7 @@ class PlanBuilder:
             segments=(Segment(tuple(tasks)),),
             values=tensors.values,
             storages=tensors.storages,
-            losses=tuple(self._name(self.graph.loss, m) for m in range(self.parts)),
+            losses=tuple(self._name(self.graph.loss, m) for builder in (self, *others) for m in builder.microbatches),
             gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
             options=option_values(options),
             semantics=notes,

@@ -102,7 +102,7 @@ def test_communication_hides_behind_the_block_before(options, exposed, fold):
     assert seconds(f"fsdp:fetch=off,fold={fold}{options}") == pytest.approx(8 * PRODUCT_S + exposed * MOVED_S)
 
 
-@pytest.mark.parametrize("text", ["fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off"])
+@pytest.mark.parametrize("text", ["fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off", "data-parallel"])
 def test_one_device_stands_for_all(text):
     """A folded plan has the time of the whole plan, and its device the memory."""
     machine = gpus(4, bytes_per_s=1e6)
