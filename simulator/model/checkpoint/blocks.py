@@ -1,9 +1,9 @@
 """The blocks of a model that are checkpointed one by one, from the layers of its forward ops.
 
-A block is a member of a ModuleList or Sequential that has layers of its own, such as `layers.0`, `h.3` or `layer2.1`. A member that is a
-Sequential itself, such as a stage of blocks, is looked into. A model without at least two such blocks is cut into about sqrt(n) segments
-between the n places at which all that follows depends on a single result (Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-2016), or, if there are none, between the model's children.
+A block is a member of a ModuleList or Sequential that has layers of its own, at least two of which are products or convolutions, such as
+`layers.0`, `h.3` or `layer2.1`. A member that is a Sequential itself, such as a stage of blocks, is looked into. A model without at least
+two such blocks is cut into about sqrt(n) segments between the n places at which all that follows depends on a single result (Chen et al.,
+"Training Deep Nets with Sublinear Memory Cost", 2016), or, if there are none, between the model's children.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from math import isqrt
 
-from simulator.model.graph import TrainingGraph
+from simulator.model.graph import Op, TrainingGraph
+from simulator.plan.bodies.op_class import op_class
 from simulator.plan.task import ACTIVATION, FORWARD
 
 #: Capture's name for the layer of the loss, which no block contains.
 _LOSS = "loss"
+_MULTIPLYING = frozenset({"conv", "matmul", "recurrent"})
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,12 @@ def blocks(graph: TrainingGraph) -> tuple[str, list[Block]]:
     forward = [index for index, op in enumerate(graph.ops) if op.phase == FORWARD and op.layer != _LOSS]
     names = {name for index in forward if (name := _member(graph.ops[index].layer))}
     runs = [(name, tuple(run)) for name, run in groupby(forward, key=lambda index: _enclosing(graph.ops[index].layer, names))]
-    repeated = [Block(name, ops) for name, ops in runs if name]
+    repeated = [Block(name, ops) for name, ops in runs if name and sum(_multiplies(graph.ops[index]) for index in ops) > 1]
     return ("blocks", repeated) if len(repeated) > 1 else ("segments", _segments(graph, forward))
+
+
+def _multiplies(op: Op) -> bool:
+    return op_class(op.body.target) in _MULTIPLYING
 
 
 def _member(layer: str) -> str:

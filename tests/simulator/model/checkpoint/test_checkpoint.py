@@ -33,7 +33,7 @@ def repeated(graph: TrainingGraph) -> list[str]:
 
 
 def chain(*sizes: int, layers: tuple[str, ...]) -> TrainingGraph:
-    """A chain of element-wise ops `f0`, `f1`, ... of the given layers, whose results have so many bytes; backward reads them in reverse."""
+    """A chain of products `f0`, `f1`, ... of the given layers, whose results have so many bytes; backward reads them in reverse."""
     values = {
         "x": Value("x", (sizes[0] // 4,), (1,), "float32", "", INPUT, "x"),
         "w": Value("w", (1,), (1,), "float32", "", PARAMETER, "w"),
@@ -42,7 +42,7 @@ def chain(*sizes: int, layers: tuple[str, ...]) -> TrainingGraph:
 
     def add(name, phase, layer, kind, size, *reads):
         values[name] = Value(name, (size // 4,), (1,), "float32", "", kind, name)
-        ops.append(Op(name, OpCall("aten.neg.default"), phase, layer, "dX" if phase == BACKWARD else "", reads, (values[name].operand(),)))
+        ops.append(Op(name, OpCall("aten.mm.default"), phase, layer, "dX" if phase == BACKWARD else "", reads, (values[name].operand(),)))
         return values[name].operand()
 
     for number, (size, layer) in enumerate(zip(sizes, layers, strict=True)):
