@@ -197,8 +197,9 @@ class Links(Allocator):
     def collective(self, body: Collective, payload_bytes: float) -> tuple[Route, float]:
         """The route of a collective over `payload_bytes` of each device, and the bytes on its busiest channel.
 
-        If the collective was not measured, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of
-        its moves and the fullest of its channels.
+        It takes its measured time, else that of the library's fastest protocol, whose kernel takes SMs in either case. On a machine with
+        neither, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of its moves and the fullest
+        of its channels.
         """
         if body not in self._collectives:
             by_protocols = self._machine.protocols and (body.algorithm in SCALABLE or body.operation == ALL_TO_ALL)

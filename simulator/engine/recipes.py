@@ -198,7 +198,10 @@ class _Site:
         return shape
 
     def occupied(self, route: Route) -> Shape:
-        """The shape of the kernel that runs a collective on each of its devices. Its blocks wait for SMs, and hold them."""
+        """The shape of the kernel that runs a collective on each of its devices. Its blocks wait for SMs, and hold them.
+
+        The collective starts once a block runs on every device. If it waited for all blocks, collectives could wait for each other.
+        """
         blocks = min(route.blocks, self._sms)
         return Shape(
             1, blocks, blocks, float(blocks), float(blocks), min(1.0, route.draws_bytes_per_s / self._bytes_per_s), "collective", held=True

@@ -58,6 +58,9 @@ class Flow:
 
 def max_min(routes: list[Route], capacity: dict[tuple[str, str], float]) -> list[float]:
     """Max-min fair rates (bytes/s) on `routes`: all rates grow equally until a channel is full or a route's bandwidth is reached."""
+    if len(routes) == 1:  # a collective of many devices has thousands of channels
+        (route,) = routes
+        return [min([route.bandwidth_bytes_per_s, *(capacity[c] / load for c, load in zip(route.channels, route.loads, strict=True))])]
     rates = [0.0] * len(routes)
     growing = list(range(len(routes)))
     left = dict(capacity)

@@ -267,8 +267,8 @@ class Sms(Allocator):
         if kernel.start_s < 0.0:
             kernel.start_s = kernel.granted_s = now
             kernel.freed_by = kernel.pool.freed_by
-        if kernel.held and kernel.sms == kernel.goal:
-            kernel.signal.at(now)
+            if kernel.held:
+                kernel.signal.at(now)
 
     @staticmethod
     def _set_rate(kernel: Kernel, rate: float, now: float) -> None:

@@ -20,7 +20,7 @@ Links with the same `channel` share its bandwidth.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -35,7 +35,7 @@ from traces.errors import Code, SchedcastError, UnknownNameError
 THIS_CPU = "this-cpu"
 #: What issues a GPU's tasks: eager PyTorch on the host of the machine, or Caffe's C++.
 HOSTS = PYTORCH, CAFFE = "pytorch", "caffe"
-_SEVERAL = re.compile(r"(\d{1,6})x(.+)")
+_SEVERAL = re.compile(r"(0|[1-9][0-9]{0,5})x(.+)")
 #: The most GPUs of a machine.
 MOST_GPUS = 4096
 _CHIP = re.compile(r"[a-z]+[0-9]+")
@@ -46,7 +46,7 @@ def machine_names() -> list[str]:
     return [*data().machines, THIS_CPU]
 
 
-@cache
+@lru_cache(maxsize=64)
 def _entry(name: str) -> MachineEntry | None:
     """The entry of a preset, or of `NxGPU`; None if there is neither. Raises SchedcastError for a number of GPUs that fills no nodes."""
     numbered = _SEVERAL.fullmatch(name)

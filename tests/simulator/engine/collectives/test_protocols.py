@@ -168,6 +168,14 @@ def test_a_collective_waits_until_its_blocks_have_room_on_every_gpu():
     assert ran == {"on-p": (0.0, 10.0), "sum": (5.0, 11.0)}
 
 
+def test_collectives_that_need_more_sms_than_there_are_do_not_wait_for_each_other():
+    """On q the more urgent one is first, on p the one that came before: each holds SMs that the other would like to have."""
+    wide = replace(PAIR, protocols=(replace(PAIR.protocols[0], blocks=6),))
+    later = task("later", 0.0, mutates="z w", reads="of-first", on="q", stream=2, priority=-1, body=ALL.task.body)
+    ran = spans(kernel("on-q", 5.0, "q", 10), ALL, kernel("first", 1.0, "p", 1, stream=3), later, machine=wide)
+    assert sorted(end for _, end in ran.values()) == [1.0, 5.0, 11.0, 17.0], "one after the other"
+
+
 def test_a_collective_draws_bandwidth_of_every_memory():
     # Each GPU reads and writes its 400 bytes in 4 s: half of the bandwidth, for as long as the kernel is there.
     ran = spans(ALL, kernel("on-q", 4.0, "q", 1, compute_share=0.0, memory_share=1.0))
