@@ -10,7 +10,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -44,7 +43,7 @@ class Layers:
 
     def __enter__(self):
         for name, module in self._module.named_modules():
-            self._handles.append(module.register_forward_pre_hook(partial(self._push, name), with_kwargs=True))
+            self._handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._push(name)))
             self._handles.append(module.register_forward_hook(lambda _m, _i, output: self._pop(output)))
         return self
 
@@ -52,9 +51,7 @@ class Layers:
         for handle in self._handles:
             handle.remove()
 
-    def _push(self, name: str, _module: torch.nn.Module, *inputs: Any) -> None:
-        if self.stack:  # what the module around it has computed since its last child
-            self._claim(inputs, self.stack[-1])
+    def _push(self, name: str) -> None:
         self.stack.append(name)
         self._enter(name)
 

@@ -113,21 +113,6 @@ def test_a_backward_op_has_the_layer_of_the_forward_op_it_serves():
     assert layers["tanh_backward"] == "1"
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_what_a_module_computes_between_two_children_is_its_own_in_backward_too(by_name):
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 1)
-
-        def forward(self, x):
-            bent = self.first(x).tanh()
-            return self.second(input=bent) if by_name else self.second(bent)
-
-    layers = {op.body.target.split(".")[1]: op.layer for op in graph_of(nn.Sequential(Block()), torch.randn(2, 3)).ops}
-    assert layers["tanh"] == layers["tanh_backward"] == "0"
-
-
 def test_dropout_and_attention_are_captured_in_their_canonical_form():
     class Attention(nn.Module):
         def __init__(self):
