@@ -225,6 +225,9 @@ def predict(
             help="Measure missing costs on this machine first. Default: if its profile has under half of the time and it takes seconds.",
         ),
     ] = None,
+    measured: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="A step of yours: say whether it is as long as predicted, and as others'.")
+    ] = None,
     json: AsJson = False,
 ):
     """Predict step times, and say why a strategy is faster or slower than the baseline.
@@ -236,7 +239,7 @@ def predict(
       schedcast predict --model resnet50 --batch 32,64 --machine a100,h100 --strategy baseline --strategy backward-fusion
     """
     _commands("predicting").predict(
-        jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration
+        jobs, strategy or [], settings, profile, machine or [], placement, timeline, show_plan, json, schedule, calibration, measured
     )
 
 

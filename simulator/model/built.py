@@ -87,7 +87,8 @@ class Built:
     """A module in training mode with one batch: `inputs` are positional, `keywords` are by name, and `loss(output, target)` is a scalar.
 
     `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.gradients`); empty without one.
-    `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows.
+    `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows. `fused_dropout`: capture
+    attention with dropout as the one op that PyTorch's own loop runs on a GPU.
     """
 
     module: torch.nn.Module
@@ -97,6 +98,7 @@ class Built:
     loss: Callable[[Any, Any], torch.Tensor]
     autocast: tuple[str, str] | None = None
     scaler: dict[str, torch.Tensor] = field(default_factory=dict)
+    fused_dropout: bool = False
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `input:0.mask` if it is in a collection, `target:0`."""

@@ -28,6 +28,8 @@ class PlansInUse(WeakValueDictionary[tuple, Plan]):
         return PlansInUse, ()
 
 
+#: The arguments of `Job.graph`: samples of a (micro-)batch, such batches of a step, and whether attention with dropout is one op.
+GraphArguments = tuple[int, int, bool]
 #: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
 DEFAULT = "default"
 PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
@@ -166,8 +168,11 @@ class Job:
         """The plans of this job that are in use."""
         return self._plans
 
-    def build(self, batch: int | None = None):
-        """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout."""
+    def build(self, batch: int | None = None, fused_dropout: bool = False):
+        """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout.
+
+        `fused_dropout`: as in `graph`.
+        """
         from simulator.model.factory import call_factory
 
         with interrupts_delayed():
@@ -178,7 +183,7 @@ class Job:
         built = call_factory(self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
-        built.autocast = self._autocast_rules
+        built.autocast, built.fused_dropout = self._autocast_rules, fused_dropout
         if self.scales_loss:
             built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
         return built
@@ -204,30 +209,32 @@ class Job:
 
         return replace(batches, make=make)
 
-    def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
+    def graph(self, batch: int | None = None, parts: int | None = None, fused_dropout: bool = False) -> TrainingGraph:
         """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`, and with the repeated forwards.
 
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
-        `parts`: the number of such batches in a step, over all devices; default: `accumulate`.
+        `parts`: the number of such batches in a step, over all devices; default: `accumulate`. `fused_dropout`: attention with dropout is
+        one op, as in PyTorch's own loop on a GPU. It draws a mask of its own, so such a graph is predicted and not run.
         """
-        arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, self.autocast)
-        if arguments not in self._graphs:
-            captured = self._load_or_capture(*arguments[:2])
-            self._graphs[arguments] = captured if self.checkpoint == choice.NONE else checkpointed(captured, self.checkpoint)
-        return self._graphs[arguments]
+        arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
+        if (*arguments, self.autocast) not in self._graphs:
+            captured = self._load_or_capture(*arguments)
+            repeating = captured if self.checkpoint == choice.NONE else checkpointed(captured, self.checkpoint)
+            self._graphs[*arguments, self.autocast] = repeating
+        return self._graphs[*arguments, self.autocast]
 
-    def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
+    def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
         from simulator.model.capture import cache as graph_cache
 
         fingerprint = self.factory.fingerprint
-        key = (self.factory.name, fingerprint, batch, parts, self.dtype, self.layout, *(self._autocast_rules or ()))
+        key = (self.factory.name, fingerprint, batch, parts, fused_dropout, self.dtype, self.layout, *(self._autocast_rules or ()))
         kept = self.factory.kept
         graph = graph_cache.load(key) if fingerprint is not None else kept.get(key) if kept is not None else None
         if graph is None:
             with interrupts_delayed():
                 from simulator.model.capture.capture import capture
 
-            graph = capture(lambda: self.build(batch), batch, float(parts), repeats=self.factory.repeats)
+            graph = capture(lambda: self.build(batch, fused_dropout), batch, float(parts), repeats=self.factory.repeats)
             if fingerprint is not None:
                 graph_cache.store(key, graph)
             elif kept is not None:

@@ -11,6 +11,7 @@ from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
+from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
@@ -47,7 +48,7 @@ class Forecast:
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
     its devices hold together at one moment. `parts`: where the time of a step goes. `phases`: of a plan of several segments, the first
     iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of the step time, if that is a mean over
-    several samplings of the costs (see `rounds`).
+    several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on float32 operands, as in `CostModel`.
     """
 
     plan: Plan
@@ -62,6 +63,7 @@ class Forecast:
     parts: StepParts | None = None
     phases: tuple[tuple[int, float], ...] = ()
     rounds_error: float = 0.0
+    float32: str = "fp32"
 
     @property
     def kind(self) -> str:
@@ -150,7 +152,9 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
     peak = at_peak(plan, timeline, memory, workspaces)
     timeline = _with_kinds(timeline, plan, machine, workspaces)
     held = bytes_by_memory(memory, machine)
-    return Forecast(plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error)
+    return Forecast(
+        plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error, float32=model.precision
+    )
 
 
 def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:
@@ -177,6 +181,7 @@ def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str
         weighted_parts([(factor, own.parts) for factor, own in zip(factors, forecasts, strict=True)]),
         phases(segments),
         max(own.rounds_error for own in forecasts),
+        model.precision,
     )
 
 
@@ -242,6 +247,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         faster_than_pytorch_probability=paired_probability(loop, predicted) if loop is not None and judged else None,
         measured_share=measured_share,
         checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
+        mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
         unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
     )
 

@@ -19,7 +19,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from math import fsum
 from typing import NamedTuple, TypeVar
@@ -28,24 +27,10 @@ from simulator.plan.task import Task
 from simulator.replay.compare import arrivals, boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
+from traces.documents.replay_result import Part
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL, is_loading
 from traces.formats.synchronization import UNEXPLAINED_S
-
-
-class Part(StrEnum):
-    """What a device does at one moment of a step."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    OTHER_RANK = "other rank"
-    COPIES = "copies"
-    LOADER = "data loader"
-    HOST = "host"
-    SYNCHRONIZATION = "synchronization"
-    DEPENDENCY = "dependency"
-    BETWEEN_KERNELS = "between kernels"
-    UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True, slots=True)

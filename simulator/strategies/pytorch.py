@@ -77,10 +77,14 @@ def own_step(
     """The step as autograd issues it: gradients by input and weight that one op computes are one task, on one stream.
 
     `with_updates` adds the updates to the tasks of forward and backward. Raises SchedcastError for recurrent layers: autograd unrolls them
-    on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels. Raises it also for attention that drops
-    weights on a GPU, where it has a fused kernel that draws its own mask.
+    on a CPU, and cuDNN runs their backward on a GPU, while a cost here is that of our own kernels.
+
+    On a GPU attention that drops weights is one op like any other attention, and drawing its mask, within the kernel, costs nothing here.
     """
-    graph = joined(job.graph(job.batch // job.accumulate, job.accumulate))
+    graph = job.graph(job.batch // job.accumulate, job.accumulate)
+    if machine.devices[0].kind == "gpu" and _drops_attention(graph):
+        graph = job.graph(job.batch // job.accumulate, job.accumulate, fused_dropout=True)
+    graph = joined(graph)
     recurrent = next((op for op in graph.ops if op_class(op.body.target) == "recurrent"), None)
     if recurrent is not None:
         raise SchedcastError(
@@ -88,22 +92,15 @@ def own_step(
             " here; schedcast validate times it",
             Code.MODEL,
         )
-    dropping = _attention_with_dropout(graph) if machine.devices[0].kind == "gpu" else None
-    if dropping is not None:
-        raise SchedcastError(
-            f"plain PyTorch is not predicted for attention with dropout on a GPU ({dropping.layer}): it runs one fused kernel, while"
-            " schedules run products, a softmax and a dropout; schedcast validate times it, and speed-ups over it contain that difference",
-            Code.MODEL,
-        )
     build = PlanBuilder(job, machine.devices[0].name, graph)
     tasks = [_with_views(task, build) for task in build.step()]
     return build.plan(name, with_updates(tasks, build), options)
 
 
-def _attention_with_dropout(graph: TrainingGraph) -> Op | None:
-    """The dropout of an attention's weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
+def _drops_attention(graph: TrainingGraph) -> bool:
+    """Whether an attention drops weights. Only capture calls this softmax, for `scaled_dot_product_attention` with dropout."""
     weights = {op.writes[0].value for op in graph.ops if op.body.target == "aten._safe_softmax.default"}
-    return next((op for op in graph.ops if op.body.target == DROPOUT and op.reads[0].value in weights), None)
+    return any(op.body.target == DROPOUT and op.reads[0].value in weights for op in graph.ops)
 
 
 def _with_views(task: Task, build: PlanBuilder) -> Task:

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks
     [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |products|coverage|published|preset-links|division-search|canvas-timeline|app-waits|plain-pytorch|strategy-numerics|unseen|settle|protocols]...
+     |products|coverage|published|preset-links|division-search|canvas-timeline|app-waits|plain-pytorch|strategy-numerics|unseen|settle|protocols|watching|transformers]...
 """
 
 import subprocess
@@ -15,7 +15,7 @@ MODULES = {
     "ranks": "ranks", "ddp": "ddp", "coverage": "coverage", "published": "published", "preset-links": "preset_links",
     "division-search": "division_search", "canvas-timeline": "canvas_timeline", "app-waits": "app_waits",
     "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen", "settle": "settle",
-    "products": "fit_products", "protocols": "protocols",
+    "products": "fit_products", "protocols": "protocols", "watching": "watching", "transformers": "transformers",
 }  # fmt: skip
 
 

@@ -141,11 +141,14 @@ def use_diff(path: Path) -> None:
 
 
 def use_replay(path: Path) -> None:
-    """Load the result of a replay and print it."""
+    """Load the result of a replay, print it, and put it on a page."""
+    from ui.commands.reporting import sections_of
     from ui.present import replays
+    from ui.present.page import page
 
     document = ReplayResult.load(path)
     printed(*replays.replay_words(document), replays.busy_cells(document), replays.step_cells(document), *replays.misplaced_words(document))
+    page("one", sections_of(path))
     json.dumps(document.document(), allow_nan=False)
 
 
@@ -240,6 +243,7 @@ def documents() -> dict[str, tuple[Any, Callable[[Path], None]]]:
     replay = ReplayResult(
         gpu_period_measured_s=0.1, gpu_period_simulated_s=0.1, error=0.0, steps=(ReplayStep(name="1", measured_s=0.1, simulated_s=0.1),),
         kernels=3, streams=1, unmatched_kernels=0, exposed_communication_measured_s=0.0, exposed_communication_simulated_s=0.0,
+        timeline=two_lanes("recorded"),
     )  # fmt: skip
     terms = (DiffTerm(part="kernels", seconds=0.02, contributions=(Contribution(label="gemm", seconds=0.02, a_s=0.05, b_s=0.07),)),)
     diff = Diff(

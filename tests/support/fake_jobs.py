@@ -3,9 +3,12 @@
 Batches of TOO_LARGE or more do not fit.
 """
 
+from dataclasses import replace
+
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
+from traces.documents.normal import Normal
 from traces.errors import Code, Refusal, SchedcastError
 from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Searched
 
@@ -30,6 +33,11 @@ def facts(request):
 
 def largest_batch(request, strategy):
     return 3000
+
+
+def speed(request, strategy, measured_s):
+    (answer,) = predict_many(replace(request, strategies=(strategy,))).values()
+    return Normal(step_s=answer.prediction.step_s, interval_s=answer.prediction.interval_s, measured_s=measured_s)
 
 
 def in_editor(request, strategy, order=None):

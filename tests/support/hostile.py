@@ -7,6 +7,7 @@ from tests.support.kineto_traces import Trace
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
 from traces.documents.comparison import Comparison, Prediction
+from traces.documents.normal import NearStep, Normal
 from traces.documents.timeline import CriticalSpan, Span, Timeline
 from traces.errors import Code, Refusal
 from ui.present import trainings_page as training_report
@@ -61,6 +62,14 @@ def choices() -> Choices:
 def facts(request) -> MachineFacts:
     """One figure, with a hostile unit."""
     return MachineFacts(1, {"memory": Figure(100.0, NAME)})
+
+
+def speed(request, strategy: str, measured_s: float | None) -> Normal:
+    """A published step with hostile names."""
+    near = NearStep(
+        source=NAME, machine=NAME, model=NAME, batch=1, devices=1, precision=NAME, strategy=NAME, published_s=0.1, predicted_s=0.1
+    )
+    return Normal(step_s=0.003, interval_s=(0.002, 0.004), measured_s=measured_s, near=(near,))
 
 
 def predict_many(request) -> dict[str, Forecast | Refusal]:

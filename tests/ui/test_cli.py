@@ -33,7 +33,7 @@ STRATEGIES = ("baseline", "backward-fusion", "forward-fusion", "turbodl")
 PREDICTED = PREDICTION | {"model", "batch", "machine"}
 
 #: Quantities that may be null in a complete document.
-UNKNOWN = {"largest_batch", "image_size"}
+UNKNOWN = {"largest_batch", "image_size", "mfu"}
 #: Quantities that the baseline lacks, because they compare with it.
 OVER_BASELINE = {"speedup_interval", "faster_probability", "predicted_speedup_interval", "measured_speedup_interval"}
 

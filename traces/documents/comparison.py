@@ -78,6 +78,8 @@ class Prediction(Document):
     is compared with; None if all of them rest on specifications, whose accuracy is known, and in documents from before it was kept.
 
     `unused_devices`: devices that the job was given and the plan does not use. `checkpoint`: which blocks repeat their forward in backward.
+    `mfu`: the share of the GPUs' peak FLOP/s that the step's products and convolutions use (docs/glossary.md); None on a CPU, and in
+    documents from before it was kept.
     """
 
     schema_name = "schedcast.prediction/1"
@@ -113,6 +115,7 @@ class Prediction(Document):
     settled: bool = True
     unused_devices: int = Field(default=0, ge=0)
     checkpoint: str = ""
+    mfu: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _explains_a_difference(self) -> Self:

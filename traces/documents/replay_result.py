@@ -1,5 +1,6 @@
 """The documents of `schedcast replay`, a recording compared with its simulation, and of `schedcast diff`, why one run's step is longer."""
 
+from enum import StrEnum
 from math import fsum
 from typing import Annotated, Literal, Self
 
@@ -7,6 +8,7 @@ from pydantic import Field, model_validator
 
 from traces.documents.base import Data, Document, Duration, Seconds
 from traces.documents.rule_records import RuleRecord
+from traces.documents.timeline import Timeline, faults
 
 #: A replay whose mean or median step is longer or shorter than recorded by more than this share does not explain its recording. The 29 open
 #: traces in `tests/simulator/replay/test_replay.py` replay within 1 %.
@@ -69,10 +71,25 @@ class Diff(Document):
         return self
 
 
+class Part(StrEnum):
+    """What a device does at one moment of a step."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    OTHER_RANK = "other rank"
+    COPIES = "copies"
+    LOADER = "data loader"
+    HOST = "host"
+    SYNCHRONIZATION = "synchronization"
+    DEPENDENCY = "dependency"
+    BETWEEN_KERNELS = "between kernels"
+    UNEXPLAINED = "unexplained"
+
+
 class StepPart(Data):
     """Time per step that a device spends on one thing, or idle for one reason, and its share of the step time."""
 
-    part: str
+    part: Part
     seconds: float
     share: float
 
@@ -240,6 +257,7 @@ class ReplayResult(Document):
     first, unless only one step was recorded; `ladder_left_out` are rules that there was no time for. `stragglers`, if there are several
     ranks, says what each rank, and each kind of work, costs the job.
     `roofline`: how far the kernels of the first rank are from what its GPU could do. `memory`: peaks, if the recording has memory events.
+    `timeline`: the median step as it was recorded; None in documents from before it was kept.
     """
 
     schema_name = "schedcast.replay/1"
@@ -268,9 +286,12 @@ class ReplayResult(Document):
     stragglers: tuple[StragglerCost, ...] = ()
     roofline: Roofline = Roofline()
     memory: tuple[MemoryPeak, ...] = ()
+    timeline: Timeline | None = None
 
     @model_validator(mode="after")
     def _names_its_steps(self) -> Self:
+        if self.timeline is not None and (fault := next(faults(self.timeline), None)) is not None:
+            raise ValueError(f"of the timeline, {fault}")
         if max(self.median_step, *self.slow_steps, 0) >= len(self.steps):
             raise ValueError(f"there are {len(self.steps)} steps; the median or a slow one is none of them")
         return self

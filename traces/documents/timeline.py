@@ -150,7 +150,7 @@ class Timeline:
             timeline = _ADAPTER.validate_python(document)
         except ValidationError as error:
             raise UnusableFileError(f"timeline {path} is damaged {first_fault(error)}; make it again") from error
-        for fault in _faults(timeline):
+        for fault in faults(timeline):
             raise UnusableFileError(f"timeline {path} is damaged: {fault}; make it again")
         return timeline
 
@@ -158,7 +158,7 @@ class Timeline:
 _ADAPTER = TypeAdapter(Timeline)
 
 
-def _faults(timeline: Timeline) -> Iterator[str]:
+def faults(timeline: Timeline) -> Iterator[str]:
     """Faults that the types alone do not exclude."""
     if not timeline.window_s[0] < timeline.window_s[1]:
         yield "its steady period has no length"

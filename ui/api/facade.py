@@ -112,7 +112,8 @@ def watch(steps: int = 5, out: str | Path | None = None, memory: bool = False) -
         seen
 
     `out`: where to keep the trace (.json.gz); under torchrun, each rank has its own. `memory`: also record allocations. The time before the
-    first recorded step says what recording costs (`seen.overhead`).
+    first recorded step says what recording costs (`seen.overhead`). Before a loop that is not to be indented, `seen = sc.watch().start()`
+    does the same, and prints the answer.
     """
     from ui.api import watching
 
@@ -124,6 +125,19 @@ def hf(steps: int = 5, out: str | Path | None = None) -> Any:
     from ui.api import watching
 
     return watching.hf(steps, out)
+
+
+def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
+    """For `Accelerator(kwargs_handlers=[sc.accelerate()])` of accelerate: its `profile` prints what `watch` would say.
+
+    with accelerator.profile() as seen:
+        for batch in loader:
+            train_step(batch)
+            seen.step()
+    """
+    from ui.api import watching
+
+    return watching.accelerate(steps, out)
 
 
 def lightning(steps: int = 5, out: str | Path | None = None) -> Any:

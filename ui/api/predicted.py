@@ -24,12 +24,15 @@ from simulator.model.live import live_factory, undisturbed
 from simulator.model.usual_batch import usual_batch
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import with_largest_batch
+from simulator.predict.normal import normal
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.normal import Normal
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError, required
 from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
+from ui.commands.predicting import print_normal
 from ui.present.labels import strategy_name
 from ui.present.predictions import fit_words, memory_words, place, prediction_document, predictions_document
 from ui.present.sentences import no_verdict_words, prediction_words
@@ -59,6 +62,25 @@ class Cost:
         """14.2 h (13.0 to 15.5), $35."""
         between = "" if self.interval is None else f" ({units.digits(self.interval[0])} to {units.digits(self.interval[1])})"
         return f"{units.digits(self.hours)} h{between}" + ("" if self.money is None else f", ${units.digits(self.money)}")
+
+
+@dataclass(frozen=True, repr=False)
+class Speed(Shown):
+    """Whether a measured step is as long as predicted, beside published steps. `verdict`: normal, slower, faster, or None."""
+
+    document: Normal
+
+    @property
+    def verdict(self) -> str | None:
+        """Where the measured step lies: in the predicted interval, above or below it; None if none was measured."""
+        return self.document.verdict
+
+    def json(self) -> dict[str, Any]:
+        """See `Shown`."""
+        return self.document.document()
+
+    def _print(self, console: Console) -> None:
+        print_normal(self.document, console)
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,6 +175,15 @@ class Predicted(Shown):
             raise SchedcastError(f"what_if knows no {unknown[0]!r}; expected one of {offered}", Code.NAME)
         return _predicted(replace(self.job, **changes), machine, placement, self.chosen, self.asked, self.owner)
 
+    def normal(self, measured_s: float | None = None) -> Speed:
+        """Whether a step that you measured, in seconds, is as long as predicted; and the published steps nearest to the job.
+
+        Raises SchedcastError if it is not above 0.
+        """
+        if measured_s is not None and not measured_s > 0:
+            raise SchedcastError(f"normal(measured_s={measured_s}); expected seconds above 0")
+        return Speed(normal(self.job, required(self.answers[self.chosen]), measured_s))
+
     def largest_batch(self) -> int | None:
         """The largest batch that fits in memory; None if none does. Other batches are captured, which takes seconds each."""
         step = self
@@ -203,7 +234,7 @@ class Predicted(Shown):
         """The table as a pandas DataFrame, a row per strategy: the numbers of the documents, in seconds and bytes."""
         import pandas as pd
 
-        names = ("step_s", "interval_s", "fits", "speedup", "against_pytorch", "exposed_transfer_s", "bubble_share")
+        names = ("step_s", "interval_s", "fits", "speedup", "against_pytorch", "mfu", "exposed_transfer_s", "bubble_share")
         return pd.DataFrame(
             {"strategy": text, "peak_bytes": max(use.peak_bytes for use in own.devices)} | {name: getattr(own, name) for name in names}
             for text, own in self.predictions.items()
@@ -230,6 +261,7 @@ class Predicted(Shown):
         console.print(Grid(slowest[:SLOWEST], ("slowest layers",)))
         for words in prediction_words(own, here):
             line(f"- {words}")
+        self.normal()._print(console)
         for text in self.asked:
             if isinstance(refused := self.answers[text], Refusal):
                 line(f"- {text}: {refused.words}")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import Compared, compare_traces
-from simulator.replay.whatif.replayed import Replayed, ask, check_rules, one_step, ranked, replayed
+from simulator.replay.whatif.replayed import Replayed, ask, check_rules, one_step, ranked, replayed, with_median_step
 from traces.documents.replay_result import ReplayResult
 from ui.api.shown import Shown
 from ui.api.timelines import ShownTimeline
@@ -62,8 +62,14 @@ class Recorded(Shown):
         return ShownTimeline(one_step(self.recording.replay, self.recording.replay.recorded, number, "recorded"))
 
     def json(self) -> dict[str, Any]:
-        """See `Shown`."""
-        return self.result.document()
+        """See `Shown`. It includes the timeline of the median step."""
+        return with_median_step(self.result, self.recording.replay).document()
+
+    def report(self, path: str | Path, title: str = "Schedcast") -> Path:
+        """Write one page for a colleague about this run. Returns its path."""
+        from ui.api.pages import report  # it loads what draws charts
+
+        return report(Path(path), [self], title)
 
     def frame(self) -> Any:
         """What was asked, or the ranking, as a pandas DataFrame: one row per change."""

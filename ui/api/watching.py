@@ -1,4 +1,4 @@
-"""`watch`: record a few steps of a training loop that exists, and say what they wait for. `hf` and `lightning`: the same as callbacks."""
+"""`watch`: record a few steps of a training loop that exists, and say what they wait for. The others are the same for libraries."""
 
 import os
 import sys
@@ -46,6 +46,11 @@ class Watch(Shown):
         self._loader_s = 0.0
         self._profiler: Any = None
 
+    def start(self) -> "Watch":
+        """Start without a `with` block. The answer is printed when enough steps are recorded."""
+        self._when_done = _say
+        return self.__enter__()
+
     def __enter__(self) -> "Watch":
         """Start."""
         activities = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu() else [])}
@@ -66,6 +71,8 @@ class Watch(Shown):
             return
         self._ends_s.append(time.perf_counter())
         self._profiler.step()
+        if self.ended:
+            self._profiler.__exit__(None, None, None)
 
     def __exit__(self, *error: object) -> None:
         """Stop. What was recorded until here is kept."""
@@ -109,6 +116,10 @@ class Watch(Shown):
     def what_if(self, *rules: str) -> Any:
         """See `Recorded.what_if`."""
         return self.recorded.what_if(*rules)
+
+    def report(self, path: str | Path, title: str = "Schedcast") -> Path:
+        """See `Recorded.report`."""
+        return self.recorded.report(path, title)
 
     def json(self) -> dict[str, Any]:
         """See `Shown`."""
@@ -168,6 +179,15 @@ def hf(steps: int = 5, out: str | Path | None = None) -> Any:
             self.seen.__exit__(None, None, None)
 
     return WatchCallback()
+
+
+def accelerate(steps: int = 5, out: str | Path | None = None) -> Any:
+    """See `schedcast.accelerate`."""
+    from accelerate.utils import ProfileKwargs
+
+    handler: Any = ProfileKwargs()  # no class of ours: Accelerator knows its handlers by their very class
+    handler.build = lambda: Watch(steps, out, False, _say)
+    return handler
 
 
 def lightning(steps: int = 5, out: str | Path | None = None) -> Any:

@@ -16,8 +16,10 @@ from simulator.model.job import DEFAULT, Job
 from simulator.plan.text import outline, render
 from simulator.predict.forecast import Forecast, forecast_many, prediction, references
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
+from simulator.predict.normal import normal
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
+from traces.documents.normal import Normal
 from traces.errors import Refusal, SchedcastError, required
 from traces.outputs import check_outputs
 from ui.commands import job_options, schedules
@@ -102,11 +104,12 @@ def predict(
     as_json: bool,
     schedule: Path | None = None,
     calibration: bool | None = None,
+    measured: float | None = None,
 ) -> None:
     """Predict every combination of a job, a machine and a strategy, and print them. Exit with 1 if one does not fit in memory.
 
     Without `texts`, all strategies that can use the machine's devices; without `profile` and `machines`, this machine. `calibration`:
-    whether missing costs are measured first (`at_once.measured_at_once`).
+    whether missing costs are measured first (`at_once.measured_at_once`). `measured`: seconds of a step to compare with the prediction.
     """
     texts, shared = list(dict.fromkeys(texts)), job_options.requested(texts, pairs)[1]
     names = listed_values(machines) or [None]
@@ -116,6 +119,11 @@ def predict(
     order = schedules.opened(schedule, texts, shared)
     if order.writes and not len(jobs) == len(names) == 1:
         raise SchedcastError(f"--schedule {schedule} does not exist, and writing it takes one --batch and one --machine; give one of each")
+    if measured is not None and not (measured > 0 and len(jobs) == len(names) == 1 and len(texts) < 2):
+        raise SchedcastError(
+            f"--measured {measured:g} is compared with one prediction; expected seconds above 0, one --batch, one --machine and at most one"
+            " --strategy"
+        )
     check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
     asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json) for name in names]
@@ -146,9 +154,9 @@ def predict(
     if one:
         (answer,) = answers
         save += [lambda: answer.forecast.timeline.save(timeline)] if timeline is not None else []
-        print_then_write(lambda: _print_one(answer, show_plan, as_json), *save)
+        print_then_write(lambda: _print_one(answer, show_plan, as_json, _normal(answers, texts, measured)), *save)
     else:
-        print_then_write(lambda: _print_many(answers, show_plan, as_json), *save)
+        print_then_write(lambda: _print_many(answers, show_plan, as_json, _normal(answers, texts, measured)), *save)
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
     if not all(answer.forecast.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
@@ -189,10 +197,22 @@ def target(job: Job, profile: Path | None, name: str | None, placement: Placemen
     return machine, model
 
 
-def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
+def _normal(answers: Sequence[Answer], texts: Sequence[str], measured_s: float | None) -> Normal | None:
+    """What is known of the speed of the only strategy asked, else of plain PyTorch; None for several jobs, machines or strategies."""
+    first = answers[0]
+    if {(answer.job, answer.machine.name) for answer in answers} != {(first.job, first.machine.name)} or len(texts) > 1:
+        return None
+    known = next((answer.chosen for answer in answers if answer.strategy in texts), first.known_plain or first.base)
+    if isinstance(known, Refusal):
+        return None
+    speed = normal(first.job, known, measured_s)
+    return speed if speed.near or speed.groups or measured_s is not None else None
+
+
+def _print_one(answer: Answer, show_plan: bool, as_json: bool, speed: Normal | None) -> None:
     """Print the prediction, the baseline's above it, and why they differ."""
     if as_json:
-        print_document(answer.document(show_plan))
+        print_document(answer.document(show_plan) | _normal_document(speed))
         return
     console = terminal()
     _print_no_verdict([answer], console)
@@ -200,7 +220,20 @@ def _print_one(answer: Answer, show_plan: bool, as_json: bool) -> None:
         console.print(line, style="bold red", highlight=False, markup=False)
     console.print(tables.prediction_table(answer.rows, shared_jobs.measured_here(answer.model)))
     _print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
+    print_normal(speed, console)
     _explain(console, answer, show_plan)
+
+
+def _normal_document(speed: Normal | None) -> dict:
+    return {} if speed is None else {"normal": speed.document()}
+
+
+def print_normal(speed: Normal | None, console: Console) -> None:
+    """Print how a step compares with a measured one and with published ones, if any of it is known."""
+    if speed is not None:
+        _print_lines(console, predictions.normal_words(speed))
+        if speed.near:
+            console.print(predictions.near_table(speed))
 
 
 def _print_no_verdict(answers: Sequence[Answer], console: Console) -> None:
@@ -210,13 +243,13 @@ def _print_no_verdict(answers: Sequence[Answer], console: Console) -> None:
         console.print(line, style="bold yellow", highlight=False, markup=False)
 
 
-def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> None:
+def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool, speed: Normal | None) -> None:
     """Print one row per prediction, then what was refused, and then each prediction as if it were the only one."""
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
     if as_json:
         refusals = [answer.place | {"strategy": answer.strategy, "why": answer.refusal.words} for answer in refused]
-        print_document(predictions_document([answer.document(show_plan) for answer in predicted], refusals))
+        print_document(predictions_document([answer.document(show_plan) for answer in predicted], refusals) | _normal_document(speed))
         return
     console = terminal()
     _print_no_verdict(predicted, console)
@@ -226,6 +259,7 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool) -> No
     lines.append(unmeasured_words(answer.machine for answer in answers))
     lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal.words}" for answer in refused]
     _print_lines(console, filter(None, lines))
+    print_normal(speed, console)
     for answer in (answer for answer in predicted if answer.strategy != PYTORCH):
         heading = f"\n{tables.prediction_label(answer.prediction)}, batch {answer.job.batch} on {answer.machine.name}"
         console.print(heading, style="bold", highlight=False, markup=False)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import compare_timelines, compare_traces, compare_validated
-from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed
+from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed, with_median_step
 from traces.documents.comparison import ValidationResult
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import SCHEMA, Timeline
@@ -24,14 +24,10 @@ from ui.present import replays as replay_words
 from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.labels import labelled_rows
-from ui.present.rule_records import JUDGED
 from ui.present.tables import Grid
 from ui.present.tables import console as terminal
 from ui.present.waterfalls import terminal_table
 from ui.service.jobs import stages
-
-#: Columns of words; the others are numbers, which are aligned to the right.
-WORDS = ("change", JUDGED, "note", "stream", "step", replay_words.PART, "slow step", "most of it")
 
 
 def replay(
@@ -55,7 +51,14 @@ def replay(
     if perfetto is not None:
         runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
         writers.append(lambda: export(perfetto, runs))
-    print_then_write(lambda: print_document(result.document()) if as_json else print_replay(result, details, terminal()), *writers)
+
+    def show() -> None:
+        if as_json:
+            print_document(with_median_step(result, recording.replay).document())
+        else:
+            print_replay(result, details, terminal())
+
+    print_then_write(show, *writers)
     if answer is not None and _unanswered(answer):
         raise typer.Exit(1)
 
@@ -70,19 +73,9 @@ def print_replay(result: ReplayResult, details: bool, console: Console) -> None:
     lines = [*replay_words.wait_words(result, result.median_step), *replay_words.ladder_words(result), *replay_words.slow_words(result)]
     lines += straggler_words.words(result.stragglers, result.gpu_period_simulated_s)
     _print_lines(console, (*lines, *replay_words.replay_words(result)))
-    name = replay_words.step_name(result, result.median_step)
-    console.print(table(f"Where the time of {name} goes", replay_words.diagnosis_cells(result)))
-    if result.slow_steps:
-        console.print(table("Slow steps", replay_words.slow_cells(result)))
-    if result.stragglers:
-        console.print(table(straggler_words.TITLE, straggler_words.cells(result.stragglers), (straggler_words.RANK,)))
-    if result.what_if is None and result.ladder:
-        console.print(table("Changes, each alone", replay_words.ladder_cells(result)))
-        console.print(
-            table("Bounds: what a host, a network or an optimizer that takes no time would gain", replay_words.bounds_cells(result))
-        )
-    elif result.what_if is not None:
-        console.print(table("Changes, each alone", replay_words.answers_cells(result.what_if)))
+    for title, cells in replay_words.tables(result):
+        console.print(table(title, cells))
+    if result.what_if is not None:
         _print_lines(console, replay_words.what_if_words(result.what_if))
     if details:
         _print_details(console, result)
@@ -97,14 +90,8 @@ def _print_details(console: Console, result: ReplayResult) -> None:
     else:
         _print_lines(console, replay_words.rule_words(result))
     _print_lines(console, (*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))
-    if result.roofline.kernels:
-        console.print(table(rooflines.TITLE, rooflines.cells(result.roofline.kernels), (rooflines.KERNELS,)))
-    if result.roofline.modules:
-        cells = rooflines.cells(result.roofline.modules, rooflines.MODULES)
-        console.print(table(rooflines.MODULES_TITLE, cells, (rooflines.MODULES,)))
-    for title, cells in (("Busiest streams", replay_words.busy_cells(result)), ("Steps", replay_words.step_cells(result))):
-        if cells:
-            console.print(table(title, cells))
+    for title, cells in replay_words.detail_tables(result):
+        console.print(table(title, cells))
     _print_lines(console, replay_words.misplaced_words(result))
 
 
@@ -113,7 +100,7 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(f"- {line}", highlight=False, markup=False)
 
 
-def table(title: str, cells: list[dict[str, str]], words: Sequence[str] = WORDS) -> Grid:
+def table(title: str, cells: list[dict[str, str]], words: Collection[str] = replay_words.WORDS) -> Grid:
     """Return the rows as a table for a terminal. `words`: the columns that hold no numbers."""
     return Grid(cells, words, title=title)
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from traces.documents.comparison import Prediction
 from traces.documents.predictions import Predictions
-from traces.documents.replay_result import Diff
+from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.reproduction import Reproduction
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
@@ -20,6 +20,7 @@ from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_document, pri
 from ui.present import diffs_page as diff
 from ui.present.page import Section, page
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
+from ui.present.replays_page import replay_section
 from ui.present.report import read_report
 from ui.present.report_page import report_sections
 from ui.present.reproductions_page import reproduction_sections
@@ -36,6 +37,7 @@ def _validation_sections(place: Path) -> list[Section]:
 DOCUMENTS: Mapping[str, Callable[[Path], list[Section]]] = MappingProxyType({
     "schedcast.validation": _validation_sections,
     "schedcast.search": lambda path: [search_section(SearchResult.load(path))],
+    "schedcast.replay": lambda path: [replay_section(ReplayResult.load(path))],
     "schedcast.diff": lambda path: [diff.diff_section(Diff.load(path))],
     "schedcast.prediction": lambda path: [prediction_section(Prediction.load(path))],
     "schedcast.predictions": lambda path: predictions_sections(Predictions.load(path)),
@@ -56,8 +58,8 @@ def sections_of(path: Path | str) -> list[Section]:
         if starts_with_schema(path, f"{schema}/"):
             return read(path)
     raise UnusableFileError(
-        f"{path} is no result of Schedcast; expected a folder that --out wrote, or a JSON document of validate, search, diff, predict, run"
-        " or reproduce, or a timeline (schedcast diff A B --out DIR makes a folder of two recorded traces)"
+        f"{path} is no result of Schedcast; expected a folder that --out wrote, or a JSON document of validate, search, replay, diff,"
+        " predict, run or reproduce, or a timeline (schedcast diff A B --out DIR makes a folder of two recorded traces)"
     )
 
 

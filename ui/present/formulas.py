@@ -145,7 +145,10 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
     "Of peak": "FLOPs of matrix products, convolutions and attention, by recorded shapes, over the data sheet's peak · the ops' seconds.",
     "Of bandwidth": "Bytes of arguments and result, each once, over the data sheet's bandwidth · the ops' seconds.",
     "Of the roofline": "max(FLOPs / peak, bytes / bandwidth), over the ops' seconds: what a perfect kernel would take of them.",
-    "MFU": "Seconds of all counted FLOPs at the data sheet's peak of their precision, over the mean step. Ops without shapes do not count.",
+    "MFU": (
+        "Seconds of the FLOPs of matrix products, convolutions and attention at the data sheet's peak of their precision, over the step on"
+        " all devices. Recorded: over the mean step; ops without shapes do not count."
+    ),
     "Cost of a rank": "By how many ms a step of the job would be shorter if this rank took the median rank's times for this kind of work.",
 })  # fmt: skip
 
@@ -153,7 +156,7 @@ FORMULAS: Mapping[str, str] = MappingProxyType({
 _COLUMNS: Mapping[str, str] = MappingProxyType({
     "predicted ms": "Step time", "step ms": "Step time", "90 % interval": "90 % interval", "against PyTorch": "Against PyTorch",
     "verdict": "Verdict", "over baseline": "Over the baseline", "over baseline, predicted": "Over the baseline", "busiest device": "Busy",
-    "peak memory": "Peak memory", "communication not hidden ms": "Exposed transfer", "idle": "Idle", "costs": "Costs",
+    "peak memory": "Peak memory", "communication not hidden ms": "Exposed transfer", "idle": "Idle", "MFU": "MFU", "costs": "Costs",
     "measured ms": "Measured step", "error": "Error", "over baseline, measured": "Over the baseline, measured",
     "memory pred. / meas.": "Memory, predicted / measured", "numbers": "Numbers", "gradients differ by": "Numbers",
     "parameters differ by": "Numbers", "PyTorch run twice: gradients": "Numbers", "step over the best": "Step over the best",
@@ -180,7 +183,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = MappingProxyType({
 #: The quantities of a prediction.
 PREDICTED = (
     "Step time", "90 % interval", "Against PyTorch", "Over the baseline", "Probability", "Verdict", "Busy", "Peak memory",
-    "Exposed transfer", "Idle", "Why", "Costs", "Staleness",
+    "Exposed transfer", "Idle", "MFU", "Why", "Costs", "Staleness",
 )  # fmt: skip
 
 

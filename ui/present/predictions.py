@@ -5,8 +5,10 @@ from itertools import pairwise
 from typing import Any
 
 from simulator.engine.memory.contents import batch_words, holders_words, shortfall_words
+from simulator.machine.presets import card_of
 from traces import units
 from traces.documents.comparison import Prediction
+from traces.documents.normal import Normal
 from traces.documents.predictions import Predictions
 from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
 
@@ -63,6 +65,64 @@ def predictions_table(predictions: Sequence[tuple[int, str, Prediction]]) -> Gri
         styles={number: "red" for number, (*_, prediction) in enumerate(predictions) if not prediction.fits},
         sections=[number for number, (before, after) in enumerate(pairwise(places), 1) if before != after],
     )
+
+
+def normal_words(document: Normal) -> list[str]:
+    """Whether a measured step is as long as predicted, what is usual if it is not, and how right predictions of such steps are."""
+    sentences = []
+    if document.measured_s is not None:
+        predicted = f"{units.duration(document.step_s)} ({units.interval(document.interval_s)})"
+        factor = f"{units.speedup(document.measured_s / document.step_s)} the predicted {predicted}"
+        within = f"normal: the prediction is {predicted}"
+        kind = {"slower": f"slower than expected: {factor}", "faster": f"faster than expected: {factor}"}.get(str(document.verdict), within)
+        sentences = [f"A measured step of {units.duration(document.measured_s)} is {kind}.", *_USUAL.get(str(document.verdict), ())]
+    if document.groups:
+        rows = sum(group.score.rows for group in document.groups)
+        errors = sorted(group.score.median_error for group in document.groups)
+        between = " to ".join(dict.fromkeys(units.percent(error, signed=False) for error in (errors[0], errors[-1])))
+        covered = sum(round(group.score.covered * group.score.rows) for group in document.groups)
+        sources = ", ".join(dict.fromkeys(group.source for group in document.groups))
+        where = f"{document.groups[0].family} on {', '.join(dict.fromkeys(group.gpu for group in document.groups))}"
+        sentences.append(
+            f"Of {rows} published steps of {where} ({sources}), {covered} lie in their intervals; median errors by source: {between}."
+        )
+    return sentences
+
+
+#: What usually is the cause if a measured step is not as long as predicted.
+_USUAL = {
+    "slower": (
+        "Usually the loop waits for data, for Python or for a synchronization (.item(), a print of the loss), which a prediction leaves"
+        " out: schedcast replay of a trace, or sc.watch, says which.",
+    ),
+    "faster": (
+        "Usually the job is another one: lower precision (TF32, autocast), torch.compile, a smaller batch; or the clock was read before the"
+        " GPU was done (torch.cuda.synchronize).",
+    ),
+}
+
+
+def near_cells(document: Normal) -> list[dict[str, str]]:
+    """The published steps nearest to a job, with what is predicted for them, in ms of a sample; column name to text."""
+    return [
+        {
+            "published step": f"{step.model}, {step.devices} x {card}" if step.devices > 1 else f"{step.model}, {card}",
+            "schedule": step.strategy,
+            "batch": str(step.batch),
+            "precision": step.precision,
+            "published ms per sample": units.ms(step.published_s / step.batch),
+            "predicted": units.ms(step.predicted_s / step.batch),
+            "error": units.error(step.predicted_s, step.published_s),
+            "source": step.source,
+        }
+        for step in document.near
+        for card in [card_of(step.machine) or step.machine]
+    ]
+
+
+def near_table(document: Normal) -> Grid:
+    """`near_cells` for the terminal."""
+    return Grid(near_cells(document), ("published step", "schedule", "source"), ("source", "schedule"))
 
 
 def predictions_document(predicted: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,16 +3,47 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from simulator.replay.diagnosis import HOST_PARTS, VERDICT_SHARE, Part, verdict
+from simulator.replay.diagnosis import HOST_PARTS, VERDICT_SHARE, verdict
 from traces import units
-from traces.documents.replay_result import ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
+from traces.documents.replay_result import Part, ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
+from ui.present import rooflines
 from ui.present.labels import lane_label
 from ui.present.rule_records import JUDGED, record_words
 
 #: The head of the table's first column, and its title.
 RANK, TITLE = "rank", "Stragglers: ms that a step would be shorter with the median rank's times"
+#: The column of the parts of a step.
+PART = "where the time goes"
+#: Columns of words; the others are numbers, which are aligned to the right.
+WORDS = frozenset({"change", JUDGED, "note", "stream", "step", PART, "slow step", "most of it", RANK, rooflines.KERNELS, rooflines.MODULES})
 #: A rank or a kind that costs less than this share of the step is not named.
 NAMED_SHARE = 0.005
+
+
+def tables(result: ReplayResult) -> list[tuple[str, list[dict[str, str]]]]:
+    """The tables of a replay, with their titles: where the time goes, what slow steps and ranks cost, and what changes would gain."""
+    bounds = "Bounds: what a host, a network or an optimizer that takes no time would gain"
+    answered = result.what_if
+    changes = ladder_cells(result) if answered is None else answers_cells(answered)
+    each = [
+        (f"Where the time of {step_name(result, result.median_step)} goes", diagnosis_cells(result)),
+        ("Slow steps", slow_cells(result)),
+        (TITLE, cells(result.stragglers)),
+        ("Changes, each alone", changes),
+        (bounds, bounds_cells(result) if answered is None and result.ladder else []),
+    ]
+    return [(title, rows) for title, rows in each if rows]
+
+
+def detail_tables(result: ReplayResult) -> list[tuple[str, list[dict[str, str]]]]:
+    """Further tables: what kernels reach of the GPU, by class and by module, the busiest streams, and the steps."""
+    each = [
+        (rooflines.TITLE, rooflines.cells(result.roofline.kernels)),
+        (rooflines.MODULES_TITLE, rooflines.cells(result.roofline.modules, rooflines.MODULES)),
+        ("Busiest streams", busy_cells(result)),
+        ("Steps", step_cells(result)),
+    ]
+    return [(title, rows) for title, rows in each if rows]
 
 
 def words(costs: Sequence[StragglerCost], step_s: float) -> list[str]:
@@ -46,8 +77,6 @@ def cells(costs: Sequence[StragglerCost]) -> list[dict[str, str]]:
     return list(rows.values())
 
 
-#: The column of the parts of a step.
-PART = "where the time goes"
 #: The row of all changes that were asked.
 TOGETHER = "together"
 #: Rows of a table of streams or kernels at most.
@@ -89,10 +118,10 @@ def headline(result: ReplayResult) -> str:
 def step_headline(result: ReplayResult, number: int) -> str:
     """What to look at first in one step: its largest part that is not computing, unless all of them are small."""
     step = result.steps[number]
-    shares = {Part(part.part): part.share for part in step.parts}
+    shares = {part.part: part.share for part in step.parts}
     part = verdict(shares, step.waits[0].label if step.waits else "")
-    figures = {"share": units.percent(shares[part], signed=False), "step": step_name(result, number)}
-    figures |= {"ms": units.ms(shares[part] * step.measured_s), "of": units.ms(step.measured_s)}
+    figures = {"share": units.percent(shares.get(part, 0.0), signed=False), "step": step_name(result, number)}
+    figures |= {"ms": units.ms(shares.get(part, 0.0) * step.measured_s), "of": units.ms(step.measured_s)}
     return _PARTS[part][1].format(**figures) + _rank_words(step, part)
 
 
@@ -100,7 +129,7 @@ def _rank_words(step: ReplayStep, part: Part) -> str:
     """For which rank the devices wait most, if waiting for ranks is what a headline is about."""
     if part is not Part.OTHER_RANK or not step.ranks:
         return ""
-    worst, waited_s = step.ranks[0], sum(each.seconds for each in step.parts if Part(each.part) is part)
+    worst, waited_s = step.ranks[0], sum(each.seconds for each in step.parts if each.part is part)
     return f" All wait for rank {worst.rank}: {units.ms(worst.seconds)} of these {units.ms(waited_s)} ms."
 
 
@@ -164,9 +193,11 @@ def slow_cells(result: ReplayResult) -> list[dict[str, str]]:
     rows = []
     for number in result.slow_steps[:SHOWN]:
         step = result.steps[number]
-        longer = max(step.parts, key=lambda part: part.seconds - usual_s[part.part])
-        of = [f"{_PARTS[Part(longer.part)][0]} {(longer.seconds - usual_s[longer.part]) * 1e3:+.3g} ms"]
-        if Part(longer.part) in HOST_PARTS:
+        if not step.parts:
+            continue
+        longer = max(step.parts, key=lambda part: part.seconds - usual_s.get(part.part, 0.0))
+        of = [f"{_PARTS[longer.part][0]} {(longer.seconds - usual_s.get(longer.part, 0.0)) * 1e3:+.3g} ms"]
+        if longer.part in HOST_PARTS:
             waits = sorted(step.waits, key=lambda wait: waited_s.get(wait.label, 0.0) - wait.seconds)
             of += [f"{wait.label} {(wait.seconds - waited_s.get(wait.label, 0.0)) * 1e3:+.3g} ms" for wait in waits[:1]]
         lengths = {"recorded ms": units.ms(step.measured_s), "longer by ms": units.ms(step.measured_s - median.measured_s)}
@@ -183,7 +214,7 @@ def diagnosis_cells(result: ReplayResult, number: int | None = None) -> list[dic
     left = {each.name: each for each in result.what_if.steps}.get(step.name) if result.what_if else None
     after = {part.part: part.seconds for part in left.parts} if left else {}
     rows = [
-        {PART: _PARTS[Part(part.part)][0], "ms": units.ms(part.seconds), "share": units.percent(part.share, False)}
+        {PART: _PARTS[part.part][0], "ms": units.ms(part.seconds), "share": units.percent(part.share, False)}
         | ({"ms after the changes": units.ms(after[part.part])} if after else {})
         for part in step.parts
         if part.share >= ROW_SHARE or after.get(part.part, 0.0) > ROW_SHARE * sum(after.values())
@@ -195,7 +226,7 @@ def diagnosis_cells(result: ReplayResult, number: int | None = None) -> list[dic
 def wait_words(result: ReplayResult, number: int) -> list[str]:
     """What the host did while the GPU waited for it in a step, in one sentence; none if the GPU did not wait long."""
     step = result.steps[number]
-    share = sum(part.share for part in step.parts if Part(part.part) in HOST_PARTS)
+    share = sum(part.share for part in step.parts if part.part in HOST_PARTS)
     if share < VERDICT_SHARE:
         return []
     longest = ", ".join(f"{wait.label} ({units.duration(wait.seconds)})" for wait in step.waits)

@@ -140,8 +140,10 @@ COLUMNS = (
 FOR_PAGES = ("memory pred. / meas.", "status")
 #: The column of predictions that a terminal shows only if it is not 0 everywhere.
 COMMUNICATION = "communication not hidden ms"
+#: The same, if it is known, which it is on GPUs.
+MFU = "MFU"
 #: Columns of predictions that a narrow terminal has no room for, the least important one first.
-SPARE = ("idle", COMMUNICATION, "over baseline", "peak memory")
+SPARE = ("idle", COMMUNICATION, "over baseline", MFU, "peak memory")
 
 
 def validation_cells(validation: Validation) -> list[dict[str, str]]:
@@ -253,6 +255,7 @@ def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> d
         "peak memory": units.memory(max((device.peak_bytes for device in prediction.devices), default=None)),
         COMMUNICATION: units.ms(prediction.exposed_transfer_s),
         "idle": units.percent(prediction.bubble_share, signed=False),
+        MFU: units.percent(prediction.mfu, signed=False),
         "costs": source_words(prediction.shares, here),
         "fits": "yes" if prediction.fits else "no",
     }
@@ -275,8 +278,8 @@ def prediction_label(prediction: Prediction) -> str:
 def prediction_table(predictions: Sequence[Prediction], here: bool = True) -> Grid:
     """Several predictions, for the terminal. One that does not fit in memory is red."""
     rows = [folded_prediction(row) for row in prediction_rows(predictions, here)]
-    if not any(prediction.exposed_transfer_s for prediction in predictions):
-        rows = [{head: text for head, text in row.items() if head != COMMUNICATION} for row in rows]
+    empty = {COMMUNICATION: not any(each.exposed_transfer_s for each in predictions), MFU: not any(each.mfu for each in predictions)}
+    rows = [{head: text for head, text in row.items() if not empty.get(head)} for row in rows]
     return Grid(rows, ("strategy",), SPARE, styles={n: "red" for n, prediction in enumerate(predictions) if not prediction.fits})
 
 
@@ -287,7 +290,7 @@ def folded_prediction(cells: dict[str, str]) -> dict[str, str]:
         "step ms": stacked(cells["step ms"], cells["90 % interval"]),
         "against PyTorch": stacked(cells["verdict"], cells["against PyTorch"]),
         "over baseline": stacked(cells["over baseline"]),
-    } | {head: cells[head] for head in ("peak memory", COMMUNICATION, "idle", "fits")}
+    } | {head: cells[head] for head in ("peak memory", COMMUNICATION, "idle", MFU, "fits")}
 
 
 def critical_cells(prediction: Prediction, count: int) -> list[dict[str, str]]:

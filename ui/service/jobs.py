@@ -25,6 +25,7 @@ from simulator.plan.editor.editor import Fault, ScheduleEditor
 from simulator.plan.editor.order import Order
 from simulator.predict import forecast as simulated
 from simulator.predict.largest_batch import largest_batch as largest
+from simulator.predict.normal import normal
 from simulator.predict.search.ranking import Ranking, rank
 from simulator.predict.search.search import Cache, Progress, candidates
 from simulator.predict.search.search import search as searched
@@ -32,6 +33,7 @@ from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, Prediction
+from traces.documents.normal import Normal
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline
@@ -262,6 +264,13 @@ def largest_batch(request: JobRequest, strategy: str) -> int | None:
         if isinstance(answer, Refusal) and not answer.excess_bytes:
             raise answer.error
         return largest(asked.job, strategy, request.shared, answer, asked.target[1], asked.placement.mode)
+
+
+def speed(request: JobRequest, strategy: str, measured_s: float | None) -> Normal:
+    """How the predicted step of a strategy compares with a measured one (None: none was measured) and with published ones."""
+    with _ONE_AT_A_TIME:
+        asked = asked_of(request, strategy)
+        return normal(asked.job, required(predicted(asked)), measured_s)
 
 
 def in_editor(request: JobRequest, strategy: str, order: Order | None = None) -> OnBoard:

@@ -24,7 +24,10 @@ _aten = torch.ops.aten
 
 
 class Call(NamedTuple):
-    """The arguments of one call. `mask` is added to the scores. Keys and values may have fewer heads than queries."""
+    """The arguments of one call. `mask` is added to the scores. Keys and values may have fewer heads than queries.
+
+    `dropout`: the share of weights that a fused kernel drops; 0 in plans that run, and the other forms drop none.
+    """
 
     query: Tensor
     key: Tensor
@@ -32,6 +35,7 @@ class Call(NamedTuple):
     mask: Tensor | None
     causal: bool
     scale: float | None
+    dropout: float = 0.0
 
     @property
     def groups(self) -> int:
@@ -51,14 +55,16 @@ class Kernel(NamedTuple):
 
 
 def _flash(call: Call) -> Result:
-    out, logsumexp, *saved, _ = _aten._scaled_dot_product_flash_attention.default(*call[:3], 0.0, call.causal, False, scale=call.scale)
+    out, logsumexp, *saved, _ = _aten._scaled_dot_product_flash_attention.default(
+        *call[:3], call.dropout, call.causal, False, scale=call.scale
+    )  # fmt: skip
     return out, logsumexp, tuple(saved)
 
 
 def _flash_backward(grad: Tensor, call: Call, out: Tensor, logsumexp: Tensor, saved: tuple) -> tuple[Tensor, ...]:
     *sequences, state, unused = saved
     differentiate = _aten._scaled_dot_product_flash_attention_backward.default
-    return differentiate(grad, *call[:3], out, logsumexp, *sequences, 0.0, call.causal, state, unused, scale=call.scale)
+    return differentiate(grad, *call[:3], out, logsumexp, *sequences, call.dropout, call.causal, state, unused, scale=call.scale)
 
 
 def _bias(call: Call) -> Tensor | None:
@@ -74,19 +80,19 @@ def _bias(call: Call) -> Tensor | None:
 
 def _efficient(call: Call) -> Result:
     attend = _aten._scaled_dot_product_efficient_attention.default
-    out, logsumexp, *saved = attend(*call[:3], _bias(call), True, 0.0, call.causal, scale=call.scale)
+    out, logsumexp, *saved = attend(*call[:3], _bias(call), True, call.dropout, call.causal, scale=call.scale)
     return out, logsumexp, tuple(saved)
 
 
 def _efficient_backward(grad: Tensor, call: Call, out: Tensor, logsumexp: Tensor, saved: tuple) -> tuple[Tensor, ...]:
     output_mask = [True, True, True, False]  # no gradient of the mask
     differentiate = _aten._scaled_dot_product_efficient_attention_backward.default
-    return differentiate(grad, *call[:3], _bias(call), out, logsumexp, *saved, 0.0, output_mask, call.causal, scale=call.scale)[:3]
+    return differentiate(grad, *call[:3], _bias(call), out, logsumexp, *saved, call.dropout, output_mask, call.causal, scale=call.scale)[:3]
 
 
 def _cudnn(call: Call) -> Result:
     attend = _aten._scaled_dot_product_cudnn_attention.default
-    out, logsumexp, *saved, _ = attend(*call[:4], True, 0.0, call.causal, False, scale=call.scale)
+    out, logsumexp, *saved, _ = attend(*call[:4], True, call.dropout, call.causal, False, scale=call.scale)
     return out, logsumexp, tuple(saved)
 
 
@@ -94,7 +100,7 @@ def _cudnn_backward(grad: Tensor, call: Call, out: Tensor, logsumexp: Tensor, sa
     *sequences, seed, offset = saved
     differentiate = _aten._scaled_dot_product_cudnn_attention_backward.default
     return differentiate(
-        grad, *call[:3], out, logsumexp, seed, offset, call.mask, *sequences, 0.0, call.causal, scale=call.scale
+        grad, *call[:3], out, logsumexp, seed, offset, call.mask, *sequences, call.dropout, call.causal, scale=call.scale
     )  # fmt: skip
 
 
@@ -147,15 +153,15 @@ def choice(call: Call) -> str:
     """
     query, key, value = (x.detach().requires_grad_() for x in call[:3])
     gqa = {"enable_gqa": call.groups > 1}
-    backend = SDPBackend(_aten._fused_sdp_choice.default(query, key, value, call.mask, 0.0, call.causal, scale=call.scale, **gqa))
+    backend = SDPBackend(_aten._fused_sdp_choice.default(query, key, value, call.mask, call.dropout, call.causal, scale=call.scale, **gqa))
     name = FUSED.get(backend, "math")
     if name == "flash" and not query.is_cuda:
         return "cpu"
     return "math" if name == "flash" and query.size(-1) % 8 else name
 
 
-def _call(query: Tensor, key: Tensor, value: Tensor, causal: bool, named: dict) -> Call:
-    return Call(query, key, value, named.get("attn_mask"), causal, named.get("scale"))
+def _call(tensors: tuple[Tensor, Tensor, Tensor], named: dict, dropout: float = 0.0, causal: bool = False) -> Call:
+    return Call(*tensors, named.get("attn_mask"), causal, named.get("scale"), dropout)
 
 
 def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
@@ -170,7 +176,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     def run(instance: Instance) -> None:
         nonlocal kernel_name
         (query, key, value, *rest), named = fill(instance)
-        call = _call(query, key, value, len(rest) > 1 and rest[1], named)
+        call = _call((query, key, value), named, *rest)
         if kernel_name is None:
             kernel_name = choice(call)
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
@@ -193,8 +199,8 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
         return (name, *KERNELS[name].forward(call))
 
     def run(instance: Instance) -> None:
-        (grad, query, key, value, out, logsumexp, _, causal), named = fill(instance)
-        call = _call(query, key, value, causal, named)
+        (grad, query, key, value, out, logsumexp, *rest), named = fill(instance)
+        call = _call((query, key, value), named, *rest)
         if saved_results.has_forward:
             name, *saved = saved_results.take(instance)
         else:

@@ -193,7 +193,7 @@ def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode, batch: in
     With `limited` the block has the time limit of a user's code.
     """
     handled_by_capture = (UnknownContentError, OwnTensorError)
-    canonical, layers = CanonicalForms(lambda: recorder.layer), Layers(built.module, recorder.enter)
+    canonical, layers = CanonicalForms(lambda: recorder.layer, built.fused_dropout), Layers(built.module, recorder.enter)
     limit = time_limit(f"the training step for batch size {batch}", limited, lambda: recorder.calls)
     with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers, Recomputed(recorder, layers.stack):
         yield

@@ -1,13 +1,14 @@
 """Canonical forms during capture: functions that decompose differently on CPU and CUDA are recorded in one form.
 
 Dropout becomes `aten.native_dropout` (scaled result and mask). Attention is one op, named like the CPU's op, if PyTorch runs it as one op
-on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v. A layer of an RNN, a GRU
-or an LSTM is one op in forward and one in backward (`simulator.model.ops.recurrent_layers`), and so is RMS norm. CTC loss takes its lengths
-as tensors.
+on the CPU; with dropout on its weights it becomes its math form: softmax(q k^T scale + mask), dropout, times v, unless the loop on a GPU
+is captured, whose fused kernels draw masks of their own. A layer of an RNN, a GRU or an LSTM is one op in forward and one in backward
+(`simulator.model.ops.recurrent_layers`), and so is RMS norm. CTC loss takes its lengths as tensors.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +23,8 @@ from simulator.model.ops.rms_norm import as_one_op
 
 _DROPOUT, _ATTENTION = functional.dropout, functional.scaled_dot_product_attention
 _APPLY = torch.nn.Module._apply
+#: The types that CUDA's fused kernels of attention take.
+_FUSED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _TRUNCATED_NORMAL = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
 
 
@@ -32,16 +35,17 @@ class CanonicalForms(TorchFunctionMode):
     F.multi_head_attention_forward). These call torch.nn.functional by name, so the names there are patched too.
     """
 
-    def __init__(self, layer: Callable[[], str] = lambda: ""):
-        """`layer` returns the name of the running module, for error messages."""
+    def __init__(self, layer: Callable[[], str] = lambda: "", fused: bool = False):
+        """`layer` returns the name of the running module, for error messages. `fused`: attention with dropout is one op, as on CUDA."""
         super().__init__()
         self._layer = layer
+        self._attention = partial(_attention, fused=fused)
 
     def __enter__(self):
         """Start replacing functions."""
         self._patches = (
             patch.object(functional, "dropout", lambda *args, **kwargs: _dropout(_DROPOUT, args, kwargs)),
-            patch.object(functional, "scaled_dot_product_attention", _attention),
+            patch.object(functional, "scaled_dot_product_attention", self._attention),
             patch.object(torch.nn.Module, "_apply", _apply),
         )
         for replaced in self._patches:
@@ -61,7 +65,7 @@ class CanonicalForms(TorchFunctionMode):
         """Replace a function that has a canonical form; call every other one unchanged."""
         kwargs = kwargs or {}
         if func is _ATTENTION:
-            return _attention(*args, **kwargs)
+            return self._attention(*args, **kwargs)
         if func in (_DROPOUT, torch.dropout):
             return _dropout(func, args, kwargs)
         if func in (functional.ctc_loss, torch.ctc_loss):
@@ -114,9 +118,12 @@ def _dropout(func, args, kwargs) -> torch.Tensor:
     return x.copy_(out) if arguments.get("inplace") else out
 
 
-def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False) -> torch.Tensor:
+def _attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *, fused=False
+) -> torch.Tensor:
     """Run scaled_dot_product_attention as PyTorch does; with dropout in its math form, with PyTorch's own order of operations.
 
+    With `fused`, dropout is within the op if CUDA has a fused kernel for the call (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
     The order matters: gradients that are zero in exact arithmetic (of a key's bias) are pure rounding errors, and Adam normalizes them.
     """
     if dropout_p == 0.0:
@@ -124,7 +131,13 @@ def _attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if torch.is_autocast_enabled("cpu"):  # it casts what attention reads, and nothing inside
         query, key, value, attn_mask = lowered((query, key, value, attn_mask))
         with without_autocast():
-            return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, fused=fused)
+    if fused and query.dim() == 4 and query.dtype in _FUSED_TYPES and not (attn_mask is not None and attn_mask.requires_grad):
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            zero, never = (torch.scalar_tensor(number, dtype=query.dtype) for number in (0.0, -math.inf))
+            attn_mask = torch.where(attn_mask, zero, never)
+        given = {name: item for name, item in (("attn_mask", attn_mask), ("scale", scale)) if item is not None}
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(query, key, value, dropout_p, is_causal, **given)[0]
     if query.dtype in (torch.bfloat16, torch.float16):  # the math form computes in float32
         low = query.dtype
         exact = (item if item is None or not item.is_floating_point() else item.float() for item in (query, key, value, attn_mask))

@@ -7,6 +7,7 @@ import numpy as np
 
 from simulator.engine.memory.contents import holders_words, shortfall_words
 from simulator.engine.steady import EQUAL
+from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
@@ -114,7 +115,7 @@ def prunes(bound_s: float | None, most_s: float) -> bool:
     return bound_s is not None and bound_s * _COUNTS > most_s
 
 
-def evaluate_packed(packed: bytes, text: str, most_s: float) -> Evaluation | tuple[int, int]:
+def evaluate_packed(packed: bytes, text: str, most_s: float) -> Evaluation | GraphArguments:
     """`evaluate` in any process. A graph that is missing is returned as the arguments of `Job.graph` that capture it."""
     try:
         return evaluate(unpacked(packed), text, most_s)

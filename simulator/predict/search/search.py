@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from simulator.machine.machine import Machine
-from simulator.model.job import Job
+from simulator.model.job import GraphArguments, Job
 from simulator.predict.search.evaluation import Evaluation, evaluate_packed
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.workers import Workers
@@ -110,7 +110,7 @@ def search(
                 progress(len(known), len(texts), text)
         while waiting:
             results = run([(evaluate_packed, (packed, text, limits[text])) for text in waiting])
-            missing: dict[tuple[int, int], list[str]] = {}
+            missing: dict[GraphArguments, list[str]] = {}
             for text, result in zip(list(waiting), results, strict=True):
                 if isinstance(result, tuple):
                     missing.setdefault(result, []).append(text)
@@ -135,8 +135,8 @@ def _most_s(text: str, known: Iterable[Evaluation]) -> float:
 
 def _with_graphs(
     setup: Setup,
-    graphs: dict[tuple[int, int], None],
-    missing: dict[tuple[int, int], list[str]],
+    graphs: dict[GraphArguments, None],
+    missing: dict[GraphArguments, list[str]],
     known: dict[str, Evaluation],
     waiting: list[str],
 ) -> bytes:

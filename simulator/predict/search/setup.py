@@ -14,7 +14,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
-from simulator.model.job import Job
+from simulator.model.job import GraphArguments, Job
 from traces.documents.measured_step import MeasuredStep, step_name
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
@@ -24,7 +24,7 @@ _CODE = Path(__file__).parents[2]
 class GraphMissingError(Exception):
     """A candidate needs the graph of a batch that was not captured yet: `wanted` are the arguments of `Job.graph`."""
 
-    def __init__(self, wanted: tuple[int, int]):
+    def __init__(self, wanted: GraphArguments):
         super().__init__(wanted)
         self.wanted = wanted
 
@@ -33,8 +33,8 @@ class GraphMissingError(Exception):
 class CapturedJob(Job):
     """A job that only has the graphs it was given, so that the model's own code runs in the process that began the search alone."""
 
-    def _load_or_capture(self, batch: int, parts: int) -> TrainingGraph:
-        raise GraphMissingError((batch, parts))
+    def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
+        raise GraphMissingError((batch, parts, fused_dropout))
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Setup:
     mode: str = "eager"
     shared: Mapping[str, str] = field(default_factory=dict)
 
-    def captured(self, wanted: Iterable[tuple[int, int]]) -> "Setup":
+    def captured(self, wanted: Iterable[GraphArguments]) -> "Setup":
         """The same setup whose job has the graphs of `wanted` (arguments of `Job.graph`), and no others."""
         job = self.job.on(self.machine.devices[0].kind)
         shipped = CapturedJob(**{f.name: getattr(job, f.name) for f in fields(Job) if f.init})
-        for batch, parts in wanted:
-            shipped._graphs[batch, parts, job.autocast] = job.graph(batch, parts)
+        for arguments in wanted:
+            shipped._graphs[*arguments, job.autocast] = job.graph(*arguments)
         return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared))
 
     @property
-    def first(self) -> tuple[int, int]:
+    def first(self) -> GraphArguments:
         """The graph that the baseline needs."""
-        return self.job.microbatch, self.job.accumulate
+        return self.job.microbatch, self.job.accumulate, False
 
     def packed(self) -> bytes:
         """The setup as bytes. They go to processes that this one trusts, never to a file."""

@@ -9,14 +9,14 @@ from typing import NamedTuple
 from simulator.plan.task import COLLECTIVE
 from simulator.predict.rule_records import record_of
 from simulator.replay.compare import boundaries, counted_steps
-from simulator.replay.diagnosis import HOST_PARTS, Part, PartTime
+from simulator.replay.diagnosis import HOST_PARTS, PartTime
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rule_name, rules
 from traces import units
-from traces.documents.replay_result import RuleAnswer
+from traces.documents.replay_result import Part, RuleAnswer
 from traces.errors import SchedcastError
 from traces.process import gc_paused
 

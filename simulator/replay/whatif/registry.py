@@ -20,9 +20,9 @@ from functools import cache
 from typing import Any
 
 from simulator.plan.discovery import modules
-from simulator.replay.diagnosis import Part
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.matching import MalformedError
+from traces.documents.replay_result import Part
 from traces.errors import SchedcastError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from simulator.plan.task import BACKWARD, UPDATE
 from simulator.replay.build import build_replay
 from simulator.replay.compare import StepLengths, boundaries, compare, times_of
-from simulator.replay.diagnosis import Part, PartTime, diagnose_steps, mean_of, verdict
+from simulator.replay.diagnosis import PartTime, diagnose_steps, mean_of, verdict
 from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
@@ -178,7 +178,7 @@ def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
         return recorded.result
     result = recorded.result
     median = result.steps[result.median_step]
-    named = verdict({Part(part.part): part.share for part in median.parts}, median.waits[0].label if median.waits else "")
+    named = verdict({part.part: part.share for part in median.parts}, median.waits[0].label if median.waits else "")
     steps = rank_changes(recorded.replay, result.gpu_period_simulated_s, _diagnosis(recorded), seconds, named=named)
     return result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
@@ -253,7 +253,7 @@ def _parts(parts: Sequence[PartTime]) -> tuple[StepPart, ...]:
 
 
 def _diagnosis(recorded: Replayed) -> list[PartTime]:
-    return [PartTime(Part(each.part), each.seconds, each.share) for each in recorded.result.diagnosis]
+    return [PartTime(each.part, each.seconds, each.share) for each in recorded.result.diagnosis]
 
 
 def typical_step(lengths: Sequence[float]) -> int:
@@ -279,6 +279,12 @@ def one_step(replay: Replay, timeline: Timeline, number: int, kind: str) -> Time
     """
     borders = boundaries(replay.plan, replay.steps, times_of(timeline))
     return window_of(timeline, *list(pairwise(borders))[: number + 1][-1], kind)
+
+
+def with_median_step(result: ReplayResult, replay: Replay) -> ReplayResult:
+    """Return `result` with the timeline of its median step, as recorded: the work on devices and the calls of a few host threads."""
+    step = one_step(replay, replay.recorded, result.median_step, "recorded")
+    return result.model_copy(update={"timeline": replace(step, spans=step.window())})
 
 
 def window_of(timeline: Timeline, start: float, end: float, kind: str) -> Timeline:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
+from simulator.engine.utilization import mfu, seconds_at_peak
 from simulator.machine.machine import Device, Memory
 from simulator.machine.presets import one_gpu
 from simulator.plan.bodies.host import Recorded
@@ -34,13 +35,11 @@ _WIDTH = {
     "signed char": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
 }  # fmt: skip
 _PRECISION = {"c10::Half": "bf16", "c10::BFloat16": "bf16", "double": "fp64", "float": "fp32"}
-#: On data sheets, tensor cores that know eight bits are twice as fast with them as with sixteen.
-_FP8 = "c10::Float8"
 #: Kernels that multiply float32 operands on tensor cores.
 _TF32 = re.compile("tf32|s1688gemm|s1688cudnn|tensorop_s1688|16816cudnn", re.IGNORECASE)
 _CONVOLUTION = re.compile(r"(^|_)(convolution|conv[123]d)(_overrideable)?$")
 _CONVOLUTION_BACKWARD = re.compile(r"^(cudnn_|miopen_)?convolution_backward$")
-_ATTENTION = re.compile(r"^_scaled_dot_product_\w*attention$")
+_ATTENTION = re.compile(r"^_scaled_dot_product_\w*attention(_backward)?$")
 #: Ops whose arguments are not read as a whole.
 _LOOKUP = re.compile("embedding|index|gather|scatter")
 _BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
@@ -113,8 +112,10 @@ def op_work(operator: Operator, results: Mapping[tuple[Shape, Shape], Shape]) ->
         if out_shape is None:
             return None
         return OpWork(2.0 * _elements(out_shape) * _elements(dims[1][1:]), taken + _elements(out_shape) * widths[0], precision)
-    if _ATTENTION.search(name) and len(dims) > 2 and len(dims[0]) == len(dims[1]) == 4:
-        return OpWork(4.0 * _elements(dims[0]) * dims[1][2], taken + sizes[0], precision)
+    if (attention := _ATTENTION.search(name)) is not None:
+        products, query = (5, 1) if attention[1] else (2, 0)  # backward computes the scores again
+        if len(dims) > query + 1 and len(dims[query]) == len(dims[query + 1]) == 4:
+            return OpWork(2.0 * products * _elements(dims[query]) * dims[query + 1][2], taken + sizes[query], precision)
     if name in ("fill", "zero", "copy") or op_class(name) == "reduction":
         return OpWork(0.0, taken, precision)
     return OpWork(0.0, taken + max(sizes), precision)
@@ -144,8 +145,8 @@ def roofline(recording: Recording, period_s: float) -> Roofline:
     has_shapes = any(operator.shapes is not None for operator in operators.all)
     kernels, compute_s = _uses(recording, lambda work: class_of(Recorded(work.name, KERNEL, 0.0, op=operators.launching(work.call))), gpu)
     modules = _uses(recording, _Modules(recording).of, gpu)[0] if operators.modules else ()
-    mfu = compute_s / period_s if has_shapes and period_s else 0.0
-    return Roofline(gpu=product, known_gpu=gpu is not None, shapes=has_shapes, mfu=mfu or None, kernels=kernels, modules=modules)
+    used = mfu(compute_s, period_s) if has_shapes else None
+    return Roofline(gpu=product, known_gpu=gpu is not None, shapes=has_shapes, mfu=used, kernels=kernels, modules=modules)
 
 
 class _Modules:
@@ -233,10 +234,7 @@ def _add(sums: _Sums, done: OpWork, works: list[Work], gpu: tuple[Device, Memory
         return
     device, memory = gpu
     precision = "tf32" if done.precision == "fp32" and any(_TF32.search(work.name) for work in works) else done.precision
-    peak = device.peak_flops.get(precision, device.peak_flops["fp32"])
-    if precision.startswith(_FP8):
-        peak = 2 * device.peak_flops["bf16"] if "bf16" in device.peak_flops else math.inf
-    compute_s, memory_s = done.flops / peak, done.bytes / memory.bandwidth_bytes_per_s
+    compute_s, memory_s = seconds_at_peak(device, done.flops, precision), done.bytes / memory.bandwidth_bytes_per_s
     sums.compute_s += compute_s
     sums.memory_s += memory_s
     sums.ideal_s += min(seconds, max(compute_s, memory_s))

@@ -23,7 +23,8 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, forms
 from simulator.plan.task import ACTIVATION, INPUT, Task
 from tests.fake_gpu import FACTS, FakeGpu, Times
-from tests.support.applicable import default_plans
+from tests.support import norm_models
+from tests.support.applicable import default_plans, plan_unless_refused
 from tests.support.gpu_testbeds import SMALL, few_repetitions, open_testbed
 from tests.support.jobs import MLP
 from tests.support.nvml import Nvml
@@ -256,6 +257,17 @@ def test_every_key_can_be_sampled(model):
         sampler.learn_geometry()
         sampler.release()
         assert (sampler.samples, sampler.held_bytes) == ({}, 0)
+
+
+def test_attention_with_dropout_can_be_sampled_as_pytorch_runs_it():
+    """No plan that runs has this op, only that of the user's own loop."""
+    plan = plan_unless_refused("pytorch", Job(f"{norm_models.__file__}:dropping", 4), WHOLE)
+    with FakeGpu(facts=SMALL_CACHE) as gpu:
+        sampler = CudaSampler(gpu, effort=QUICK)
+        sampler.measure(plan, keys := {key: task for key, task in plan.keys(WHOLE).items() if "dot_product" in key})
+        assert (sampler.failures, sampler.notes) == ({}, [])
+        assert set(sampler.samples) == set(keys)
+        assert len(keys) == 2
 
 
 @pytest.mark.parametrize(("optimizer", "form"), [(name, form) for name in STATE for form in forms(name)])

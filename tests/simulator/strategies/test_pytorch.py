@@ -1,5 +1,8 @@
 """Plain PyTorch as a plan: what the user's own loop issues, op by op, and on which device."""
 
+import json
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,6 +15,7 @@ from simulator.machine.machine import Device, Machine, Memory, split
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
+from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.bodies.update import STATE, Update, forms
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import forecast, plan_strategy, references
@@ -61,13 +65,43 @@ def test_a_recurrent_layer_is_refused_and_named():
         plain_plan(Job("rnn_bitstream", 2, 8), load_machine("h100"))
 
 
-def test_attention_with_dropout_is_refused_on_a_gpu_and_named():
-    """There it is one kernel, which a schedule, whose masks follow from keys, does not run."""
-    job = Job(f"{norm_models.__file__}:dropping", 2)
-    with refuses(Code.MODEL, r"attention with dropout on a GPU \(attention\).*schedules run products, a softmax and a dropout"):
-        plain_plan(job, load_machine("h100"))
-    assert plain_plan(job, this_cpu()).tasks
-    assert plain_plan(Job(f"{norm_models.__file__}:attention", 2), load_machine("h100")).tasks
+@pytest.mark.parametrize("precision", ["default", "amp", "bf16"])
+def test_attention_with_dropout_is_one_op_on_a_gpu_as_without(precision):
+    """There PyTorch has a fused kernel that draws its own mask; a schedule, whose masks follow from keys, runs products and a softmax."""
+    job = Job(f"{norm_models.__file__}:dropping", 2, precision=precision)
+    gpu, cpu = plain_plan(job, load_machine("h100")), plain_plan(job, this_cpu())
+    baseline = plan_strategy("baseline", {}, job, load_machine("h100"), CostModel(load_machine("h100")))
+    fused = [task.body for task in gpu.tasks if isinstance(task.body, OpCall) and "dot_product" in task.body.target]
+    assert [json.loads(body.args)[place] for body, place in zip(fused, (3, 6), strict=True)] == [0.2, 0.2]
+    softmax, dropout = "aten._safe_softmax.default", "aten.native_dropout.default"
+    for plan, there in ((gpu, False), (cpu, True), (baseline, True)):
+        assert all((target in {getattr(task.body, "target", "") for task in plan.tasks}) is there for target in (softmax, dropout))
+
+
+@pytest.mark.parametrize(
+    ("settings", "dropout"),
+    [
+        ({"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 16, "vocab_size": 50}, "attn_pdrop"),
+        (
+            {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+            | {"vocab_size": 50, "max_position_embeddings": 16},
+            "attention_probs_dropout_prob",
+        ),
+    ],
+    ids=["gpt2", "bert"],
+)
+def test_a_transformer_with_its_usual_dropout_issues_the_ops_of_one_without_it_in_attention(settings, dropout, tmp_path):
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    issued = []
+    for name, own in (("usual", {}), ("none", {dropout: 0.0})):
+        path = tmp_path / name / "config.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(settings | own))
+        tasks = plain_plan(Job(f"hf:{path}", 2, image_size=8, precision="amp"), load_machine("h100")).tasks
+        issued.append([(task.phase, getattr(task.body, "target", "update"), [o.shape for o in task.inputs]) for task in tasks])
+    assert issued[0] == issued[1]
+    assert any("dot_product" in target for _, target, _ in issued[0])
 
 
 def test_a_cpu_works_on_one_op_with_all_its_cores():

@@ -228,3 +228,12 @@ def test_a_measurement_is_refused_with_the_line_of_the_command():
         sc.validate(nn.Linear(2, 2))
     with refuses(Code.REQUEST, "unknown model 'no-such-model'"):
         sc.validate("no-such-model", 4)
+
+
+def test_a_measured_step_is_compared_with_the_predicted_one(predicted):
+    assert predicted.normal(predicted.step_s).verdict == "normal"
+    assert predicted.normal(9.0).json()["measured_s"] == 9.0
+    assert "slower than expected" in repr(predicted.normal(9.0))
+    assert "published steps" in repr(predicted)
+    with refuses(Code.REQUEST, r"normal\(measured_s=0\); expected seconds above 0"):
+        predicted.normal(0)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.support.canvas_payload import payloads_of_page
 from tests.support.loader_traces import write_loader_trace
 from tests.support.refusals import refuses
 from traces.errors import Code
@@ -82,6 +83,9 @@ def test_on_a_gpu_it_is_the_answer_of_its_trace(rows, tmp_path):
     assert seen.json() == sc.replay(seen).json()
     assert seen.what_if("host 2x faster").after_s < sc.replay(seen.trace).step_s
     assert "The trace is" in repr(seen)
+    page = seen.report(tmp_path / "page.html").read_text()
+    assert "Where the time of the median step goes" in page
+    assert payloads_of_page(page)
 
 
 class Classifier(nn.Module):
@@ -117,6 +121,32 @@ def test_the_trainer_of_transformers_calls_it(rows, tmp_path, capsys):
     transformers.Trainer(Classifier(), options, train_dataset=data, callbacks=[callback]).train()
     assert callback.seen.ended
     assert "A step takes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given_to", ["Accelerator", "profile"])
+def test_accelerates_profile_records_with_it(rows, tmp_path, capsys, given_to):
+    """Around the user's own loop, which accelerate prepares."""
+    accelerator_of = pytest.importorskip("accelerate").Accelerator
+    handler = sc.accelerate(steps=2, out=tmp_path / "accelerate.json.gz")
+    accelerator = accelerator_of(cpu=True, kwargs_handlers=[handler] if given_to == "Accelerator" else [])
+    model = nn.Linear(8, 3)
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters()), DataLoader(rows, batch_size=4))
+    with accelerator.profile(handler if given_to == "profile" else None) as seen:
+        for inputs, target in loader:
+            optimizer.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(model(inputs), target))
+            optimizer.step()
+            seen.step()
+    assert seen.ended
+    assert seen.trace == tmp_path / "accelerate.json.gz"
+    assert capsys.readouterr().err.count("A step takes") == 1
+
+
+def test_a_loop_that_is_not_indented_prints_the_answer(rows, tmp_path, capsys):
+    seen = sc.watch(steps=2, out=tmp_path / "steps.json.gz").start()
+    train(DataLoader(rows, batch_size=4), seen)
+    assert seen.ended
+    assert capsys.readouterr().err.count("A step takes") == 1
 
 
 @pytest.mark.thorough

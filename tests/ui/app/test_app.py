@@ -134,6 +134,15 @@ def test_what_if_answers_at_once_and_explains(start):
     assert "The critical path has" in text_of(app)
 
 
+def test_a_measured_step_is_compared_with_the_one_that_is_looked_at(start):
+    app = what_if(start, strategies=["turbodl"])
+    assert "A measured step" not in text_of(app)
+    app.number_input(key="measured ms").set_value(56.0).run()
+    assert not app.exception
+    assert "A measured step of 56.0 ms is slower than expected" in text_of(app)
+    assert "2.00x the predicted 28.0 ms" in text_of(app)
+
+
 def test_a_moved_slider_is_answered_without_a_button(start):
     app = what_if(start, strategies=["turbodl"])
     assert [button.label for button in app.button] == ["Pin"]

@@ -312,3 +312,16 @@ def test_machines_are_completed_one_after_another():
     assert "h100" in job_options.complete_machines("h")
     assert "a100,h100" in job_options.complete_machines("a100,h")
     assert "h100,h100" not in job_options.complete_machines("h100,h")
+
+
+def test_a_measured_step_is_compared_with_the_prediction(schedcast):
+    job = ("predict", "--model", "lenet5", "--batch", 16, "--machine", "2xdgx-a100", "--devices", 1)
+    document = schedcast.call(*job, "--strategy", "turbodl", "--measured", 5, "--json").document
+    assert document["normal"]["verdict"] == "slower"
+    assert document["normal"]["step_s"] == document["step_s"]
+    assert [row["model"] for row in document["normal"]["near"]] == ["resnet50"] * 3
+    shown = schedcast.call(*job, "--measured", 5)
+    assert "slower than expected" in shown.out
+    assert "resnet50, 8 x a100" in shown.out
+    refused(schedcast.call(*job, "--measured", -1), "--measured -1 is compared with one prediction; expected seconds above 0")
+    refused(schedcast.call(*job, "--measured", 1, "--strategy", "turbodl", "--strategy", "baseline"), "at most one --strategy")

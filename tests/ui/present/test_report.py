@@ -20,7 +20,7 @@ from tests.support.sample_trainings import training
 from tests.support.search_samples import search_result
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.gpu_report import GpuReport
-from traces.documents.replay_result import Diff
+from traces.documents.replay_result import Diff, HostWait, Part, ReplayResult, ReplayStep, RuleAnswer, StepPart
 from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
 from ui.commands.reporting import DOCUMENTS, sections_of
@@ -432,10 +432,28 @@ def write_everything(folder, name="turbodl"):
         "prediction.json": prediction(options={"alpha": name}).save,
         "predictions.json.gz": lambda place: write_predictions(place, name),
         "timeline.json.gz": two_lanes().save,
+        "replay.json": recorded(name).save,
     }
     for file, save in files.items():
         save(folder / file)
     return [folder / "job", folder / "diff", folder / "training", *(folder / file for file in files)]
+
+
+def recorded(name):
+    parts = (StepPart(part=Part.COMPUTE, seconds=0.02, share=0.5), StepPart(part=Part.LOADER, seconds=0.02, share=0.5))
+    step = ReplayStep(name=name, measured_s=0.04, simulated_s=0.04, parts=parts, waits=(HostWait(label=name, seconds=0.02),))
+    answer = RuleAnswer(rule=name, about=name, step_s=0.03, gain_s=0.01, speedup=4 / 3)
+    return ReplayResult(
+        gpu_period_measured_s=0.04, gpu_period_simulated_s=0.04, error=0.0, steps=(step,), kernels=3, streams=1, unmatched_kernels=0,
+        exposed_communication_measured_s=0.0, exposed_communication_simulated_s=0.0, ladder=(answer,), timeline=two_lanes("recorded"),
+    )  # fmt: skip
+
+
+def test_a_replay_draws_its_median_step_and_ranks_the_changes(tmp_path):
+    (section,) = sections_of(recorded("ProfilerStep#3").save(tmp_path / "replay.json"))
+    assert section.summary == "The GPU waits for the data loader 50.0 % of the step, 20.0 of 40.0 ms."
+    assert "schedcast-payload" in section.body
+    assert {"Where the time of the step goes", "Changes, each alone", "Steps"} == set(re.findall("<h3>(.*)</h3>", section.body))
 
 
 def write_predictions(place, name):

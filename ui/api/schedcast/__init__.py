@@ -14,6 +14,6 @@ A module that exists, on a GPU that may not:
 Answers print themselves in a terminal and in a notebook, and carry their data (`json()`, `frame()`, `save(path)`).
 """
 
-from ui.api.facade import calibrate, diff, hf, lightning, predict, replay, report, run, search, validate, watch
+from ui.api.facade import accelerate, calibrate, diff, hf, lightning, predict, replay, report, run, search, validate, watch
 
-__all__ = ["calibrate", "diff", "hf", "lightning", "predict", "replay", "report", "run", "search", "validate", "watch"]
+__all__ = ["accelerate", "calibrate", "diff", "hf", "lightning", "predict", "replay", "report", "run", "search", "validate", "watch"]

@@ -17,7 +17,7 @@ from simulator.replay.replay import Replay
 from simulator.replay.whatif import registry as whatif
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.matching import kernel_classes, kernel_matches
-from simulator.replay.whatif.replayed import Answer, Replayed, ask, changes, marked, one_step, ranked, replayed
+from simulator.replay.whatif.replayed import Answer, Replayed, ask, changes, marked, one_step, ranked, replayed, with_median_step
 from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
@@ -151,7 +151,9 @@ def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, cos
     step = partial(one_step, replay.replay, replay.simulated, number, "replayed")
     return [
         Download("Changes (CSV)", "changes.csv", "text/csv", lambda: csv(replay_words.ladder_cells(ladder))),
-        Download("Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(result.document())),
+        Download(
+            "Replay (JSON)", "replay.json", "application/json", lambda: json_bytes(with_median_step(result, replay.replay).document())
+        ),
         Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
         Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
     ]

@@ -26,7 +26,7 @@ from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, ti
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.runs import command_ui
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, picture, share_ui
-from ui.app.state import BUTTON, select
+from ui.app.state import BUTTON, quantity, select
 from ui.present import charts, predictions, sentences, tables
 from ui.present.formulas import FORMULAS, PREDICTED
 from ui.present.labels import markdown_escaped, strategy_name
@@ -174,6 +174,7 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
     fastest = labels[min(fitting, key=lambda number: forecasts[number].prediction.step_s)]
     chosen = forecasts[labels.index(select(st, "Look at", labels, "looked at", fastest))]
     details_ui(chosen, next((each for each in forecasts if each.prediction.strategy == PYTORCH), None), earlier_step_s(request, forecasts))
+    speed_ui(request, chosen)
     st.subheader("All strategies", anchor=False)
     predictions = [answer.prediction for answer in forecasts]
     predictions_table_ui(predictions, chosen.measured_here)
@@ -227,6 +228,16 @@ def details_ui(answer: Forecast, plain: Forecast | None, earlier: Mapping[str, f
     st.write(markdown_escaped(" ".join(sentences.prediction_words(prediction, answer.measured_here))))
     with st.expander("Longest tasks on the critical path"):
         st.dataframe(tables.critical_cells(prediction, LONGEST), hide_index=True)
+
+
+def speed_ui(request: JobRequest, answer: Forecast) -> None:
+    """Compare the predicted step with one that the user measured, and with the nearest published ones."""
+    with st.expander("Is my step normal?"):
+        measured_ms = quantity(st, "A step that you measured, ms", "measured ms", placeholder="none")
+        speed = jobs.speed(request, answer.text, measured_ms and measured_ms / 1e3)
+        for line in predictions.normal_words(speed):
+            st.write(markdown_escaped(line))
+        table_ui(predictions.near_cells(speed))
 
 
 def figures_ui(answer: Forecast, earlier_s: float | None = None) -> None:

@@ -144,7 +144,7 @@ def test_the_models_own_code_runs_in_this_process_alone(setup):
     assert isinstance(shipped.job, CapturedJob)
     with pytest.raises(GraphMissingError):
         evaluate(shipped, "gpipe:microbatches=2")
-    assert evaluate_packed(shipped.packed(), "gpipe:microbatches=2", inf) == (8, 2)
+    assert evaluate_packed(shipped.packed(), "gpipe:microbatches=2", inf) == (8, 2, False)
 
 
 def test_a_second_search_finds_everything_in_the_cache(setup, tmp_path, monkeypatch):

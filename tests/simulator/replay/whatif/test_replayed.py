@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from simulator.plan.bodies.host import Recorded
-from simulator.replay.diagnosis import Part, PartTime, diagnose
+from simulator.replay.diagnosis import PartTime, diagnose
 from simulator.replay.diff.traces import compare_traces
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import optimizer_of
@@ -34,6 +34,7 @@ from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import kernel, launched, recording
 from tests.support.small_traces import write_trace, write_unexplained_trace
+from traces.documents.replay_result import Part
 from traces.errors import Code
 from traces.formats.perfetto import export
 from ui.present import replays as words

@@ -27,6 +27,7 @@ def work_of(name, shapes, types=(), results=None):
         ("aten::convolution_backward", [[2, 4, 6, 6], [2, 3, 8, 8], [4, 3, 3, 3]], [], 31104, 4 * (288 + 384 + 108 + 384), "fp32"),
         ("aten::cudnn_convolution_backward", [[2, 3, 8, 8], [2, 4, 6, 6], [4, 3, 3, 3]], [], 31104, 4 * (288 + 384 + 108 + 384), "fp32"),
         ("aten::_scaled_dot_product_flash_attention", [[1, 2, 8, 4]] * 3, [], 4 * 64 * 8, 4 * 4 * 64, "fp32"),
+        ("aten::_scaled_dot_product_flash_attention_backward", [[1, 2, 8, 4]] * 4, [], 10 * 64 * 8, 5 * 4 * 64, "fp32"),
         ("aten::add", [[10, 10], [10, 10], []], [], 0, 4 * 300, "fp32"),
         ("aten::copy_", [[100], [100]], ["c10::BFloat16", "float"], 0, 600, "bf16"),
         ("aten::sum", [[100]], [], 0, 400, "fp32"),

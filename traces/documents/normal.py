@@ -1,0 +1,48 @@
+"""The document that says whether a measured step is as long as predicted, and what others published of steps like it."""
+
+from typing import Literal
+
+from pydantic import Field, computed_field
+
+from traces.documents.base import Data, Document, Duration
+from traces.documents.scoreboard import Group
+
+
+class NearStep(Data):
+    """A published step beside its prediction, both in seconds. `batch`: samples of a step on all `devices`. `source`: who published it."""
+
+    source: str
+    machine: str
+    model: str
+    batch: int = Field(gt=0)
+    devices: int = Field(gt=0)
+    precision: str
+    strategy: str
+    published_s: Duration
+    predicted_s: Duration
+
+
+class Normal(Document):
+    """A predicted step, one that was measured (None: none was), and what is known of similar ones. Document `schedcast.normal/1`.
+
+    `near`: the published steps nearest to the job, the nearest first. `groups`: how right predictions are on published steps of its family
+    of models on its card.
+    """
+
+    schema_name = "schedcast.normal/1"
+    kind = "comparison with published steps"
+
+    step_s: Duration
+    interval_s: tuple[float, float]
+    measured_s: Duration | None = None
+    near: tuple[NearStep, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
+    @property
+    def verdict(self) -> Literal["normal", "slower", "faster"] | None:
+        """Where the measured step lies: in the interval, above or below it; None if none was measured."""
+        if self.measured_s is None:
+            return None
+        low, high = self.interval_s
+        return "slower" if self.measured_s > high else "faster" if self.measured_s < low else "normal"
