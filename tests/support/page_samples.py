@@ -8,7 +8,8 @@ PREDICTION = {
     "schema", "strategy", "options", "mode", "precision", "step_s", "interval_s", "baseline_step_s", "speedup", "devices",
     "fits", "exposed_transfer_s", "bubble_share", "tasks", "simulate_wall_s", "settled", "shares", "critical_path", "at_peak",
     "speedup_interval", "waterfall", "memories", "largest_batch", "pytorch_step_s", "against_pytorch",
-    "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share", "unused_devices", "mfu",
+    "against_pytorch_interval", "faster_probability", "faster_than_pytorch_probability", "measured_share", "unused_devices",
+    "checkpoint", "mfu",
 }  # fmt: skip
 VALIDATION = {
     "schema", "model", "batch_size", "optimizer", "precision", "mode", "device", "anchor_drift", "aa_spread",
