@@ -17,6 +17,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.links import Links
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
+from simulator.machine.scaled import Scale, scaled
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.copy import ALL_REDUCE, Collective
@@ -25,7 +26,6 @@ from simulator.predict.discrepancy import published
 from simulator.predict.pairs import Pair, Side
 from simulator.predict.scoreboard.rows import Row, read, sampled
 from tests.benchmarks.fit_steps import SAMPLE
-from traces.documents.collectives import CollectiveLaw, LawPiece, law_name
 from traces.documents.comparison import PYTORCH_GRAPH
 
 TABLE, PAIRS, LAYOUTS = "measured_steps.csv", "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
@@ -136,10 +136,11 @@ def _reduction(change: str) -> str:
 
 def a100_pair() -> Machine:
     """Two A100 of 80 GB on PCI Express, whose all-reduce of 1 GB the source measured, with nothing beside it, as 50.8 ms."""
-    machine, body = load_machine("2xa100-pcie"), Collective(ALL_REDUCE, ("cuda:0", "cuda:1"))
-    latency_s = Links(Clock(), machine).collective(body, 1.0)[0].latency_s
-    law = CollectiveLaw(pieces=[LawPiece(1e9, latency_s, (50.8e-3 - latency_s) / 1e9)])
-    return replace(machine, collectives={law_name(ALL_REDUCE, machine.library, 2): law})
+    machine, body, measured_s = load_machine("2xa100-pcie"), Collective(ALL_REDUCE, ("cuda:0", "cuda:1")), 50.8e-3
+    links = Links(Clock(), machine)
+    route, moved = links.collective(body, 1e9)
+    faster = (links.alone_s(route, moved) - route.latency_s) / (measured_s - route.latency_s)
+    return scaled(machine, Scale(link=faster))
 
 
 def step_pairs(path: Path) -> Iterator[Pair]:
