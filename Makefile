@@ -27,7 +27,7 @@ COMPILE = $(RUN)/python -m compileall -qq -j 0
 # Compiled once, since tests start many processes, and Python may be set not to write what it compiles (PYTHONDONTWRITEBYTECODE).
 COMPILE_OWN = @$(COMPILE) traces simulator executors calibrate ui tests
 
-.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui clean
+.PHONY: demo test test-all quick lint fuzz bench zoo papers pictures gpu-report gpu-first ui docs clean
 
 demo: $(READY)
 	$(RUN)/schedcast demo $(ARGS)
@@ -87,6 +87,10 @@ $(READY): pyproject.toml constraints.txt
 	$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS) --editable '.[test]'
 	@$(COMPILE) -x '/tests/' $(VENV)/lib || true
 	touch $@
+
+# The site, in build/site. It needs no network; python3 -m http.server -d build/site shows it.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info report

@@ -1,4 +1,4 @@
-"""The figures of the README are those that its commands print, and those of the documents that they were measured with."""
+"""Commands of the pages print what the pages show, and the README's figures are those of the documents that they were measured with."""
 
 import re
 import shlex
@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests import readme
+from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
 
 TRACE = "kineto", "v100_resnet50_bs32_1gpu_oldschema.json.gz"
@@ -24,17 +25,18 @@ def test_figures_are_those_of_the_committed_documents(piece):
     assert plain(written) == plain(piece.text), "python -m tests.readme writes the README's figures again"
 
 
-def shown() -> list[tuple[str, str]]:
-    """(command, what the README shows of its answer) for every command of a console block that has an answer."""
-    blocks = re.findall(r"^```console\n(.*?)^```", readme.README.read_text(), re.MULTILINE | re.DOTALL)
+def shown(page: str) -> list[tuple[str, int, str]]:
+    """(command, exit status, what the page shows of its answer) for every command after a prompt."""
+    blocks = re.findall(r"^```console\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     answers = [part for block in blocks if block.startswith("$ ") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
-    pairs = (part.partition("\n") for part in answers)
-    return [(command.partition("  #")[0].strip(), answer) for command, _, answer in pairs if answer.strip()]
+    answers = [answer.replace("\\\n", "") for answer in answers]  # a command of two lines
+    parts = ((*line.partition("  #"), answer) for line, _, answer in (part.partition("\n") for part in answers))
+    return [(command.strip(), 1 if "exit status 1" in comment else 0, answer) for command, _, comment, answer in parts]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder in which the README's commands run: it has the trace that they speak of."""
+    """The folder in which the commands run: it has the trace that they speak of."""
     shared = shared_folder(TRACE[0])
     if shared is None:
         pytest.skip("no shared traces")
@@ -44,13 +46,14 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_commands_print_what_the_readme_shows(folder, monkeypatch):
+@pytest.mark.parametrize(("page", "commands"), [("README.md", 4), ("docs/guides.md", 6), ("ui/api/SKILL.md", 5)])
+def test_commands_print_what_a_page_shows(page, commands, folder, monkeypatch):
     """In their order: one command writes the profile that the next one reads. A line in brackets stands for what is left out."""
     monkeypatch.setenv("COLUMNS", "80")
-    assert len(shown()) == 3
-    for command, answer in shown():
+    assert len(shown(page)) == commands
+    for command, status, answer in shown(page):
         arguments = [sys.executable, "-m", "ui.cli", *shlex.split(command)[1:]]
         ran = subprocess.run(arguments, cwd=folder, env=None, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == status, ran.stderr
         for part in re.split(r"^\[.*\]$", answer, flags=re.MULTILINE):
             assert plain(part) in plain(ran.stdout), command

@@ -8,7 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
+
+#: The folder from which this process imports our packages. In an installed wheel they are inside `schedcast.packages`.
+IMPORT_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
+
+
+def importing_environment() -> dict[str, str]:
+    """The environment of a new Python process that imports the packages of this one."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_ROOT), os.environ.get("PYTHONPATH")]))}
 
 
 def seconds_of(call: Callable[[], object]) -> float:

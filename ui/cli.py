@@ -624,7 +624,7 @@ def _commands(name: str) -> ModuleType:
     from traces.process import interrupts_delayed
 
     with interrupts_delayed():
-        return import_module(f"ui.commands.{name}")
+        return import_module(f"{__package__}.commands.{name}")
 
 
 def _show_progress(log: "logging.Logger") -> None:
@@ -751,7 +751,7 @@ def _failure(error: Exception, several_ranks: bool) -> int:
 
         silence_stdout()
         return 1 if isinstance(error, BrokenPipeError) else _fail(str(cannot_print(error)), 2)  # 1: the reader left
-    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "ui").partition(".")[0]) not in ("ui", *PACKAGES):
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "ui").partition(".")[0]) not in ("ui", "schedcast", *PACKAGES):
         wanted = f"'schedcast[{EXTRAS[package]}]'" if package in EXTRAS else package
         return _fail(f"this needs {package}, which is not installed: pip install {wanted}", 2)
     if out_of_memory(error):

@@ -14,8 +14,11 @@ _WINDOW = 1 << 17
 
 
 def load_packages() -> None:
-    """Load Schedcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them."""
-    for name in PACKAGES:
+    """Load Schedcast's other packages from beside this one, so that a user's traces.py, earlier on the path, cannot replace them.
+
+    In an installed wheel they have names that no user's file has.
+    """
+    for name in PACKAGES if __package__ == "ui" else ():
         if name not in sys.modules:
             spec = spec_from_file_location(name, Path(__file__).resolve().parents[1] / name / "__init__.py")
             sys.modules[name] = module_from_spec(spec)

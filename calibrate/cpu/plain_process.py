@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import IO, Any
 
 import torch
@@ -28,20 +27,21 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.errors import SchedcastError
-from traces.process import interrupts_delayed
+from traces.process import IMPORT_ROOT, interrupts_delayed
 
-_ROOT = Path(__file__).resolve().parents[2]
+#: What precedes the names of our packages.
+_PREFIX = __package__.removesuffix("calibrate.cpu")
 #: Loads our packages before the folders of the user's modules are searched, which are those of this process. Ends with its parent from the
 #: start: PyTorch takes seconds to load.
-_PROGRAM = """
+_PROGRAM = f"""
 import json, os, sys
 root, path = json.loads(sys.argv[1])
 sys.path.insert(0, root)
-from traces.process import end_with
+from {_PREFIX}traces.process import end_with
 end_with(os.getppid())
-import traces, simulator, executors, calibrate
+import {_PREFIX}traces, {_PREFIX}simulator, {_PREFIX}executors, {_PREFIX}calibrate
 sys.path[:] = path
-from calibrate.cpu.plain_server import serve
+from {_PREFIX}calibrate.cpu.plain_server import serve
 serve()
 """
 #: The last characters of the process's errors in which its last line is looked for.
@@ -82,7 +82,7 @@ class PlainProcess:
         return answer
 
     def _start(self) -> None:
-        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(_ROOT), sys.path])]
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(IMPORT_ROOT), sys.path])]
         with interrupts_delayed(), ExitStack() as failed:
             self._errors = failed.enter_context(tempfile.TemporaryFile())
             self._channel, theirs = map(failed.enter_context, Pipe())

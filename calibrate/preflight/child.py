@@ -29,7 +29,7 @@ from traces.errors import SchedcastError
 from traces.forking import serve
 from traces.process import end_with
 
-REAL = "calibrate.preflight.child:on_gpu"
+REAL = f"{__package__}.child:on_gpu"
 #: The request besides the names of probes: wait until other processes leave the GPU alone, and return its name.
 QUIET = "other processes"
 

@@ -8,7 +8,7 @@ from simulator.plan.discovery import modules
 from traces.errors import UnknownNameError
 
 #: The package whose modules declare the quick probes.
-QUICK = "calibrate.preflight.probes"
+QUICK = f"{__package__}.probes"
 
 
 def probes(targets: Sequence[validations.Target] = validations.TARGETS) -> list[Probe]:

@@ -21,7 +21,6 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-import calibrate
 from calibrate.identity import same_device
 from calibrate.preflight.child import QUIET
 from calibrate.preflight.probe import ANSWER, BLOCKS, GRACE_S, Context, Probe
@@ -35,6 +34,7 @@ from traces.documents.shipped import FILES
 from traces.errors import Code, SchedcastError, UnusableFileError
 from traces.files import read_json
 from traces.forking import Forked, ForkServer
+from traces.process import importing_environment
 
 #: A probe is begun only if at least this share of its expected time is left.
 SURE = 0.5
@@ -45,18 +45,12 @@ _LOOK_S = 1.0
 #: The output of the process that runs the long probes, and the characters of a process's last words that are shown.
 _LONG, _LAST_WORDS = "long", 300
 #: Starts the server; with a request, the process that answers it.
-_COMMAND = (sys.executable, "-P", "-m", "calibrate.preflight.child")
+_COMMAND = (sys.executable, "-P", "-m", f"{__package__}.child")
 Tell = Callable[[GpuReport, PartRecord | None], None]
 Show = Callable[[str], None]
 #: Runs a probe. Takes it, its limit, the seconds left, the seconds to reserve, and what to call with progress. Returns fields of its
 #: record, and why the GPU is `unusable` if it could not be opened.
 Ask = Callable[[Probe, float, float, float, Show], dict[str, Any]]
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a process of ours: it imports the packages that this process runs."""
-    root = str(Path(calibrate.__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}
 
 
 class _Starter:
@@ -74,7 +68,7 @@ class _Starter:
         while self._forks:
             new = self._server is None
             if new:
-                self._server = ForkServer(_COMMAND, {**child_environment(), "OPENBLAS_NUM_THREADS": "1"}, **more)
+                self._server = ForkServer(_COMMAND, {**importing_environment(), "OPENBLAS_NUM_THREADS": "1"}, **more)
             try:
                 return Forked(self._server, request, environment, Path.cwd(), files)
             except OSError:  # it has died meanwhile, or must not fork
@@ -176,7 +170,7 @@ class Processes:
         self._connection, theirs = Pipe()
         with theirs, log.open(mode) as output:
             files = theirs.fileno(), output.fileno(), output.fileno()
-            self._process = _starter.start(self._request, {**child_environment(), **environment}, files)
+            self._process = _starter.start(self._request, {**importing_environment(), **environment}, files)
 
     def _exchange(self, limit_s: float, request: tuple[str, float, float], show: Show, answer: Path | None = None) -> dict[str, Any]:
         """The process's reply. Raises EOFError or OSError if the process has ended.

@@ -20,7 +20,7 @@ from traces.errors import Code, SchedcastError, UnknownNameError, nearest
 from traces.process import interrupts_delayed
 
 #: Top-level packages of Schedcast: a user's file with one of these names cannot be imported.
-RESERVED = ("traces", "simulator", "executors", "calibrate", "ui")
+RESERVED = ("traces", "simulator", "executors", "calibrate", "ui") if __package__ == "simulator.model" else ()
 
 
 def check_built_in(spec: str, image_size: int | None) -> None:

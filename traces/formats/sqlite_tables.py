@@ -34,8 +34,15 @@ class Tables:
         self._database.text_factory = lambda text: text.decode("utf-8", "replace")
         self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_CELL)
         self._database.set_progress_handler(self._stop, STEPS_PER_CHECK)
+        try:
+            self._read_schema()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _read_schema(self) -> None:
         for pragma in ("query_only=ON", "trusted_schema=OFF", "cell_size_check=ON"):
-            self._all(f"PRAGMA {pragma}")
+            next(self._all(f"PRAGMA {pragma}"), None)
         names = self._all("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
         for (name,) in names:
             if isinstance(name, str) and name.isidentifier():
@@ -68,7 +75,7 @@ class Tables:
 
     def _all(self, query: str) -> Iterator[tuple[Any, ...]]:
         try:
-            yield from self._database.execute(query)
+            yield from map(tuple, self._database.execute(query))  # no cursor, which would be closed when the database already is
         except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:  # ValueError: text of the schema that is no text
             too_long = self._steps >= MOST_STEPS
             reason = "it takes too long to read; record fewer steps" if too_long else f"it is damaged ({error}); export it again"

@@ -5,6 +5,7 @@ Tools read files that they are given and run no code but models by name and thos
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from simulator.model.libraries import LIBRARIES
@@ -15,7 +16,7 @@ from ui.api import facade
 INSTRUCTIONS = """Schedcast forecasts how long a training step of a neural network takes, whether it fits, and what would make it faster.
 Every figure has a 90 % interval: two figures whose intervals overlap may be equal, and "cannot tell" means that. Times are of one training
 step of the whole batch. Ask `replay` about a trace of torch.profiler, `predict` about a model and a machine, `search` for the best
-schedule, `diff` about two traces. A refusal says in one line what to change."""
+schedule, `diff` about two traces. A refusal says in one line what to change. The resource skill://schedcast says how to read answers."""
 
 
 def serve(models: list[str]) -> None:
@@ -39,7 +40,14 @@ def serve(models: list[str]) -> None:
     server = MCPServer("schedcast", instructions=INSTRUCTIONS)
     for tool in tools(models):
         server.tool(structured_output=False)(refusing(tool))
+    about = "Which question, which call, and how to read the answer"
+    server.resource("skill://schedcast", name="schedcast", description=about, mime_type="text/markdown")(skill)
     server.run("stdio")
+
+
+def skill() -> str:
+    """The page for agents."""
+    return Path(__file__).with_name("SKILL.md").read_text(encoding="utf-8")
 
 
 def tools(models: list[str]) -> list[Callable[..., str]]:

@@ -1,7 +1,6 @@
 """`validate`, `run` and `calibrate`: the commands that measure, in a process of their own, so that a notebook does not disturb them."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,9 +13,10 @@ from rich.console import Console
 from traces.documents.comparison import Validation
 from traces.documents.training import TrainingRun
 from traces.errors import SchedcastError
+from traces.process import importing_environment
 from ui.api.shown import Shown
 from ui.present import sentences, tables, trainings
-from ui.service.jobs import LINES, PROGRESS
+from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS
 
 #: Exit status of a command whose answer is there and negative: numbers differ, or the job does not fit.
 NEGATIVE = 1
@@ -51,9 +51,8 @@ def measured(command: str, model: Any, options: Mapping[str, Any]) -> Measured:
     if not isinstance(model, str | Path):
         raise SchedcastError(f"{command} runs in a process of its own and takes a model by its name, not a {type(model).__name__}; write a"
                              " factory and give FILE.py:FACTORY")  # fmt: skip
-    line = [sys.executable, "-m", "ui.cli", command, "--model", str(model), "--json", *_arguments(options)]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | {PROGRESS: LINES, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    line = [sys.executable, "-m", COMMAND_LINE, command, "--model", str(model), "--json", *_arguments(options)]
+    environment = {**importing_environment(), PROGRESS: LINES}
     last = ""
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         for text in process.stderr or ():

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 #: The package whose modules are the pages.
-PAGES = "ui.app.pages"
+PAGES = f"{__package__}.pages"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ One command runs at a time, because two would disturb each other's measurements.
 """
 
 import atexit
-import os
 import re
 import shlex
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 import streamlit as st
 
 from traces.errors import SchedcastError
+from traces.process import importing_environment
 from ui.app.navigation import link_ui, pages
 from ui.present.labels import markdown_escaped
 
@@ -29,24 +29,22 @@ MOST_LINES = 200
 #: background of a shell ignores Ctrl-C.
 GRACE_S = 5.0
 _STEP = re.compile(r"^(?P<title>[^:]{1,120}): (?P<done>\d{1,9}) of (?P<total>\d{1,9}), ?(?P<text>.*)$")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class CommandRun:
     """`schedcast ARGUMENTS`, running or ended. `lines`: what it said on standard error, without progress."""
 
     def __init__(self, arguments: Sequence[str]):
-        from ui.service.jobs import LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
+        from ui.service.jobs import COMMAND_LINE, LINES, PROGRESS  # loaded by the page that runs a command, and too slow for the first page
 
         self.arguments = tuple(arguments)
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.title, self.done, self.total, self.text = "", 0, 0, ""
         self.began = time.monotonic()
         self.cancelled = False
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ui.cli", *arguments],
-            env={**os.environ, "PYTHONPATH": path, PROGRESS: LINES, "COLUMNS": "160"},
+            [sys.executable, "-P", "-m", COMMAND_LINE, *arguments],
+            env={**importing_environment(), PROGRESS: LINES, "COLUMNS": "160"},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -46,6 +46,8 @@ from ui.service.cache import Asked, asked_of, editor_of, predicted, reordered, s
 
 #: Variable of the environment, and its value, by which a command writes its progress as lines.
 PROGRESS, LINES = "SCHEDCAST_PROGRESS", "lines"
+#: The command line, for `python -m`.
+COMMAND_LINE = f"{__package__.removesuffix('.service')}.cli"
 #: Notes of a profile that are logged with a prediction at most.
 MOST_NOTES = 3
 #: Held while the app predicts: its sessions share what is kept, and one processor core at a time is all that Python uses.

@@ -46,7 +46,7 @@ class Workload:
 def _network(name: str) -> Any:
     """Return the class or function MODULE.NAME of `networks`."""
     module, _, item = name.partition(".")
-    return getattr(import_module(f"simulator.model.workloads.networks.{module}"), item)
+    return getattr(import_module(f"{__package__}.networks.{module}"), item)
 
 
 def _images(

@@ -6,15 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 from simulator.predict.search.setup import code_digest
 from traces.errors import SchedcastError
-from traces.process import end_with
+from traces.process import IMPORT_ROOT, end_with
 
-#: The folder of our packages, which other processes import too.
-_ROOT = str(Path(__file__).resolve().parents[3])
 #: Seconds to wait for a cluster, and for its first worker.
 _PATIENCE_S = 10
 #: Candidates for which starting another process is worth while.
@@ -67,7 +64,7 @@ def workers(processes: int, cluster: str | None = None) -> Iterator[Workers]:
 def _processes(count: int) -> Iterator[Workers]:
     from joblib import Parallel, delayed
 
-    sys.path.insert(0, _ROOT)  # new processes start with this path, so that no user's module is taken for one of ours
+    sys.path.insert(0, str(IMPORT_ROOT))  # new processes start with this path, so that no user's module is taken for one of ours
     executor, before = None, os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, _AFTER_CTRL_C]))  # of the processes that are started
     try:
@@ -76,7 +73,7 @@ def _processes(count: int) -> Iterator[Workers]:
             executor = getattr(parallel._backend, "_workers", None)  # joblib keeps it for later, and has no public name for it
             yield lambda calls: parallel(delayed(function)(*arguments) for function, arguments in calls)
     finally:
-        sys.path.remove(_ROOT)
+        sys.path.remove(str(IMPORT_ROOT))
         del os.environ["PYTHONWARNINGS"]
         if before is not None:
             os.environ["PYTHONWARNINGS"] = before

@@ -11,13 +11,14 @@ import pytest
 from calibrate.preflight import child, runner
 from calibrate.preflight.probe import Probe
 from calibrate.preflight.registry import named, probes
-from calibrate.preflight.runner import Processes, Runner, child_environment
+from calibrate.preflight.runner import Processes, Runner
 from tests.support.cli_process import environment
 from tests.support.places import ROOT
 from tests.support.refusals import refuses
 from tests.support.warm_processes import WarmProcess
 from traces.documents.gpu_report import Fix, GpuReport, PartRecord, fix_first
 from traces.errors import Code
+from traces.process import importing_environment
 
 GPUS = "tests.support.first_gpus"
 BY_NAME = {probe.name: probe for probe in probes(())}
@@ -249,7 +250,7 @@ def starter(monkeypatch):
 def start(starter: runner._Starter) -> int:
     """The status of a process."""
     with open(os.devnull, "r+") as nothing:
-        return starter.start({}, child_environment(), (nothing.fileno(),) * 3).wait(START_S)
+        return starter.start({}, importing_environment(), (nothing.fileno(),) * 3).wait(START_S)
 
 
 def test_a_server_that_died_is_replaced(starter):
@@ -275,7 +276,7 @@ def test_a_process_with_threads_or_with_the_gpu_must_not_fork(monkeypatch):
 
 def test_processes_import_the_packages_of_this_one(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    assert child_environment()["PYTHONPATH"] == f"{ROOT}{os.pathsep}elsewhere"
+    assert importing_environment()["PYTHONPATH"] == f"{ROOT}{os.pathsep}elsewhere"
 
 
 def test_what_to_fix_first_is_in_order_of_worth():

@@ -80,7 +80,7 @@ def test_names_that_are_no_files_are_refused(tmp_path):
     assert "it is a device or a pipe, not a file" in refusal(tmp_path / "pipe")
     assert "it is a device or a pipe, not a file" in refusal("/dev/zero")
     assert "Is a directory" in refusal(tmp_path)
-    assert "embedded null byte" in refusal(f"{tmp_path}/a\0b")
+    assert "embedded null" in refusal(f"{tmp_path}/a\0b")
     assert r"no profile at /\udcff" in refusal("/\udcff")
     assert "File name too long" in refusal("x" * 5000)
 

@@ -526,7 +526,7 @@ def test_a_pipe_and_a_device_are_no_traces(tmp_path):
     for path in (tmp_path / "pipe", "/dev/zero"):
         with pytest.raises(UnusableFileError, match="it is a device or a pipe, not a file"):
             load_trace(path)
-    with pytest.raises(UnusableFileError, match="embedded null byte"):
+    with pytest.raises(UnusableFileError, match=r"embedded null (byte|character)"):
         load_trace(f"{tmp_path}/a\0b")
 
 

@@ -251,6 +251,14 @@ def test_a_damaged_export_is_read_or_refused(tmp_path):
     check()
 
 
+def test_the_schema_of_an_export_is_not_trusted(tmp_path):
+    with sqlite_tables.Tables(
+        write_export(tmp_path / "report.sqlite", [load_trace(write_trace(tmp_path / "trace.json"))]), "export"
+    ) as tables:
+        settings = {name: next(tables._all(f"PRAGMA {name}")) for name in ("query_only", "trusted_schema", "cell_size_check")}
+    assert settings == {"query_only": (1,), "trusted_schema": (0,), "cell_size_check": (1,)}
+
+
 def test_branches_of_a_graph_that_overlap_are_lanes(tmp_path):
     """The same graph with branches in both formats."""
     trace = Trace()

@@ -32,14 +32,16 @@ def test_a_client_asks_every_kind_of_question(tmp_path):
         ("diff", {"before": trace, "after": trace}),
     )
 
-    async def ask() -> tuple[list[str], list]:
+    async def ask() -> tuple[list[str], str, list]:
         server = StdioServerParameters(command=sys.executable, args=["-m", "ui.cli", "mcp"], cwd=str(tmp_path), env=ENVIRONMENT)
         async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()
             offered = [tool.name for tool in (await session.list_tools()).tools]
-            return offered, [await session.call_tool(name, arguments) for name, arguments in questions]
+            skill = (await session.read_resource("skill://schedcast")).contents[0].text
+            return offered, skill, [await session.call_tool(name, arguments) for name, arguments in questions]
 
-    offered, answers = asyncio.run(ask())
+    offered, skill, answers = asyncio.run(ask())
+    assert all(f"`{name}`" in skill for name in offered)
     assert offered == ["predict", "search", "replay", "diff", "names"]
     texts = [" ".join(answer.content[0].text.split()) for answer in answers]
     for text, expected in zip(

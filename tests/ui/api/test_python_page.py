@@ -9,8 +9,8 @@ import pytest
 from tests.support.places import ROOT
 
 
-def blocks() -> list[str]:
-    code = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: str = "docs/python.md") -> list[str]:
+    code = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     missing = ["transformers.", *(["accelerate"] if find_spec("accelerate") is None else [])]
     return [block for block in code if not any(name in block for name in missing)]
 
@@ -25,6 +25,13 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert printed.count("plain PyTorch") >= 4
     assert "waits" in printed
     assert {path.name for path in tmp_path.iterdir()} == {"step.html", "page.html"}
+
+
+@pytest.mark.thorough
+def test_a_guide_says_what_its_code_prints(capsys):
+    (block,) = blocks("docs/guides.md")
+    exec(block, {})
+    assert capsys.readouterr().out == block.rpartition("  # ")[2]
 
 
 @pytest.mark.thorough
