@@ -82,9 +82,9 @@ class EfficiencyRow(BaseModel):
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
     a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
-    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe. `fed`: FLOP/s in
-    16 bits for which an SM's tensor cores get operands through its shared memory and registers, and half as many in TF32, whose operands
-    are twice as long. Its time adds to that of multiplying, so that cores with a high rate reach a smaller share of it: those of a
+    what an SM holds. `product`: the kernels of matrix products on tensor cores, which the other numbers do not describe. `fed`: FLOPs in
+    16 bits for which an SM's tensor cores get operands in a cycle through its shared memory and registers, and half as many in TF32, whose
+    operands are twice as long. Its time adds to that of multiplying, so that cores with a high rate reach a smaller share of it: those of a
     GeForce, whose rate with sums in FP32 is halved, come near it, and those of an H100 do not.
     """
 
@@ -171,7 +171,7 @@ def terms(
         flops *= 1 + row.idle.value * site.sms / blocks
     per_flop_s = 1 / (figure(site.peak_flops, precision) * figure(row.compute, precision).value)
     if row.fed is not None:
-        per_flop_s += operands(site, precision) / (row.fed.value * site.sms)
+        per_flop_s += operands(site, precision) / (row.fed.value * site.sms * site.cycles_per_s)
     by_compute = flops * per_flop_s
     by_memory = moved_bytes / (site.bandwidth_bytes_per_s * row.memory.value)
     return Terms(max(1, launches) * row.least_s.value, by_compute, by_memory)

@@ -40,8 +40,6 @@ _STEP_BYTES = 128
 _BLOCK, _EXPONENTIALS = 64, 16
 #: FLOPs per boost cycle in 16 bits that only SMs have whose tensor cores read operands from shared memory (Hopper's wgmma, and later).
 _NEWER = 3000
-#: Lanes of an SM in single precision, for the clock of a GPU whose data sheet's is not known.
-_LANES = 128
 
 
 class Product(NamedTuple, Generic[_N]):
@@ -135,10 +133,9 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
     `alone`: as benchmarks time the best kernel, for a moment; else as PyTorch's kernels run in a training.
     """
     peak = figure(site.peak_flops, precision)
-    clock_hz = site.clock_hz or site.peak_flops["fp32"] / (2 * _LANES * site.sms)
-    power = (
-        min(1.0, (site.power_w / (peak / 1e12) / (kernel.watts if alone else kernel.sustained_watts).value) ** 0.5) if site.power_w else 1.0
-    )
+    clock_hz = site.cycles_per_s
+    watts = (kernel.watts if alone else kernel.sustained_watts).value
+    power = min(1.0, (site.power_w / (peak / 1e12) / watts) ** 0.5) if site.power_w else 1.0
     sms = _Sms(site.sms, peak / site.sms, clock_hz, power)
     draw = kernel.draw.value * clock_hz * (sms.flops_per_s / clock_hz / 4096) ** 0.5
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)

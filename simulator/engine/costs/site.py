@@ -8,6 +8,9 @@ from simulator.machine.machine import Device, Machine, Memory, SmLimits
 
 _T = TypeVar("_T")
 
+#: Lanes of an SM in single precision, for the clock of a GPU whose data sheet's is not known.
+_LANES = 128
+
 
 class Number(NamedTuple):
     """A number, one standard deviation of its logarithm, and the name of its source."""
@@ -20,7 +23,7 @@ class Number(NamedTuple):
 class Site(NamedTuple):
     """The hardware available to one task: the SMs of a GPU or one core of a CPU, the bandwidth they can draw, and a last-level cache.
 
-    `clock_hz` and `power_w` (0: unknown): as in `Device`.
+    `clock_hz` and `power_w` (0: unknown): as in `Device`; `cycles_per_s` is the clock, or what follows from the peak.
     """
 
     kind: str
@@ -31,6 +34,11 @@ class Site(NamedTuple):
     sm: SmLimits | None = None
     clock_hz: float = 0.0
     power_w: float = 0.0
+
+    @property
+    def cycles_per_s(self) -> float:
+        """The clock of the SMs."""
+        return self.clock_hz or self.peak_flops["fp32"] / (2 * _LANES * self.sms)
 
     @staticmethod
     def of_device(device: Device, memory: Memory, share: float) -> "Site":

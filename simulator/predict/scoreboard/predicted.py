@@ -88,18 +88,19 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
         if kept is None:
             result = predicted(row, target)
             launches = sum(task.body.launches for task in result.plan.tasks)
-            kept = Kept(predicted_s=result.timeline.step_s, interval_s=result.interval_s, family=family_of(result.plan), launches=launches)
+            copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
+            step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
+            kept = Kept(predicted_s=step_s, interval_s=(low_s, high_s), family=family_of(result.plan), launches=launches)
             store(path, kept.model_dump(mode="json"), "the forecast is not kept")
         return kept
     except SchedcastError as error:
         return Kept(why=_brief(str(error)))
 
 
-def copy_s(result: Forecast) -> float:
+def copy_s(plan: Plan, machine: Machine) -> float:
     """Seconds for which a step's batch is copied to the GPU from pageable memory, before the step begins; 0 on a CPU."""
-    device = result.plan.devices[0]
-    link = next((link for link in result.machine.links if (link.source, link.target) == (HOST, device)), None)
-    sizes = [value.operand().bytes for value in result.plan.values.values() if value.kind == INPUT]
+    link = next((link for link in machine.links if (link.source, link.target) == (HOST, plan.devices[0])), None)
+    sizes = [value.operand().bytes for value in plan.values.values() if value.kind == INPUT]
     return sum(link.latency_s + size / (_PAGEABLE * link.bandwidth_bytes_per_s) for size in sizes) if link else 0.0
 
 

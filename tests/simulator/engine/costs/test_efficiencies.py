@@ -172,15 +172,15 @@ def test_tensor_cores_with_a_high_rate_wait_for_their_operands():
     fed = row.fed.value
 
     def seconds(precision: str, **peaks: float) -> float:
-        site = GPU._replace(peak_flops={"fp32": 1e12, **{name: rate * fed * GPU.sms for name, rate in peaks.items()}})
+        site = GPU._replace(clock_hz=1e9, peak_flops={"fp32": 1e12, **{name: rate * fed * GPU.sms * 1e9 for name, rate in peaks.items()}})
         return efficiencies.terms(
-            site, row.model_copy(update={"compute": {"fp32": Number(1, 0, "")}}), fed * GPU.sms, 0.0, precision
+            site, row.model_copy(update={"compute": {"fp32": Number(1, 0, "")}}), fed * GPU.sms * 1e9, 0.0, precision
         ).compute_s
 
     assert [seconds("bf16", bf16=rate) for rate in (1, 2, 4)] == pytest.approx([2, 1.5, 1.25])
     assert seconds("fp16", bf16=1) == pytest.approx(2)
     assert seconds("tf32", tf32=1) == pytest.approx(3)
-    assert seconds("fp16") == pytest.approx(fed * GPU.sms / 1e12), "a card without tensor cores"
+    assert seconds("fp16") == pytest.approx(fed * GPU.sms * 1e9 / 1e12), "a card without tensor cores"
 
 
 def test_an_algorithm_with_fewer_multiplications_computes_for_a_shorter_time():
