@@ -294,7 +294,7 @@ def write(rows: EfficiencyRows, steps: Sequence[StepOps], device_s: dict[tuple[s
 def all_steps(folder: Path, sample: int = SAMPLE) -> list[StepOps]:
     """The work of all rows of the folder's tables that can be predicted."""
     steps = []
-    for row in sampled(read_folder(folder)[0], sample)[0]:
+    for row in sampled((row for row in read_folder(folder)[0] if row.strategy == "pytorch"), sample)[0]:
         try:
             steps.append(step_ops(row))
         except SchedcastError as error:

@@ -295,6 +295,8 @@ def _nanotron(record: _Record, number: int) -> Row | str:
     """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies."""
     if record["ok"] != "yes":
         return "crashed or out of memory"
+    if record["model"] not in _NANOTRON:
+        return f"no workload for nanotron's {record['model']}"
     layers, width, heads, ffn, tied = _NANOTRON[record["model"]]
     same = {
         "source": "nanotron", "arch": f"nanotron {record['model']}", "layers": str(layers), "d_model": str(width), "heads": str(heads),

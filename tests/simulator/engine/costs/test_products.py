@@ -17,9 +17,11 @@ KERNEL = efficiencies.table()["gpu"].row("matmul").product
 H100 = Site("gpu", 132, {"fp32": 67e12, "bf16": 132 * 4096 * 2e9}, 3.35e12, 50 << 20, clock_hz=2e9)
 
 
-def seconds(rows: float, columns: float, depth: float, site: Site = H100, missed: float = 0.0, batch: float = 1.0) -> float:
+def seconds(
+    rows: float, columns: float, depth: float, site: Site = H100, missed: float = 0.0, batch: float = 1.0, alone: bool = True
+) -> float:
     """The time of a product in bf16."""
-    return products.seconds(KERNEL, site, "bf16", Product(batch, rows, columns, depth, 2.0), missed)
+    return products.seconds(KERNEL, site, "bf16", Product(batch, rows, columns, depth, 2.0), missed, alone)
 
 
 def test_a_product_of_almost_nothing_takes_the_start_the_edges_of_a_tile_and_a_step():
@@ -74,9 +76,25 @@ def test_a_gpu_with_little_power_for_its_peak_lowers_its_clock():
     assert half == pytest.approx(2 * enough, rel=0.1)
 
 
+def test_a_training_holds_a_gpu_at_its_power_for_longer_than_a_benchmark_does():
+    tflops = H100.peak_flops["bf16"] / 1e12
+    enough = H100._replace(power_w=KERNEL.sustained_watts.value * tflops)
+    assert seconds(8192, 8192, 8192, enough, alone=False) == seconds(8192, 8192, 8192, enough)
+    assert seconds(8192, 8192, 8192, enough._replace(power_w=enough.power_w / 4), alone=False) == pytest.approx(
+        2 * seconds(8192, 8192, 8192, enough), rel=0.1
+    )
+
+
+@pytest.mark.parametrize(("name", "times"), [("h100", "portable"), ("b200", "portable"), ("a100", ""), ("rtx4090", "")])
+def test_pytorchs_own_attention_does_not_use_what_hopper_added(name, times):
+    site, work = load_site(name)._replace(power_w=0.0), Attention(1000.0, 4096.0, 4096.0, 128.0, 0.5, 1.0, 0.0)
+    best, own = (products.seconds(KERNEL, site, "bf16", work, 0.0, alone) for alone in (True, False))
+    assert own / best == pytest.approx(getattr(KERNEL, times).value if times else 1.0, rel=1e-3)
+
+
 def test_many_products_at_once_take_as_long_as_each():
     rows, depth = np.array([1.0, 100.0, 4096.0]), np.array([4096.0, 64.0, 8192.0])
-    together = products.seconds(KERNEL, H100, "bf16", Product(np.ones(3), rows, 512 * np.ones(3), depth, 2.0), 1e5 * np.ones(3))
+    together = products.seconds(KERNEL, H100, "bf16", Product(np.ones(3), rows, 512 * np.ones(3), depth, 2.0), 1e5 * np.ones(3), alone=True)
     assert together.tolist() == [seconds(a, 512.0, b, missed=1e5) for a, b in zip(rows, depth, strict=True)]
 
 
@@ -93,7 +111,7 @@ def test_an_op_is_the_product_of_its_last_two_inputs():
 
 def attention(queries: float, keys: float, seen: float = 1.0, batch: float = 1.0, passes: float = 1.0, moved: float = 0.0) -> float:
     """The time of attention over vectors of 128 in bf16, with everything in the cache."""
-    return products.seconds(KERNEL, H100, "bf16", Attention(batch, queries, keys, 128.0, seen, passes, moved), 0.0)
+    return products.seconds(KERNEL, H100, "bf16", Attention(batch, queries, keys, 128.0, seen, passes, moved), 0.0, alone=True)
 
 
 def test_attention_computes_its_blocks_of_scores_and_their_exponentials():
