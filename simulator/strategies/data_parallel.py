@@ -40,8 +40,8 @@ CANDIDATES = tuple(
     )
 )  # fmt: skip
 
-#: A plan with more devices or more tasks than this has one device for all, which do the same.
-MOST_DEVICES, MOST_TASKS = 8, 20_000
+#: A plan with more tasks than this has one device for all, which do the same.
+MOST_TASKS = 20_000
 
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
@@ -74,7 +74,7 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or for a large model."""
+    """Plan one device for all, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
 
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite."""
@@ -123,10 +123,8 @@ def folds(fold: str, job: Job, machine: Machine) -> bool:
     """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow."""
     if fold != "auto":
         return fold == "on"
-    count = len(machine.devices)
-    share = job.batch // (count * job.accumulate)
-    tasks = count * job.accumulate * len(job.graph(share, count * job.accumulate).ops)
-    return bool(machine.library) and (count > MOST_DEVICES or tasks > MOST_TASKS)
+    parts = len(machine.devices) * job.accumulate
+    return bool(machine.library) and parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
 
 
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:

@@ -39,6 +39,8 @@ CANDIDATES = ("reshard=off", "shard=1", "prefetch=2", "prefetch=0")
 
 #: Streams of a device.
 COMPUTE, GATHER, REDUCE = 0, 1, 2
+#: A plan with more devices than this has one device for all, which do the same.
+MOST_DEVICES = 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or for a large model."""
+    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or 20,000 tasks."""
 
     def __post_init__(self):
         """Raise SchedcastError for numbers below 0."""
@@ -90,7 +92,8 @@ class ShardedReplicas:
         self.every = devices
         own, parts = job.accumulate, job.accumulate * len(devices)
         self.graph = job.graph(job.batch // parts, parts)
-        self.folded = folds(options.fold, job, machine)
+        many = options.fold == "auto" and bool(machine.library) and len(devices) > MOST_DEVICES
+        self.folded = many or folds(options.fold, job, machine)
         self.devices = devices[:1] if self.folded else devices
         self.builders = [
             PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")

@@ -1,5 +1,6 @@
 """`schedcast scoreboard`: how right predictions are on tables of measured steps."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from calibrate.placement import Placement
@@ -31,13 +32,23 @@ def score(folder: Path, profile: Path | None, sample: int, processes: int | None
     print_then_write(lambda: _print(document, as_json), *save)
 
 
-def scored(folder: Path, profile: Path | None = None, sample: int = 60, processes: int | None = None, quiet: bool = False) -> Scoreboard:
-    """The scoreboard of a folder. What was predicted before, also before Ctrl-C, is not predicted again."""
-    rows, refused = read_folder(folder)
-    rows, beyond = sampled(rows, sample)
+def scored(
+    folder: Path,
+    profile: Path | None = None,
+    sample: int = 60,
+    processes: int | None = None,
+    quiet: bool = False,
+    elsewhere: Callable[[Row], str] = lambda row: "",
+) -> Scoreboard:
+    """The scoreboard of a folder. What was predicted before, also before Ctrl-C, is not predicted again.
+
+    `elsewhere`: where a row is judged, if not here.
+    """
+    every, refused = read_folder(folder)
+    rows, beyond = sampled((row for row in every if not elsewhere(row)), sample)
     peers = peer_scores(folder)
     product = Profile.load(profile).identity.gpu if profile is not None else ""
-    chosen, targets, why = [], [], [left.why for left in (*refused, *beyond)]
+    chosen, targets, why = [], [], [*(left.why for left in (*refused, *beyond)), *filter(None, map(elsewhere, every))]
     for row in rows:
         try:
             targets.append(_target(row, profile, product))

@@ -13,7 +13,7 @@ from simulator.strategies.sharding.search import candidates, cost_tables
 from tests.support.refusals import refuses
 from traces.errors import Code
 
-JOB, MACHINE = Job("vgg11", 64, 64), load_machine("p100x4")
+JOB, MACHINE = Job("vgg11", 128, 64), load_machine("p100x4")
 COSTS = CostModel(MACHINE)
 
 

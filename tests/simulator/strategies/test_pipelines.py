@@ -438,5 +438,5 @@ def test_gradients_take_longer_over_more_nodes_and_a_slower_network():
     one_gpu_each = [predicted(nodes, nodes, 8, model="lenet5").sync_s for nodes in (2, 4, 8)]
     assert one_gpu_each == sorted(set(one_gpu_each))
     of_four = [predicted(nodes, 4, 8, model="lenet5").sync_s for nodes in (1, 2, 4)]
-    assert of_four[0] < of_four[1] == of_four[2]  # every round of a ring waits for its slowest route
+    assert of_four == sorted(set(of_four))  # each hop between nodes takes the network's latency
     assert predicted(4, 4, 8, network_bytes_per_s=1e9, model="lenet5").sync_s > one_gpu_each[1]
