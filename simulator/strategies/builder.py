@@ -309,6 +309,17 @@ class PlanBuilder:
         """Return this copy's storages that a task reads, writes or changes."""
         return self.tensors.touched(task)
 
+    def graph_notes(self, several: bool) -> dict[str, object]:
+        """What the semantics of a plan say of the graph. `several`: whether several devices have a copy of the model."""
+        notes: dict[str, object] = {}
+        if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
+            notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
+        if self.graph.assumptions:
+            notes["assumed"] = self.graph.assumptions[0]
+        if self.graph.checkpoint:
+            notes["checkpoint"] = self.graph.checkpoint
+        return notes
+
     def carry_unused(self, elsewhere: Collection[str] = ()) -> None:
         """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that lie in other values."""
         for name, value in self.graph.values.items():
@@ -324,13 +335,7 @@ class PlanBuilder:
         others: "Sequence[PlanBuilder]" = (),
     ) -> Plan:
         """Return the finished plan. `others`: the builders of the model's other copies."""
-        notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
-        if self.parts > 1 and any("batch_norm" in op.name for op in self.graph.ops):
-            notes["batch_norm"] = "statistics per microbatch" if not others else "statistics per device and microbatch"
-        if self.graph.assumptions:
-            notes["assumed"] = self.graph.assumptions[0]
-        if self.graph.checkpoint:
-            notes["checkpoint"] = self.graph.checkpoint
+        notes: dict[str, object] = {"staleness": 0, **(semantics or {}), **self.graph_notes(bool(others))}
         for builder in (self, *others):
             builder.carry_unused()
         tensors = merged(builder.tensors for builder in (self, *others))

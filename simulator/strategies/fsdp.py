@@ -126,7 +126,7 @@ class ShardedReplicas:
             losses=tuple(self.graph.loss if m == 0 else f"{self.graph.loss}@{m}" for m in numbers),
             gradients=self.pieces.gradients,
             options=option_values(self.options),
-            semantics=notes | folded_note(self.devices, self.every),
+            semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.devices, self.every),
         )
 
     # --- forward and backward

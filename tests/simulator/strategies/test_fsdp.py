@@ -124,6 +124,11 @@ def test_a_large_machine_is_folded_by_itself():
     assert {len(task.body.devices) for task in plan.tasks if task.body.kind == "collective"} == {16}
 
 
+def test_a_plan_says_what_differs_from_plain_training():
+    assert planned("fsdp", Job(f"{mlp.__file__}:normalised", 4), gpus()).semantics["batch_norm"] == "statistics per device and microbatch"
+    assert planned("fsdp", Job("gpt2", 2, image_size=8, checkpoint="full"), gpus()).semantics["checkpoint"].startswith("full")
+
+
 def test_under_autocast_the_shards_are_cast_and_half_the_bytes_are_gathered():
     plan = planned("fsdp:fold=on", Job(UNBIASED, 4, precision="amp"), load_machine("2xgpu-pcie"))
     gathers = [task for task in plan.tasks if task.body.kind == "collective" and "gather" in task.name]
