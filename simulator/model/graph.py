@@ -109,8 +109,14 @@ class TrainingGraph:
     def weights(self) -> frozenset[str]:
         """The values that are parameters, and those that autocast made of parameters by casting them."""
         parameters = {name for name, value in self.values.items() if value.kind == PARAMETER}
-        casts = (op for op in self.ops if op.body.target == CAST and op.phase == FORWARD and op.reads[0].value in parameters)
-        return frozenset(parameters | {op.writes[0].value for op in casts})
+        casts = (self.ops[index] for index in self.casts)
+        return frozenset(parameters | {op.writes[0].value for op in casts if op.phase == FORWARD})
+
+    @cached_property
+    def casts(self) -> dict[int, str]:
+        """By index of an op that casts a parameter, the parameter."""
+        casts = ((index, op.reads[0].value) for index, op in enumerate(self.ops) if op.body.target == CAST)
+        return {index: name for index, name in casts if self.values[name].kind == PARAMETER}
 
     @property
     def backward_ops(self) -> tuple[Op, ...]:

@@ -39,6 +39,9 @@ from simulator.plan.tensors import PlanTensors, merged
 from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
+#: Adds what a task reads to what it changes.
+ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
+
 
 @dataclass(frozen=True)
 class Share:
@@ -309,6 +312,11 @@ class PlanBuilder:
         """Return this copy's storages that a task reads, writes or changes."""
         return self.tensors.touched(task)
 
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The losses of its microbatches."""
+        return tuple(self._name(self.graph.loss, m) for m in self.microbatches)
+
     def graph_notes(self, several: bool) -> dict[str, object]:
         """What the semantics of a plan say of the graph. `several`: whether several devices have a copy of the model."""
         notes: dict[str, object] = {}
@@ -344,7 +352,7 @@ class PlanBuilder:
             segments=(Segment(tuple(tasks)),),
             values=tensors.values,
             storages=tensors.storages,
-            losses=tuple(self._name(self.graph.loss, m) for builder in (self, *others) for m in builder.microbatches),
+            losses=tuple(name for builder in (self, *others) for name in builder.losses),
             gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
             options=option_values(options),
             semantics=notes,
@@ -383,7 +391,7 @@ class PlanBuilder:
         self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
         return Task(
             name=name,
-            body=OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=()),
+            body=ADD,
             device=self.place.home(self.graph.gradients[parameter].value),
             stream=stream,
             reads=(addend,),

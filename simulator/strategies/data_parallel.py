@@ -5,6 +5,7 @@ the order in which backward completes them, and each bucket is reduced while bac
 parameters. DeePa calls this image parallelism. Batch-norm uses separate statistics on every device.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,12 +120,31 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 
-def folds(fold: str, job: Job, machine: Machine) -> bool:
-    """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow."""
+def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf) -> bool:
+    """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
+
+    `most_devices`: with more, it does, however few tasks there are.
+    """
     if fold != "auto":
         return fold == "on"
+    if not machine.library:
+        return False
     parts = len(machine.devices) * job.accumulate
-    return bool(machine.library) and parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
+    return len(machine.devices) > most_devices or parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
+
+
+def replica_builders(job: Job, devices: Sequence[str], count: int) -> list[PlanBuilder]:
+    """A builder for each of `devices`, the first of `count` that each have a copy of the model and work on as many microbatches."""
+    own = job.accumulate
+    return [
+        PlanBuilder(job, device, share=Share(own * count, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
+        for i, device in enumerate(devices)
+    ]
+
+
+def interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
+    """The devices' lists of tasks, one task of each device in turn."""
+    return list(chain.from_iterable(zip(*lists, strict=True)))
 
 
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:
@@ -165,11 +185,7 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        own, parts = job.accumulate, job.accumulate * len(devices)  # microbatches of a device, and of all
-        self.builders = [
-            PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
-            for i, device in enumerate(self.devices)
-        ]
+        self.builders = replica_builders(job, self.devices, len(devices))
 
     @cached_property
     def _passes(self) -> list[list[Task]]:
@@ -196,10 +212,10 @@ class Replicas:
             order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
         tasks = self._with_additions(order)
         if options.fetch:
-            tasks = [*self._interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
-        tasks += self._interleaved(builder.finish_gradients(options.lag) for builder in builders)
+            tasks = [*interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
+        tasks += interleaved(builder.finish_gradients(options.lag) for builder in builders)
         if options.update in ("baseline", "asynchronous"):
-            tasks += self._interleaved(self._updates(builder) for builder in builders)
+            tasks += interleaved(self._updates(builder) for builder in builders)
         elif options.update == "forward-fusion":
             tasks = delayed(tasks, self._delayed_updates(), merged(builder.tensors for builder in builders))
         return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
@@ -220,13 +236,9 @@ class Replicas:
         layers = builder.first_use(self._passes[self.builders.index(builder)])
         return [builder.update(builder.layers[layer], f"{layer}/update", layer, self.options.lag) for layer in layers]
 
-    def _interleaved(self, lists: Iterable[Sequence[Task]]) -> list[Task]:
-        """The devices' lists of tasks, one task of each device in turn."""
-        return list(chain.from_iterable(zip(*lists, strict=True)))
-
     def _with_additions(self, additions: list[tuple[int, Task]]) -> list[Task]:
         """The interleaved passes of all devices with `additions` inserted. A position counts the tasks of one device."""
-        return insert(self._interleaved(self._passes), [(position * len(self.devices), task) for position, task in additions])
+        return insert(interleaved(self._passes), [(position * len(self.devices), task) for position, task in additions])
 
     def _buckets(self) -> list[_Bucket]:
         """Buckets of gradients in the order of completion. A bucket is closed once it holds at least `bucket` MB."""

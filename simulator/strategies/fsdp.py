@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from simulator.engine.collectives.tasks import Group
 from simulator.engine.costs.cost import PlanCosts
@@ -22,8 +22,8 @@ from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, COLLECTIVE, UPDATE, Operand, Segment, Task
 from simulator.plan.tensors import PlanTensors, contiguous, merged
-from simulator.strategies.builder import PlanBuilder, Share
-from simulator.strategies.data_parallel import check_replicas, folded_note, folds
+from simulator.strategies.builder import ADD
+from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.parameters import Pieces
@@ -90,15 +90,10 @@ class ShardedReplicas:
         """`size`: of the groups that parameters are sharded over."""
         self.job, self.machine, self.options, self.size = job, machine, options, size
         self.every = devices
-        own, parts = job.accumulate, job.accumulate * len(devices)
-        self.graph = job.graph(job.batch // parts, parts)
-        many = options.fold == "auto" and bool(machine.library) and len(devices) > MOST_DEVICES
-        self.folded = many or folds(options.fold, job, machine)
+        self.folded = folds(options.fold, job, machine, MOST_DEVICES)
         self.devices = devices[:1] if self.folded else devices
-        self.builders = [
-            PlanBuilder(job, device, share=Share(parts, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
-            for i, device in enumerate(self.devices)
-        ]
+        self.builders = replica_builders(job, self.devices, len(devices))
+        self.graph = self.builders[0].graph
         self.units = Units(NAME, self.graph)
         self.tensors = PlanTensors()
         self.pieces = Pieces(job, self.graph, machine, self.tensors, devices[0], "all-reduce")
@@ -116,14 +111,13 @@ class ShardedReplicas:
         for builder in self.builders:
             builder.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(builder.tensors for builder in self.builders), self.tensors])
-        numbers = [m for builder in self.builders for m in builder.microbatches]
         notes: dict[str, object] = {"staleness": 0, "replicas": len(self.every), "shards": self.size}
         return Plan(
             strategy=NAME,
-            segments=(Segment((*_interleaved(fetches), *tasks, *updates)),),
+            segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
             values=tensors.values,
             storages=tensors.storages,
-            losses=tuple(self.graph.loss if m == 0 else f"{self.graph.loss}@{m}" for m in numbers),
+            losses=tuple(name for builder in self.builders for name in builder.losses),
             gradients=self.pieces.gradients,
             options=option_values(self.options),
             semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.devices, self.every),
@@ -168,7 +162,7 @@ class ShardedReplicas:
                     builder.ops([index], builder.microbatches[m], COMPUTE, current)
                     for builder, current in zip(self.builders, instead, strict=True)
                 ]
-                tasks += _interleaved(lists)
+                tasks += interleaved(lists)
                 latest = [(own_tasks[-1].name,) for own_tasks in lists]
             if self.options.shard != "1" or m == own - 1:
                 tasks += [task for unit in self.units.completed.get(index, ()) for task in self._reduce(unit, m)]
@@ -197,17 +191,20 @@ class ShardedReplicas:
             groups.append((group, range(first, min(first + self.size, len(self.devices)))))
         return groups
 
-    def _bundles(self, unit: str) -> list[tuple[str, str, Sequence[Weight]]]:
-        """The weights of a unit that are gathered together: the end of the names of their tasks, their type, and themselves."""
+    def _bundles(self, unit: str) -> list["_Bundle"]:
+        """The weights of a unit, by type."""
         types = by_dtype(self.units.weights[unit])
-        return [(f" {dtype}" if number else "", dtype, weights) for number, (dtype, weights) in enumerate(types.items())]
+        return [
+            _Bundle(f" {dtype}" if number else "", dtype, weights, Flat(tuple(weight.shape for weight in weights), self.size))
+            for number, (dtype, weights) in enumerate(types.items())
+        ]
 
     def _gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], dict[str, list[Operand]]]:
         """The tasks that gather a unit for a span, and what they make on each device, by type."""
         tasks: list[Task] = []
         gathered: dict[str, list[Operand]] = {}
-        for end, dtype, weights in self._bundles(span.unit):
-            flat, label = Flat(tuple(weight.shape for weight in weights), self.size), f"{span.unit}/{name}{end}"
+        for end, dtype, weights, flat in self._bundles(span.unit):
+            label = f"{span.unit}/{name}{end}"
             for number, (group, numbers) in enumerate(self._groups(GATHER)):
                 shards = []
                 for at in numbers:
@@ -228,8 +225,7 @@ class ShardedReplicas:
         """
         tasks: list[Task] = []
         read: list[dict[str, Operand]] = [{} for _ in self.devices]
-        for end, dtype, weights in self._bundles(span.unit):
-            flat = Flat(tuple(weight.shape for weight in weights), self.size)
+        for end, dtype, weights, flat in self._bundles(span.unit):
             for at, whole_ in enumerate(gathered[dtype]):
                 parts = [shaped(whole_, (self.size, flat.length))]
                 if len(weights) > 1:
@@ -302,10 +298,9 @@ class ShardedReplicas:
                 sums += shards
             kept = self._sums.setdefault(f"{unit} {dtype}", sums)
             if kept is not sums:
-                add = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
                 for device, new, old in zip(self.devices, sums, kept, strict=True):
                     lane = (device, REDUCE, self._priority)
-                    tasks.append(Task(f"{label}/add@{device}", add, *lane, (new,), mutates=(old,), phase=BACKWARD))
+                    tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
             if m == self.job.accumulate - 1:
                 tasks += self._over_groups(label, kept)
                 self._complete(parameters, flat, kept)
@@ -368,6 +363,15 @@ class ShardedReplicas:
                     self.pieces.gradients[held.value] = without_padding(own, held.shape) if held.shape else shaped(own, ())
 
 
+class _Bundle(NamedTuple):
+    """Weights of one type that a unit gathers together, and how they lie in what is gathered. `end`: of the names of their tasks."""
+
+    end: str
+    dtype: str
+    weights: Sequence[Weight]
+    flat: Flat
+
+
 class _Steps:
     """Ops that run one after another as one task, whose last results are the task's."""
 
@@ -393,8 +397,3 @@ class _Steps:
         reads = tuple(dict.fromkeys(operand for step in self.steps for operand in step.reads if operand.value not in inner))
         body = OpList(tuple(self.steps), "shards")
         return Task(self.name, body, device, stream, priority, reads, made, phase=COLLECTIVE), made
-
-
-def _interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
-    """The devices' lists of tasks, one task of each device in turn."""
-    return list(chain.from_iterable(zip(*lists, strict=True)))

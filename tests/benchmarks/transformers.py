@@ -72,8 +72,8 @@ def older_attention(row: Row) -> bool:
 
 def gpus(row: Row) -> tuple[int, str]:
     """How many GPUs, and which."""
-    count, _, card = row.machine.rpartition("x")
-    return (int(count), card) if count.isdecimal() else (1, row.machine)
+    count = row.machine.partition("x")[0]
+    return int(count) if count.isdecimal() else 1, row.chip
 
 
 Pair = tuple[Row, ScoredStep]

@@ -6,7 +6,7 @@ two such blocks is cut into about sqrt(n) segments between the n places at which
 "Training Deep Nets with Sublinear Memory Cost", 2016), or, if there are none, between the model's children.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from math import isqrt
@@ -66,25 +66,27 @@ def _segments(graph: TrainingGraph, forward: Sequence[int]) -> list[Block]:
 
 def _single(graph: TrainingGraph, forward: Sequence[int]) -> list[int]:
     """The positions in `forward` before which everything that later ops read of earlier ones lies in one storage."""
-    last_use: dict[str, int] = {}
-    made: dict[str, int] = {}
-    for position, index in enumerate(forward):
-        op = graph.ops[index]
-        for operand in (*op.inputs, *op.writes):
-            value = graph.values[operand.value]
-            if value.kind == ACTIVATION:
-                made.setdefault(value.storage, position)
-                last_use[value.storage] = position
     crossing = [0] * (len(forward) + 1)
-    for storage, first in made.items():
+    for first, last in lives(graph, [graph.ops[index] for index in forward]).values():
         crossing[first + 1] += 1
-        crossing[last_use[storage] + 1] -= 1
+        crossing[last + 1] -= 1
     places, alive = [], 0
     for position, change in enumerate(crossing[: len(forward)]):
         alive += change
         if alive == 1:
             places.append(position)
     return places
+
+
+def lives(graph: TrainingGraph, ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
+    """By storage of activations, the first and the last position among `ops` at which one uses it."""
+    used: dict[str, tuple[int, int]] = {}
+    for position, op in enumerate(ops):
+        for operand in (*op.inputs, *op.writes):
+            value = graph.values[operand.value]
+            if value.kind == ACTIVATION:
+                used[value.storage] = used.get(value.storage, (position, position))[0], position
+    return used
 
 
 def _children(graph: TrainingGraph, forward: Sequence[int]) -> list[int]:

@@ -9,10 +9,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+from simulator.model.checkpoint.blocks import lives
 from simulator.model.checkpoint.choice import FULL, NONE, SELECTIVE
 from simulator.model.checkpoint.rewrite import Repeated, Rewriting, kept_by_selective
 from simulator.model.graph import TrainingGraph
-from simulator.plan.task import ACTIVATION, AGAIN, BACKWARD, FORWARD
+from simulator.plan.task import AGAIN, BACKWARD, FORWARD
 from traces import units
 from traces.errors import Code, SchedcastError
 
@@ -56,18 +57,8 @@ def repeated_work(graph: TrainingGraph, ops: Iterable[int]) -> float:
 
 def peak_bytes(graph: TrainingGraph) -> int:
     """The most bytes of activations that a microbatch holds at a time, if each is freed after its last use."""
-    return max(_alive(len(graph.ops), [(first, last + 1, graph.storage_bytes[name]) for name, (first, last) in _lives(graph).items()]))
-
-
-def _lives(graph: TrainingGraph) -> dict[str, tuple[int, int]]:
-    """By storage of activations, the first and the last op that uses it."""
-    lives: dict[str, tuple[int, int]] = {}
-    for index, op in enumerate(graph.ops):
-        for operand in (*op.inputs, *op.writes):
-            value = graph.values[operand.value]
-            if value.kind == ACTIVATION:
-                lives[value.storage] = lives.get(value.storage, (index, index))[0], index
-    return lives
+    spans = ((first, last + 1, graph.storage_bytes[name]) for name, (first, last) in lives(graph, graph.ops).items())
+    return max(_alive(len(graph.ops), spans))
 
 
 def _alive(count: int, spans: Iterable[tuple[int, int, int]]) -> list[int]:
@@ -140,7 +131,7 @@ class _Held:
         for index in range(len(graph.ops) - 1, first_backward - 1, -1):
             begins[windows[index]] = index
         kept, spans = [0] * (count + 1), []
-        for storage, (first, last) in _lives(graph).items():
+        for storage, (first, last) in lives(graph, graph.ops).items():
             size, number = graph.storage_bytes[storage], windows[last]
             if first < first_backward <= last:
                 kept[number] += size

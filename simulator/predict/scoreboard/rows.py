@@ -226,8 +226,6 @@ def _timm(record: _Record, number: int) -> Row | str:
     return _measured(same, number)
 
 
-#: Card of a table of trainings -> preset.
-_CARDS = {"A100-80GB-SXM4": "a100", "H100-80GB-SXM5": "h100", "H100-80GB": "h100", "B200-SXM": "b200"}
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
 #: Degrees of parallelism that `fsdp` lacks: of tensors, stages, sequences, experts.
@@ -254,7 +252,7 @@ def _transformer(record: _Record, number: int) -> Row | str:
         precision="bf16" if record["precision"] == "bf16" else "amp",
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
-    card = _CARDS[record["gpu"]]
+    card = names.preset_of(record["gpu"])
     keeps = "GRAD_OP" in record["shard"]
     return Row(
         number,
@@ -279,7 +277,7 @@ def _untrained(record: _Record) -> str:
         return "a precision below 16 bits"
     if record["compile"] == "yes":
         return "compiled: its fused kernels are not those of the plan"
-    if record["gpu"] not in _CARDS:
+    if names.preset_of(record["gpu"]) is None:
         return f"no preset for {record['gpu']}"
     if record["activation_checkpointing"] not in _CHECKPOINTS:
         return "says nothing that --checkpoint means of its checkpointing"

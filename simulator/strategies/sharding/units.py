@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from math import prod
 
-from simulator.model.graph import CAST, TrainingGraph
+from simulator.model.graph import TrainingGraph
 from simulator.plan.task import BACKWARD, Operand
 from simulator.plan.tensors import contiguous, part, viewed
 from traces.errors import Code, SchedcastError
@@ -56,11 +56,7 @@ class Units:
             if value.strides != contiguous(value.shape):
                 raise SchedcastError(f"{strategy} cuts contiguous parameters, and {name} is not; use --layout nchw", Code.MODEL)
         #: Ops that only cast a whole parameter: its shards are cast instead.
-        self.casts = {
-            index: op.reads[0].value
-            for index, op in enumerate(graph.ops)
-            if op.body.target == CAST and op.reads[0].value in trained and not op.reads[0].views
-        }
+        self.casts = {index: name for index, name in graph.casts.items() if name in trained and not graph.ops[index].reads[0].views}
         read = {o.value for index, op in enumerate(graph.ops) if index not in self.casts for o in op.inputs}
         names: dict[tuple[str, str], list[str]] = {(p, graph.values[p].dtype): [p] for p in graph.parameters if p in read}
         for index, parameter in self.casts.items():
