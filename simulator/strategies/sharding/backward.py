@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.task import AGAIN, BACKWARD, FORWARD, PARAMETER, Operand, ViewStep
-from simulator.strategies.sharding.boxes import slice_arguments
+from simulator.plan.views import slice_arguments
 from simulator.strategies.sharding.regions import concatenated, name_of, output_of
 
 #: Ops that hand the gradient of their output on to their inputs.

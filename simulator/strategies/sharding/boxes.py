@@ -9,13 +9,17 @@ from math import prod
 from simulator.plan.pieces import Box
 from simulator.plan.task import Operand, ViewStep
 from simulator.plan.tensors import contiguous
-
-#: Names of view ops.
-_RESHAPING, _PERMUTING = ("view", "_unsafe_view", "reshape"), ("t", "transpose", "permute")
-
-
-class NotABoxError(ValueError):
-    """A box of a view is no box of the tensor that is viewed."""
+from simulator.plan.views import (
+    PERMUTING,
+    RESHAPING,
+    NotABoxError,
+    arguments_of_view,
+    geometry,
+    inferred,
+    order_of,
+    slice_arguments,
+    with_views,
+)
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +83,7 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
         return box, ()
     shapes = [shape]
     for step in operand.views:
-        shapes.append(_geometry(step, shapes[-1], contiguous(shapes[-1]))[0])
+        shapes.append(geometry(step, shapes[-1], contiguous(shapes[-1]))[0])
     if shapes[-1] != operand.shape:
         raise NotABoxError(f"{operand.value} is viewed as {operand.shape} in a way that is not known")
     steps: list[ViewStep] = []
@@ -90,79 +94,27 @@ def behind_views(operand: Operand, shape: tuple[int, ...], box: Box) -> tuple[Bo
     return box, tuple(reversed(steps))
 
 
-def _arguments(step: ViewStep) -> tuple[str, list]:
-    """The name of a view step's op, and its arguments after the tensor. Raises NotABoxError for an op with several results."""
-    if step.output is not None:
-        raise NotABoxError(f"{step.target} has several results")
-    return step.target.split(".")[1], json.loads(step.args)
-
-
-def _geometry(step: ViewStep, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a tensor after a view step.
-
-    Raises NotABoxError for a `view` that the strides do not allow, and for a step of another kind than those known here.
-    """
-    name, arguments = _arguments(step)
-    if name in _RESHAPING:
-        result = _inferred(tuple(arguments[0]), prod(shape))
-        return result, _reshaped_strides(shape, strides, result)
-    if name == "expand":
-        result = tuple(shape[d - len(arguments[0])] if e == -1 else e for d, e in enumerate(arguments[0]))
-        new = len(result) - len(shape)
-        return result, (*(0,) * new, *(s if e == n else 0 for e, n, s in zip(shape, result[new:], strides, strict=True)))
-    if name in _PERMUTING:
-        order = _order(name, arguments, len(shape))
-        return tuple(shape[d] for d in order), tuple(strides[d] for d in order)
-    if name == "unsqueeze":
-        at = arguments[0] % (len(shape) + 1)
-        stride = shape[at] * strides[at] if at < len(shape) else 1
-        return (*shape[:at], 1, *shape[at:]), (*strides[:at], stride, *strides[at:])
-    if name == "slice":
-        dim, first, end, by = slice_arguments(arguments, shape)
-        return (*shape[:dim], -(-(end - first) // by), *shape[dim + 1 :]), (*strides[:dim], strides[dim] * by, *strides[dim + 1 :])
-    raise NotABoxError(f"{step.target} is not known")
-
-
 def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, ViewStep | None]:
     """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
-    name, arguments = _arguments(step)
-    if name in _RESHAPING:
-        return _reshaped(shape, _inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
+    name, arguments = arguments_of_view(step)
+    if name in RESHAPING:
+        return _reshaped(shape, inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
     if name == "expand":
         return broadcast(shape, box), _step("aten.expand.default", list(shape_of(box)))
-    if name in _PERMUTING:
-        order = _order(name, arguments, len(shape))
+    if name in PERMUTING:
+        order = order_of(name, arguments, len(shape))
         return tuple(box[order.index(d)] for d in range(len(shape))), step
     if name == "unsqueeze":
         at = arguments[0] % (len(shape) + 1)
         return (*box[:at], *box[at + 1 :]), step
+    if name != "slice":
+        raise NotABoxError(f"{step.target} is not known")
     dim, start, _, by = slice_arguments(arguments, shape)
     first, end = box[dim]
-    if first < 0 or end > _geometry(step, shape, shape)[0][dim]:
+    if first < 0 or end > geometry(step, shape, shape)[0][dim]:
         raise NotABoxError(f"the padding of a slice at {box} is no part of {shape}")
     inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
     return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
-
-
-@lru_cache(maxsize=4096)
-def dense(shape: tuple[int, ...], like: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a tensor of `shape` without gaps whose dimensions are in the order of those with strides `like`."""
-    strides = [1] * len(shape)
-    step = 1
-    for dim in sorted(range(len(shape)), key=lambda d: (like[d], -d)):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)
-
-
-def with_views(operand: Operand, steps: Sequence[ViewStep]) -> Operand:
-    """The operand with more view steps. Raises NotABoxError for a `view` that its strides do not allow, and for an unknown step."""
-    if not steps:
-        return operand
-    shape, strides = operand.shape, operand.strides
-    for step in steps:
-        shape, strides = _geometry(step, shape, strides)
-    return Operand(operand.value, shape, strides, operand.dtype, (*operand.views, *steps))
 
 
 def cut(operand: Operand, ranges: Sequence[tuple[int, int]]) -> Operand:
@@ -174,31 +126,6 @@ def cut(operand: Operand, ranges: Sequence[tuple[int, int]]) -> Operand:
 
 def _step(target: str, *arguments: object) -> ViewStep:
     return ViewStep(target, json.dumps(arguments, separators=(",", ":")))
-
-
-def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    known = prod(extent for extent in shape if extent != -1)
-    return tuple(count // known if extent == -1 else extent for extent in shape)
-
-
-def _order(name: str, arguments: list, rank: int) -> list[int]:
-    """The dimension of the tensor behind each dimension of a permuted one."""
-    order = list(range(rank))
-    if name == "permute":
-        return [d % rank for d in arguments[0]]
-    a, b = (d % rank for d in arguments) if name == "transpose" else (0, rank - 1)
-    order[a], order[b] = order[b], order[a]
-    return order
-
-
-def slice_arguments(arguments: list, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Dimension, first, end and step of a slice."""
-    known = [*arguments, *(0, None, None, 1)[len(arguments) :]]
-    dim, first, end, by = known
-    dim, extent = dim % len(shape), shape[dim]
-    first, end = 0 if first is None else first, extent if end is None else end
-    first, end = (min(max(0, place + extent if place < 0 else place), extent) for place in (first, end))
-    return dim, first, max(first, end), by
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
@@ -237,31 +164,6 @@ def _regrouped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box
     if first % row or end % row:
         raise NotABoxError(f"{box} of {after} is no box of {before}")
     return (*whole(before[:split]), (first // row, end // row), *whole(before[split + 1 :]))
-
-
-def _reshaped_strides(shape: tuple[int, ...], strides: tuple[int, ...], result: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a tensor seen as shape `result`, by PyTorch's rule: what is merged must lie without gaps."""
-    if 0 in shape:
-        return contiguous(result)
-    chunks: list[tuple[int, int]] = []  # (elements, stride of the last one), from the last dimension on
-    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if extent == 1:
-            continue
-        if chunks and stride == chunks[-1][0] * chunks[-1][1]:
-            chunks[-1] = (chunks[-1][0] * extent, chunks[-1][1])
-        else:
-            chunks.append((extent, stride))
-    new: list[int] = []
-    left, stride = chunks.pop(0) if chunks else (1, 1)
-    for extent in reversed(result):
-        if left == 1 and extent > 1 and chunks:
-            left, stride = chunks.pop(0)
-        if left % extent:
-            raise NotABoxError(f"a tensor of shape {shape} with strides {strides} cannot be seen as {result}")
-        new.append(stride)
-        stride *= extent
-        left //= extent
-    return tuple(reversed(new))
 
 
 def without(box: Box, taken: Box) -> list[Box]:

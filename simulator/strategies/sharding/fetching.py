@@ -10,7 +10,8 @@ from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.pieces import Box, covers
 from simulator.plan.task import ACTIVATION, CARRIED_KINDS, FORWARD, INPUT, SCRATCH, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.strategies.sharding.boxes import NotABoxError, cut, dense, elements, overlap, shape_of, whole, with_views, within, without
+from simulator.plan.views import NotABoxError, dense, with_views
+from simulator.strategies.sharding.boxes import cut, elements, overlap, shape_of, whole, within, without
 
 # A value of the graph in pieces on several devices.
 

@@ -13,8 +13,9 @@ from math import prod
 
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.task import BUFFER, FORWARD, PARAMETER, Operand
+from simulator.plan.views import NotABoxError
 from simulator.strategies.sharding.backward import Served, served
-from simulator.strategies.sharding.boxes import Box, NotABoxError, behind_views, parts, whole
+from simulator.strategies.sharding.boxes import Box, behind_views, parts, whole
 from simulator.strategies.sharding.configuration import DIMENSIONS, Configuration
 from simulator.strategies.sharding.regions import divided_dimensions, divided_shape, name_of, needed, output_of, rule_of
 from traces.errors import SchedcastError

@@ -11,7 +11,8 @@ from simulator.model.job import Job
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.task import OPTIMIZER_STATE, PARAMETER, SCRATCH, UPDATE, Operand, Task, Value
 from simulator.plan.tensors import PlanTensors
-from simulator.strategies.sharding.boxes import Box, behind_views, cut, dense, overlap, shape_of, whole, with_views
+from simulator.plan.views import dense, with_views
+from simulator.strategies.sharding.boxes import Box, behind_views, cut, overlap, shape_of, whole
 from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 
 

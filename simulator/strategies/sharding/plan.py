@@ -12,8 +12,9 @@ from simulator.plan.fusion import delayed, fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, BUFFER, CARRIED_KINDS, FORWARD, INPUT, PARAMETER, Operand, Segment, Task, Value
 from simulator.plan.tensors import PlanTensors
+from simulator.plan.views import NotABoxError, dense
 from simulator.strategies.options import option_values
-from simulator.strategies.sharding.boxes import Box, NotABoxError, cut, dense, overlap, shape_of, whole
+from simulator.strategies.sharding.boxes import Box, cut, overlap, shape_of, whole
 from simulator.strategies.sharding.configuration import Configuration, StepOptions
 from simulator.strategies.sharding.fetching import Distributed, Fetcher, Piece
 from simulator.strategies.sharding.local import LocalOp, shard

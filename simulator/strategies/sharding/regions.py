@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from simulator.model.graph import Op
 from simulator.plan.task import Operand
-from simulator.strategies.sharding.boxes import Box, NotABoxError, broadcast, whole
+from simulator.plan.views import NotABoxError
+from simulator.strategies.sharding.boxes import Box, broadcast, whole
 
 _N, _C, _H, _W = range(4)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from simulator.model.graph import Op
 from simulator.plan.task import Operand
-from simulator.strategies.sharding.boxes import Box, NotABoxError, broadcast, shape_of, whole
+from simulator.plan.views import NotABoxError
+from simulator.strategies.sharding.boxes import Box, broadcast, shape_of, whole
 from simulator.strategies.sharding.regions import arguments_of, name_of, needed, output_of, windows_of
 
 

@@ -17,7 +17,7 @@ from simulator.machine.machine import Machine
 from simulator.model.graph import Op
 from simulator.plan.task import Operand, ViewStep
 from simulator.plan.tensors import PlanTensors
-from simulator.strategies.sharding.boxes import with_views
+from simulator.plan.views import with_views
 from simulator.strategies.sharding.fetching import Fetcher
 from simulator.strategies.sharding.regions import arguments_of
 

@@ -10,7 +10,8 @@ from torch import nn
 from executors.binding import apply_views
 from simulator.model.job import Job
 from simulator.plan.task import Operand, ViewStep
-from simulator.strategies.sharding.boxes import NotABoxError, behind_views, overlap, parts, shape_of, whole
+from simulator.plan.views import NotABoxError
+from simulator.strategies.sharding.boxes import behind_views, overlap, parts, shape_of, whole
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.network import Network
 
