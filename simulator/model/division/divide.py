@@ -1,0 +1,265 @@
+"""The graph of one device of a group that divides each layer of a model: tensor parallelism, as Megatron and DTensor do it.
+
+Shoeybi et al., "Megatron-LM" (2019): of two linear layers in a row, the first is divided by what it makes, the second by what it reads, so
+that one sum over the devices is enough for both; attention is divided by heads, and the vocabulary with its loss as well. Korthikanti et
+al., "Reducing Activation Recomputation" (2022), section 4.2.2: with sequence parallelism, what lies between is divided by tokens, and the
+sum becomes a reduce-scatter before and an all-gather behind. No layer is named here: from op to op, each takes the division that moves the
+fewest bytes, given how the tensors that it reads are held.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from simulator.model.division.axes import Axis, axes, is_linear
+from simulator.model.division.local import LocalTensors
+from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
+from simulator.model.division.vocabulary import Vocabulary
+from simulator.model.graph import Op, TrainingGraph
+from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.task import INPUT, Operand, ViewStep
+from simulator.plan.views import NotABoxError
+
+
+@dataclass(frozen=True)
+class Division:
+    """Device `rank` of `degree` that divide the layers of a model; `sequence`: also what lies between the products, by tokens."""
+
+    degree: int
+    rank: int = 0
+    sequence: bool = False
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to run an op: how its inputs and results are placed, and how many bytes that moves. `divided`: a device does a part of it."""
+
+    inputs: tuple[Placement, ...]
+    writes: tuple[Placement, ...]
+    moved: float
+    divided: bool
+
+
+def divided(graph: TrainingGraph, division: Division) -> TrainingGraph:
+    """The graph of one device of `division`."""
+    return _Divider(graph, division).result()
+
+
+class _Divider:
+    def __init__(self, graph: TrainingGraph, division: Division):
+        self.graph, self.degree, self.sequence = graph, division.degree, division.sequence
+        self.local = LocalTensors(graph, division.degree, division.rank)
+        self.vocabulary = Vocabulary(self.local)
+        self._parameters = frozenset(graph.parameters)
+        self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
+        self._readers: dict[str, list[tuple[Op, Operand]]] = {}
+        for op in graph.ops:
+            for operand in op.inputs:
+                self._readers.setdefault(operand.value, []).append((op, operand))
+
+    def result(self) -> TrainingGraph:
+        """Divide all ops in order."""
+        completed: dict[int, list[str]] = {}
+        for parameter, index in self.graph.gradient_ops.items():
+            completed.setdefault(index, []).append(parameter)
+        gradients: dict[str, Operand] = {}
+        for index, op in enumerate(self.graph.ops):
+            if index in self.graph.casts and op.reads[0].value not in self.local.versions and not op.reads[0].views:
+                self._waiting[op.writes[0].value] = op
+            else:
+                self._run(op)
+            for parameter in completed.get(index, ()):
+                gradients[parameter] = self.local.placed(op, self.graph.gradients[parameter], self.local.held(parameter))
+        return self.local.graph_with(gradients)
+
+    def _run(self, op: Op) -> None:
+        """Emit an op as the device runs it."""
+        self.local.serve(op)
+        if self.vocabulary.runs(op):
+            return
+        name = op.body.target.split(".")[1]
+        if name == "embedding" and self._is_undecided(op.inputs[0]):
+            rows, looked_up = op.inputs[0].shape[0], self.graph.values[op.inputs[1].value]
+            self._decide(op.inputs[0], cut_along(0, rows) if looked_up.kind == INPUT and rows % self.degree == 0 else WHOLE)
+            self._run(op)
+        elif name == "addmm" and self._is_cut(op.inputs[1], 1):
+            for part in _product_and_sum(op):
+                self.local.values_of(part)
+                self._run(part)
+        else:
+            if name in ("mm", "addmm"):
+                self._decide_weight(op, name == "addmm")
+            for operand in op.inputs:
+                self._decide(operand, WHOLE)
+            self._emit(op, min(self._ways(op), key=lambda way: way.moved))
+
+    # --- parameters
+
+    def _root(self, operand: Operand) -> str | None:
+        """The parameter that an operand is, or is a cast of, if nothing has decided how it is held."""
+        cast = self._waiting.get(operand.value)
+        root = operand.value if cast is None else cast.reads[0].value
+        undecided = root in self._parameters and root not in self.local.versions
+        return root if undecided or cast is not None else None
+
+    def _is_undecided(self, operand: Operand) -> bool:
+        return self._root(operand) is not None
+
+    def _decide(self, operand: Operand, placement: Placement) -> None:
+        """Hold a parameter as `placement` says from here on, unless that was decided before; and cast it, if the operand is a cast."""
+        root = self._root(operand)
+        if root is None:
+            return
+        if root not in self.local.versions:
+            self.local.hold(root, placement)
+        cast = self._waiting.pop(operand.value, None)
+        if cast is not None:
+            self._emit(cast, min(self._ways(cast), key=lambda way: way.moved))
+
+    def _decide_weight(self, op: Op, biased: bool) -> None:
+        """Divide the weight of a linear layer: by what it reads, if that is divided so already, or else by what it makes."""
+        first = int(biased)
+        source, weight = op.inputs[first], op.inputs[first + 1]
+        if not self._is_undecided(weight):
+            return
+        along = int(not self._is_cut(source, 1))
+        for blocks in self._blocks(op) if along else [self._cut(source).blocks]:
+            wanted = Placement(along, blocks)
+            for held in before(weight.views, self.graph.values[weight.value].shape, wanted, self.degree):
+                self._decide(weight, held)
+                if biased and along:
+                    self._decide(op.inputs[0], Placement(0, blocks))
+                return
+
+    def _blocks(self, op: Op) -> Iterator[tuple[int, ...]]:
+        """Yield the blocks that a linear layer's result may consist of, so that all that its readers view of it can be divided."""
+        made = op.writes[0]
+        width = made.shape[1]
+        views = {operand.views for _, operand in self._readers.get(made.value, ())}
+        for blocks in ((width,), *self._split_sizes(made.value, width), (width // 3,) * 3, (width // 2,) * 2):
+            placement = Placement(1, blocks)
+            if placement.fits(made.shape, self.degree) and all(self._passes(each, made.shape, placement) for each in views):
+                yield blocks
+
+    def _split_sizes(self, value: str, width: int) -> Iterator[tuple[int, ...]]:
+        for _, operand in self._readers.get(value, ()):
+            for step in operand.views:
+                sizes = _sizes_of_split(step.target, step.args, width)
+                if sizes:
+                    yield sizes
+
+    def _passes(self, views: Sequence[ViewStep], shape: tuple[int, ...], placement: Placement) -> bool:
+        try:
+            behind(views, shape, placement, self.degree)
+        except NotABoxError:
+            return False
+        return True
+
+    # --- which way
+
+    def _cut(self, operand: Operand) -> Placement:
+        """How an operand is held: cut, if a version of it is; else an addend; else whole."""
+        known = [placement for placement, _ in self._versions(operand)]
+        return next((each for each in known if each.dim is not None), WHOLE if WHOLE in known else (*known, WHOLE)[0])
+
+    def _is_cut(self, operand: Operand, dim: int) -> bool:
+        return any(placement.dim == dim for placement, _ in self._versions(operand))
+
+    def _versions(self, operand: Operand) -> Iterator[tuple[Placement, Placement]]:
+        """Yield how an operand is held, and its value, in each version of the value that the device has."""
+        shape = self.local.shapes[operand.value]
+        for placement in self.local.versions.get(operand.value, ()):
+            try:
+                yield behind(operand.views, shape, placement, self.degree)[0], placement
+            except NotABoxError:
+                continue
+
+    def _moved(self, operand: Operand, wanted: Placement, imposed: bool) -> float:
+        """Bytes that pass a device's links until it has an operand as `wanted`; infinite if there is no way.
+
+        `imposed`: the op reads something else that is cut already; otherwise an addend is cut by tokens only, and for that only.
+        """
+        if any(placement == wanted for placement, _ in self._versions(operand)):
+            return 0.0
+        held = self.local.versions[operand.value]
+        if operand.value in self.graph.weights and WHOLE not in held:
+            return inf
+        shape = self.local.shapes[operand.value]
+        if wanted == WHOLE:
+            return operand.bytes * (1.0 if WHOLE not in held and PARTIAL not in held else 2.0)
+        if wanted.partial:
+            return inf
+        of_value = next(before(operand.views, shape, wanted, self.degree), None)
+        if of_value is None:
+            return inf
+        if WHOLE in held:
+            return 0.0 if len(of_value.blocks) == 1 else inf
+        tokens = self.sequence and len(operand.shape) == 3 and wanted.dim == 1
+        return float(operand.bytes) if PARTIAL in held and (imposed or tokens) else inf
+
+    def _ways(self, op: Op) -> Iterator[_Way]:
+        """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
+        whole = sum(self._moved(operand, WHOLE, False) for operand in op.inputs)
+        yield _Way((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.writes), whole, False)
+        addends = [all(placement.partial for placement, _ in self._versions(operand)) for operand in op.inputs]
+        if is_linear(op) and op.inputs and all(addends):
+            yield _Way((PARTIAL,) * len(op.inputs), (PARTIAL,), -1.0, False)
+        for axis in axes(op):
+            way = self._along(op, axis)
+            if way is not None:
+                yield way
+
+    def _along(self, op: Op, axis: Axis) -> _Way | None:
+        """The way to run an op divided along an axis; None if there is none."""
+        blocks: dict[int, tuple[int, ...]] = {}  # by extent
+        imposed = False
+        for operand, dim in zip(op.inputs, axis.inputs, strict=True):
+            held = self._cut(operand)
+            if dim is not None and held.dim == dim:
+                imposed = True
+                blocks.setdefault(operand.shape[dim], held.blocks)
+        inputs, moved = [], 0.0
+        for operand, dim in zip(op.inputs, axis.inputs, strict=True):
+            wanted = WHOLE if dim is None else Placement(dim, blocks.get(operand.shape[dim], (operand.shape[dim],)))
+            if not wanted.fits(operand.shape, self.degree):
+                return None
+            inputs.append(wanted)
+            moved += self._moved(operand, wanted, imposed)
+        writes = []
+        for operand, dim in zip(op.writes, axis.writes, strict=True):
+            if dim is None:
+                writes.append(PARTIAL)
+                moved += 2.0 * operand.bytes
+                continue
+            own = blocks.get(operand.shape[dim], (operand.shape[dim],))
+            if op.body.target.startswith("aten.cat.") and operand.shape[dim] not in (each.shape[dim] for each in op.inputs):
+                own = tuple(block for each in inputs for block in each.blocks)
+            writes.append(Placement(dim, own))
+            if not writes[-1].fits(operand.shape, self.degree):
+                return None
+        return _Way(tuple(inputs), tuple(writes), moved, True) if moved < inf and (imposed or moved > 0.0) else None
+
+    def _emit(self, op: Op, way: _Way) -> None:
+        reads = [self.local.placed(op, operand, wanted) for operand, wanted in zip(op.inputs, way.inputs, strict=True)]
+        self.local.add(op, reads, way.writes, self.degree if way.divided else 1)
+
+
+def _product_and_sum(op: Op) -> tuple[Op, Op]:
+    """addmm(bias, a, b) as a product whose addends can be summed over devices, and the sum with the bias."""
+    bias, a, b = op.inputs
+    made = op.writes[0]
+    product = Operand(f"{made.value}#product", made.shape, made.strides, made.dtype)
+    body = replace(op.body, target="aten.mm.default", args='[{"$":0},{"$":1}]')
+    first = replace(op, name=f"{op.name}#product", body=body, reads=(a, b), writes=(product,))
+    return first, replace(op, body=OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), reads=(product, bias))
+
+
+def _sizes_of_split(target: str, args: str, width: int) -> tuple[int, ...]:
+    """The sizes that a view step splits a dimension of extent `width` into; none if it is no such step."""
+    name, arguments = target.split(".")[1], json.loads(args)
+    if name == "split_with_sizes" and sum(arguments[0]) == width:
+        return tuple(arguments[0])
+    if name == "split" and width % arguments[0] == 0:
+        return (arguments[0],) * (width // arguments[0])
+    return ()

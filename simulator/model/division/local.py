@@ -1,0 +1,274 @@
+"""The tensors and ops of one device: in which versions it holds each value of the graph, and the collectives that make others of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind
+from simulator.model.graph import Op, TrainingGraph
+from simulator.plan.bodies.opcall import DROPOUT, OpCall
+from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
+from simulator.plan.tensors import contiguous, extent_bytes, viewed
+from simulator.plan.views import NotABoxError, dense, with_views
+
+#: Collectives among the ops of a device's graph. All devices of the group run them together; only strategies know who these are.
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = (f"schedcast.{name}.default" for name in ("all_reduce", "all_gather", "reduce_scatter"))
+_CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
+
+
+class LocalTensors:
+    """Collects the values and ops of a device. `versions`: by value of the graph and placement, the operand that holds it so."""
+
+    def __init__(self, graph: TrainingGraph, degree: int, rank: int):
+        self.graph, self.degree, self.rank = graph, degree, rank
+        self.versions: dict[str, dict[Placement, Operand]] = {}
+        self.shapes = {name: value.shape for name, value in graph.values.items()}
+        self.values: dict[str, Value] = {}
+        self.storage_bytes: dict[str, int] = {}
+        self.ops: list[Op] = []
+        self._held: dict[str, Placement] = {}
+        self._serving: Op | None = None
+        made, trained = {operand.value for op in graph.ops for operand in op.writes}, frozenset(graph.parameters)
+        for name in graph.values.keys() - made - trained:
+            self.hold(name, WHOLE)
+
+    def serve(self, op: Op) -> None:
+        """Give what is added from here on the phase and the layer of an op."""
+        self._serving = op
+
+    def held(self, parameter: str) -> Placement:
+        """How the device holds a parameter. One that no op uses is whole."""
+        if parameter not in self.versions:
+            self.hold(parameter, WHOLE)
+        return self._held[parameter]
+
+    def hold(self, parameter: str, placement: Placement) -> None:
+        """Let the device hold a parameter, or another tensor of the job, as `placement` says."""
+        value = self.graph.values[parameter]
+        shape = placement.local(value.shape, self.degree)
+        source = None
+        if placement.dim is not None:
+            whole = Operand(parameter, value.shape, value.strides, value.dtype)
+            source = self._cut(whole, placement)
+        own = replace(value, shape=shape, strides=dense(shape, value.strides), source=source)
+        self._add(own, self.graph.storage_bytes[value.storage] if source is None else extent_bytes(own))
+        self._held[parameter] = placement
+        self.versions[parameter] = {placement: own.operand()}
+
+    def values_of(self, op: Op) -> None:
+        """Know the shapes of results that the graph does not have."""
+        for operand in op.writes:
+            self.shapes.setdefault(operand.value, operand.shape)
+
+    # --- ops
+
+    def add(self, op: Op, reads: Sequence[Operand], placements: Sequence[Placement], parts: int) -> None:
+        """Add an op on local operands. `parts`: how many devices share its FLOPs."""
+        writes = tuple(self.written(operand, placement) for operand, placement in zip(op.writes, placements, strict=True))
+        body = op.body
+        if parts > 1:
+            body = replace(body, flops=body.flops / parts, args=self._arguments(op, writes), kwargs=self._drawn(op, placements))
+        count = len(op.reads)
+        self.ops.append(replace(op, body=body, reads=tuple(reads[:count]), writes=writes, mutates=tuple(reads[count:])))
+        for before_it, now in zip(op.mutates, reads[count:], strict=True):
+            own = self.versions[before_it.value]
+            self.versions[before_it.value] = {each: operand for each, operand in own.items() if operand.value == now.value}
+
+    def call(
+        self, name: str, target: str, args: list, reads: Sequence[Operand], shape: tuple[int, ...], dtype: str = "", kwargs: str = "{}"
+    ) -> Operand:
+        """Add an op that is not in the graph. Returns its result, which is contiguous."""
+        made = self._new(name, shape, dtype or reads[0].dtype)
+        body = OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":")), kwargs)
+        self._insert(f"{made.value}/{target.split('.')[0]}", body, reads, (made,))
+        return made
+
+    def change(self, name: str, target: str, args: list, reads: Sequence[Operand], changed: Sequence[Operand]) -> None:
+        """Add an op that changes operands in place and is not in the graph."""
+        space = "schedcast" if target.startswith("all_") else "aten"
+        body = OpCall(f"{space}.{target}", json.dumps(args, separators=(",", ":")), outputs=())
+        self._insert(name, body, reads, (), changed)
+
+    def replace(self, op: Op, reads: Sequence[Operand], writes: Sequence[Operand], arguments: list | None = None, parts: int = 1) -> None:
+        """Add an op with other operands, and other arguments if they are given. `parts`: how many devices share its FLOPs."""
+        args = op.body.args if arguments is None else json.dumps(arguments, separators=(",", ":"))
+        body = replace(op.body, args=args, flops=op.body.flops / parts)
+        self.ops.append(replace(op, body=body, reads=tuple(reads), writes=tuple(writes)))
+
+    def call_into(self, name: str, target: str, reads: Sequence[Operand], made: Operand) -> None:
+        """Add an op of two operands that is not in the graph and makes a result that is."""
+        self._insert(name, OpCall(f"aten.{target}", '[{"$":0},{"$":1}]'), reads, (made,))
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+        """Make a value that is not in the graph."""
+        return self._new(name, shape, dtype)
+
+    def all_reduce(self, *operands: Operand) -> None:
+        """Sum operands over the devices, in place."""
+        names = [{"$": at} for at in range(len(operands))]
+        self.change(f"{operands[0].value}/all_reduce", "all_reduce.default", names, (), operands)
+
+    def all_gather(self, operand: Operand) -> Operand:
+        """The flat parts of all devices, one after another, of a contiguous operand."""
+        flat = self._flat(operand)
+        made = self._new(f"{operand.value}#gathered", (flat.shape[0] * self.degree,), operand.dtype)
+        self._insert(f"{made.value}/all_gather", OpCall(ALL_GATHER, '[{"$":0}]'), (flat,), (made,))
+        return made
+
+    def _arguments(self, op: Op, writes: Sequence[Operand]) -> str:
+        """The arguments with the sizes of a device's part."""
+        if not op.body.target.startswith("aten.slice_backward."):
+            return op.body.args
+        arguments = json.loads(op.body.args)
+        arguments[1] = list(writes[0].shape)
+        return json.dumps(arguments, separators=(",", ":"))
+
+    def _drawn(self, op: Op, placements: Sequence[Placement]) -> str:
+        """Dropout draws its part of the whole tensor's mask."""
+        placement, shape = placements[0] if placements else WHOLE, op.writes[0].shape if op.writes else ()
+        if op.body.target != DROPOUT or placement.dim is None:
+            return op.body.kwargs
+        box = [[0, extent] for extent in shape]
+        step = shape[placement.dim] // self.degree
+        box[placement.dim] = [self.rank * step, (self.rank + 1) * step]
+        return json.dumps({"part": {"of": list(shape), "box": box}}, separators=(",", ":"))
+
+    # --- operands
+
+    def placed(self, op: Op, operand: Operand, wanted: Placement) -> Operand:
+        """A local operand that holds an operand of the graph as `wanted`, made for `op` if the device has none."""
+        shape, views = self.shapes[operand.value], operand.views
+        for placement, held in self.versions[operand.value].items():
+            try:
+                seen, steps, _ = behind(views, shape, placement, self.degree)
+            except NotABoxError:
+                continue
+            if seen == wanted:
+                return self._viewed(held, steps, operand)
+        self.serve(op)
+        if wanted == WHOLE:
+            self._make_whole(operand.value)
+            return self._viewed(self.versions[operand.value][WHOLE], views, operand)
+        target = next(before(views, shape, wanted, self.degree))
+        versions = self.versions[operand.value]
+        if WHOLE in versions:
+            versions[target] = self._cut(versions[WHOLE], target)
+        else:
+            versions[target] = self._scattered(versions[PARTIAL], target, shape)
+        return self._viewed(versions[target], behind(views, shape, target, self.degree)[1], operand)
+
+    def _viewed(self, held: Operand, steps: Sequence[ViewStep], like: Operand) -> Operand:
+        """An operand with the view steps of `like`; of a copy in the order of the graph's own value, if its strides do not allow them."""
+        try:
+            return replace(with_views(held, steps), dtype=like.dtype)
+        except NotABoxError:
+            strides = self.graph.values[like.value].strides
+            order = sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
+            back = [order.index(dim) for dim in range(len(order))]
+            copy = self._clone(with_views(held, [_permute(*order)]), f"{held.value}#dense", tuple(held.shape[dim] for dim in order))
+            return replace(with_views(copy, [_permute(*back), *steps]), dtype=like.dtype)
+
+    def _cut(self, whole: Operand, placement: Placement) -> Operand:
+        """The device's part of an operand that it has all of."""
+        dim = placement.dim
+        step = whole.shape[dim] // self.degree
+        shape = placement.local(whole.shape, self.degree)
+        return viewed(whole, shape, whole.strides, "aten.slice.Tensor", dim, self.rank * step, (self.rank + 1) * step)
+
+    def _make_whole(self, name: str) -> None:
+        """Sum the addends of a value in place, or gather its parts."""
+        versions, shape = self.versions[name], self.shapes[name]
+        if PARTIAL in versions:
+            held = versions.pop(PARTIAL)
+            self.all_reduce(held)
+            versions[WHOLE] = held
+            return
+        placement, held = next(iter(versions.items()))
+        outer, inner = self._around(placement, shape)
+        gathered = self.all_gather(held)
+        if outer == 1:
+            versions[WHOLE] = with_views(gathered, [_view(shape)])
+            return
+        each = placement.blocks[0] // self.degree
+        parts = with_views(gathered, [_view((self.degree, outer, each, inner)), _permute(1, 0, 2, 3)])
+        versions[WHOLE] = with_views(self._clone(parts, f"{name}#whole", parts.shape), [_view(shape)])
+
+    def _scattered(self, addend: Operand, placement: Placement, shape: tuple[int, ...]) -> Operand:
+        """The device's part of the sum of all devices' addends."""
+        outer, inner = self._around(placement, shape)
+        flat = self._flat(addend)
+        if outer > 1:
+            each = placement.blocks[0] // self.degree
+            parts = with_views(flat, [_view((outer, self.degree, each, inner)), _permute(1, 0, 2, 3)])
+            flat = self._flat(self._clone(parts, f"{addend.value}#parts", parts.shape))
+        made = self._new(f"{addend.value}#sum", (flat.shape[0] // self.degree,), addend.dtype)
+        self._insert(f"{made.value}/reduce_scatter", OpCall(REDUCE_SCATTER, '[{"$":0}]'), (flat,), (made,))
+        return with_views(made, [_view(placement.local(shape, self.degree))])
+
+    def _around(self, placement: Placement, shape: tuple[int, ...]) -> tuple[int, int]:
+        """How many blocks there are, and the elements of an entry of a block."""
+        if len(set(placement.blocks)) > 1:
+            raise NotABoxError(f"blocks of {placement.blocks} are not alike")
+        return prod(shape[: placement.dim]) * len(placement.blocks), prod(shape[placement.dim + 1 :])
+
+    def _flat(self, operand: Operand) -> Operand:
+        if operand.strides != contiguous(operand.shape):
+            operand = self._clone(operand, f"{operand.value}#dense", operand.shape)
+        return operand if len(operand.shape) == 1 else with_views(operand, [_view((operand.elements,))])
+
+    def _clone(self, operand: Operand, name: str, shape: tuple[int, ...]) -> Operand:
+        made = self._new(name, shape, operand.dtype)
+        self._insert(f"{made.value}/clone", _CLONE, (operand,), (made,))
+        return made
+
+    def written(self, operand: Operand, placement: Placement) -> Operand:
+        """Make the local value of a result of the graph's op, which holds it as `placement` says."""
+        value = self.graph.values.get(operand.value)
+        if value is None:
+            value = Value(operand.value, operand.shape, operand.strides, operand.dtype, "", SCRATCH, operand.value)
+        shape = placement.local(value.shape, self.degree)
+        own = replace(value, shape=shape, strides=value.strides if shape == value.shape else dense(shape, value.strides))
+        known = self.graph.storage_bytes.get(value.storage)
+        self._add(own, known if known is not None and shape == value.shape else extent_bytes(own))
+        self.versions[operand.value] = {placement: own.operand()}
+        return own.operand()
+
+    def _new(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+        unused, number = name, 2
+        while unused in self.values or unused in self.graph.values:
+            unused, number = f"{name}#{number}", number + 1
+        value = Value(unused, shape, contiguous(shape), dtype, "", SCRATCH, unused)
+        self._add(value, prod(shape) * DTYPE_BYTES[dtype])
+        return value.operand()
+
+    def _add(self, value: Value, size: int) -> None:
+        self.values[value.name] = value
+        self.storage_bytes[value.storage] = max(size, self.storage_bytes.get(value.storage, 0))
+
+    def _insert(
+        self, name: str, body: OpCall, reads: Sequence[Operand], writes: Sequence[Operand], mutates: Sequence[Operand] = ()
+    ) -> None:
+        op = self._serving
+        assert op is not None
+        self.ops.append(Op(name, body, op.phase, op.layer, op.gradient, tuple(reads), tuple(writes), tuple(mutates)))
+
+    def graph_with(self, gradients: dict[str, Operand]) -> TrainingGraph:
+        """The graph of the device."""
+        for name in self.graph.parameters:
+            self.held(name)
+        return replace(
+            self.graph,
+            ops=tuple(self.ops),
+            values=self.values,
+            storage_bytes=self.storage_bytes,
+            gradients={name: gradients[name] for name in self.graph.parameters},
+        )
+
+
+def _view(shape: Sequence[int]) -> ViewStep:
+    return ViewStep("aten.view.default", json.dumps([list(shape)], separators=(",", ":")))
+
+
+def _permute(*dims: int) -> ViewStep:
+    return ViewStep("aten.permute.default", json.dumps([list(dims)], separators=(",", ":")))

@@ -1,0 +1,162 @@
+"""How the devices of a group hold a tensor: each has all of it, a part, or an addend of a sum; and how a view of it is held then.
+
+These are the placements of DTensor (Replicate, Shard, Partial) for one dimension of a mesh. A tensor that is cut may consist of blocks
+along the dimension, each of which is cut by itself: queries, keys and values that one product computes, or the tokens of several sequences.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from simulator.plan.task import ViewStep
+from simulator.plan.views import (
+    PERMUTING,
+    RESHAPING,
+    SAME,
+    SPLITTING,
+    NotABoxError,
+    arguments_of_view,
+    geometry,
+    inferred,
+    order_of,
+    slice_arguments,
+    split_range,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`dim` is cut, block by block, whose extents are `blocks`; or, without a `dim`, every device has all of it, or an addend of it."""
+
+    dim: int | None = None
+    blocks: tuple[int, ...] = ()
+    partial: bool = False
+
+    def local(self, shape: Sequence[int], degree: int) -> tuple[int, ...]:
+        """The shape of a device's part of a tensor of `shape`."""
+        return tuple(extent // degree if dim == self.dim else extent for dim, extent in enumerate(shape))
+
+    def fits(self, shape: Sequence[int], degree: int) -> bool:
+        """Whether a tensor of `shape` can be placed so on `degree` devices."""
+        return self.dim is None or (
+            self.dim < len(shape) and sum(self.blocks) == shape[self.dim] and all(block and block % degree == 0 for block in self.blocks)
+        )
+
+
+WHOLE, PARTIAL = Placement(), Placement(partial=True)
+
+
+def cut_along(dim: int, extent: int) -> Placement:
+    """The placement that cuts one dimension as a single block."""
+    return Placement(dim, (extent,))
+
+
+def behind(
+    steps: Sequence[ViewStep], shape: tuple[int, ...], placement: Placement, degree: int
+) -> tuple[Placement, tuple[ViewStep, ...], tuple[int, ...]]:
+    """How a view of a tensor of `shape` is placed, the steps that make a device's part of it, and the shape of the view.
+
+    Raises NotABoxError if the view has no such placement, or a step is of an unknown kind.
+    """
+    local: list[ViewStep] = []
+    for step in steps:
+        after = geometry_of_shape(step, shape)
+        if placement.dim is None:
+            local.append(step)
+        else:
+            placement, own = _through(step, shape, after, placement, degree)
+            local.append(own)
+        shape = after
+    return placement, tuple(local), shape
+
+
+def before(steps: Sequence[ViewStep], shape: tuple[int, ...], wanted: Placement, degree: int) -> Iterator[Placement]:
+    """Yield the placements of a tensor of `shape` whose view is placed as `wanted`."""
+    for dim, extent in enumerate(shape):
+        repeated = ((block,) * (extent // block) for block in wanted.blocks[:1])
+        for placement in dict.fromkeys((cut_along(dim, extent), *(Placement(dim, own) for own in (wanted.blocks, *repeated)))):
+            if not placement.fits(shape, degree):
+                continue
+            try:
+                if behind(steps, shape, placement, degree)[0] == wanted:
+                    yield placement
+            except NotABoxError:
+                continue
+
+
+def geometry_of_shape(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape after a view step, whatever the strides."""
+    name, arguments = arguments_of_view(step)
+    if name in RESHAPING:
+        return inferred(tuple(arguments[0]), prod(shape))
+    return geometry(step, shape, (0,) * len(shape))[0]
+
+
+def _through(
+    step: ViewStep, shape: tuple[int, ...], after: tuple[int, ...], placement: Placement, degree: int
+) -> tuple[Placement, ViewStep]:
+    """The placement behind a step, and the step on a device's part."""
+    name, arguments = arguments_of_view(step)
+    dim, rank = placement.dim, len(shape)
+    if name in RESHAPING:
+        reshaped = _reshaped(shape, after, placement, degree)
+        return reshaped, _step(step.target, list(reshaped.local(after, degree)))
+    if name in PERMUTING:
+        return Placement(order_of(name, arguments, rank).index(dim), placement.blocks), step
+    if name in SAME or name == "view_as_real" or (name == "view_as_complex" and dim != rank - 1):
+        return placement, step
+    if name == "unsqueeze":
+        return Placement(dim + (arguments[0] % (rank + 1) <= dim), placement.blocks), step
+    if name == "expand":
+        moved = Placement(dim + len(after) - rank, placement.blocks)
+        return moved, _step(step.target, list(moved.local(after, degree)))
+    if name in ("select", "unbind"):
+        gone = (arguments[0] if arguments else 0) % rank
+        if gone != dim:
+            return Placement(dim - (gone < dim), placement.blocks), step
+    if name == "slice" or name in SPLITTING:
+        along, first, end, by = slice_arguments(arguments, shape) if name == "slice" else (*split_range(step, shape), 1)
+        if along != dim:
+            return placement, step
+        borders = [sum(placement.blocks[:count]) for count in range(len(placement.blocks) + 1)]
+        if by == 1 and first in borders and end in borders:
+            kept = placement.blocks[borders.index(first) : borders.index(end)]
+            return Placement(dim, kept), _step("aten.slice.Tensor", dim, first // degree, end // degree)
+    raise NotABoxError(f"{step.target} of {shape}, of which dimension {dim} is divided")
+
+
+def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placement, degree: int) -> Placement:
+    """The placement of a contiguous tensor that is seen as another shape."""
+    for (first, end), (start, stop) in _groups(shape, after):
+        if not first <= placement.dim < end:
+            continue
+        outer, inner = prod(shape[first : placement.dim]), prod(shape[placement.dim + 1 : end])
+        blocks = [block * inner for block in placement.blocks] * outer
+        for dim in range(start, stop):
+            repeats, step = prod(after[start:dim]), prod(after[dim + 1 : stop])
+            own = blocks[: len(blocks) // repeats]
+            fitting = len(blocks) % repeats == 0 and blocks == own * repeats and all(block % (step * degree) == 0 for block in own)
+            seen = Placement(dim, tuple(block // step for block in own)) if fitting else WHOLE
+            if fitting and seen.fits(after, degree):
+                return seen
+    raise NotABoxError(f"{shape} seen as {after}, with dimension {placement.dim} divided")
+
+
+def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield ranges of dimensions of two shapes, as short as possible, that hold as many elements."""
+    a = b = 0
+    while a < len(before) or b < len(after):
+        first_a, first_b, count_a, count_b = a, b, 1, 1
+        while a == first_a or b == first_b or count_a != count_b:
+            if a < len(before) and (count_a <= count_b or b == len(after)):
+                count_a, a = count_a * before[a], a + 1
+            elif b < len(after):
+                count_b, b = count_b * after[b], b + 1
+            else:
+                break
+        yield (first_a, a), (first_b, b)
+
+
+def _step(target: str, *arguments: object) -> ViewStep:
+    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))

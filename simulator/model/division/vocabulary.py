@@ -1,0 +1,157 @@
+"""A vocabulary divided among devices: the embedding of tokens, and the loss over logits, each device having those of its own tokens.
+
+Megatron-LM, section 3: the input embedding gives zeros for tokens of other devices and sums over the devices; the cross-entropy exchanges
+one number per token instead of all logits.
+"""
+
+import json
+
+from simulator.model.division.local import LocalTensors
+from simulator.model.division.placement import PARTIAL, WHOLE, Placement, behind
+from simulator.model.graph import Op
+from simulator.plan.task import Operand, ViewStep
+from simulator.plan.views import NotABoxError, with_views
+
+_SUM = 2  # aten's number of the reduction
+
+
+class Vocabulary:
+    """Runs the ops whose tensors are divided by tokens of the vocabulary."""
+
+    def __init__(self, local: LocalTensors):
+        self._local = local
+        #: By value of token numbers: those within the device's part, from 0 on, and whether they are.
+        self._own: dict[tuple[Operand, int], tuple[Operand, Operand]] = {}
+        self._looked_up: set[tuple[str, int]] = set()
+
+    def runs(self, op: Op) -> bool:
+        """Add the ops of a device in the place of `op`, if it works along a vocabulary that is divided. Returns whether it did."""
+        name = op.body.target.split(".")[1]
+        if name == "embedding" and self._class_dim(op.inputs[0]) == 0:
+            self._embedding(op)
+        elif name == "embedding_dense_backward" and (op.inputs[1].value, json.loads(op.body.args)[2]) in self._looked_up:
+            self._embedding_backward(op)
+        elif name == "_log_softmax" and self._class_dim(op.inputs[0]) == json.loads(op.body.args)[1] % len(op.inputs[0].shape):
+            self._log_softmax(op)
+        elif name == "_log_softmax_backward_data" and self._class_dim(op.inputs[1]) == json.loads(op.body.args)[2] % len(
+            op.inputs[1].shape
+        ):
+            self._log_softmax_backward(op)
+        elif name in ("nll_loss_forward", "nll_loss_backward") and self._class_dim(op.inputs[int(name.endswith("backward"))]) == 1:
+            (self._loss_backward if name.endswith("backward") else self._loss)(op)
+        else:
+            return False
+        return True
+
+    def _placement(self, operand: Operand) -> Placement:
+        shape = self._local.shapes[operand.value]
+        for placement in self._local.versions.get(operand.value, ()):
+            try:
+                return behind(operand.views, shape, placement, self._local.degree)[0]
+            except NotABoxError:
+                continue
+        return WHOLE
+
+    def _class_dim(self, operand: Operand) -> int | None:
+        return self._placement(operand).dim
+
+    def _part(self, op: Op, operand: Operand) -> Operand:
+        """The device's part of an operand that is divided."""
+        return self._local.placed(op, operand, self._placement(operand))
+
+    def _own_tokens(self, op: Op, tokens: Operand, vocabulary: int) -> tuple[Operand, Operand]:
+        """The numbers of tokens within the device's part of the vocabulary, from 0 on, and which of them are; others have any number."""
+        whole = self._local.placed(op, tokens, WHOLE)
+        key = (whole, vocabulary)
+        if key not in self._own:
+            local, part = self._local, vocabulary // self._local.degree
+            moved = local.call(f"{tokens.value}#own", "sub.Tensor", [{"$": 0}, self._local.rank * part], (whole,), whole.shape)
+            above = local.call(f"{tokens.value}#above", "ge.Scalar", [{"$": 0}, 0], (moved,), whole.shape, "bool")
+            below = local.call(f"{tokens.value}#below", "lt.Scalar", [{"$": 0}, part], (moved,), whole.shape, "bool")
+            mine = local.call(f"{tokens.value}#mine", "logical_and.default", [{"$": 0}, {"$": 1}], (above, below), whole.shape, "bool")
+            self._own[key] = moved, mine
+        return self._own[key]
+
+    def _embedding(self, op: Op) -> None:
+        weight, tokens = op.inputs
+        rows = weight.shape[0]
+        moved, mine = self._own_tokens(op, tokens, rows)
+        self._looked_up.add((tokens.value, rows))
+        within = self._local.call(f"{tokens.value}#within", "mul.Tensor", [{"$": 0}, {"$": 1}], (moved, mine), moved.shape)
+        made = self._local.written(op.writes[0], PARTIAL)
+        self._local.replace(op, (self._part(op, weight), within), (made,))
+        last = len(mine.shape)
+        self._local.change(f"{made.value}/masked", "mul_.Tensor", [{"$": 1}, {"$": 0}], (_with_dim(mine, last),), (made,))
+
+    def _embedding_backward(self, op: Op) -> None:
+        gradient, tokens = op.inputs
+        arguments = json.loads(op.body.args)
+        rows, part = arguments[2], arguments[2] // self._local.degree
+        whole = self._local.placed(op, gradient, WHOLE)
+        moved, mine = self._own_tokens(op, tokens, rows)
+        within = self._local.call(f"{tokens.value}#within", "mul.Tensor", [{"$": 0}, {"$": 1}], (moved, mine), moved.shape)
+        masked = self._local.call(
+            f"{gradient.value}#mine", "mul.Tensor", [{"$": 0}, {"$": 1}], (whole, _with_dim(mine, len(mine.shape))), whole.shape
+        )
+        padding = arguments[3] - self._local.rank * part
+        arguments[2:4] = [part, padding if arguments[3] >= 0 and 0 <= padding < part else -1]
+        made = self._local.written(op.writes[0], Placement(0, (rows,)))
+        self._local.replace(op, (masked, within), (made,), arguments)
+
+    def _log_softmax(self, op: Op) -> None:
+        """Each device normalizes its own logits; then all exchange the logarithms of their sums, one per token."""
+        local, placement = self._local, self._placement(op.inputs[0])
+        source = self._part(op, op.inputs[0])
+        made = local.written(op.writes[0], placement)
+        local.replace(op, (source,), (made,), parts=local.degree)
+        rows = made.shape[: placement.dim] + made.shape[placement.dim + 1 :]
+        sums = local.call(f"{made.value}#sums", "logsumexp.default", [{"$": 0}, [placement.dim]], (source,), rows)
+        every = with_views(local.all_gather(sums), [ViewStep("aten.view.default", json.dumps([[local.degree, *rows]]))])
+        total = local.call(f"{made.value}#total", "logsumexp.default", [{"$": 0}, [0]], (every,), rows)
+        rest = local.call(f"{made.value}#rest", "sub.Tensor", [{"$": 0}, {"$": 1}], (sums, total), rows)
+        local.change(f"{made.value}/add_rest", "add_.Tensor", [{"$": 1}, {"$": 0}], (_with_dim(rest, placement.dim),), (made,))
+
+    def _log_softmax_backward(self, op: Op) -> None:
+        """gradient - exp(output) * the sum of the gradient over all devices' tokens."""
+        local, placement = self._local, self._placement(op.inputs[1])
+        gradient, output = local.placed(op, op.inputs[0], placement), self._part(op, op.inputs[1])
+        dim = placement.dim
+        shape = (*output.shape[:dim], 1, *output.shape[dim + 1 :])
+        name = op.writes[0].value
+        total = local.call(f"{name}#total", "sum.dim_IntList", [{"$": 0}, [dim], True], (gradient,), shape)
+        local.all_reduce(total)
+        spread = local.call(f"{name}#spread", "exp.default", [{"$": 0}], (output,), output.shape)
+        local.change(f"{name}/spread", "mul_.Tensor", [{"$": 1}, {"$": 0}], (total,), (spread,))
+        made = local.written(op.writes[0], placement)
+        local.call_into(op.name, "sub.Tensor", (gradient, spread), made)
+
+    def _targets(self, op: Op, tokens: Operand, vocabulary: int, ignored: int) -> Operand:
+        """The targets within the device's part; those of others are ignored."""
+        moved, mine = self._own_tokens(op, tokens, vocabulary)
+        arguments = [{"$": 0}, {"$": 1}, ignored]
+        return self._local.call(f"{tokens.value}#targets", "where.ScalarOther", arguments, (mine, moved), moved.shape, moved.dtype)
+
+    def _loss(self, op: Op) -> None:
+        local, arguments = self._local, json.loads(op.body.args)
+        targets = self._targets(op, op.inputs[1], op.inputs[0].shape[1], arguments[4])
+        loss, weight = (local.written(operand, WHOLE) for operand in op.writes)
+        mean = arguments[3] == 1
+        added = local.scratch(f"{loss.value}#sum", (), loss.dtype) if mean else loss
+        arguments[3] = _SUM
+        local.replace(op, (self._part(op, op.inputs[0]), targets), (added, weight), arguments, parts=local.degree)
+        local.all_reduce(added, weight)
+        if mean:
+            local.call_into(f"{op.name}#mean", "div.Tensor", (added, weight), loss)
+
+    def _loss_backward(self, op: Op) -> None:
+        local, arguments = self._local, json.loads(op.body.args)
+        placement = self._placement(op.inputs[1])
+        targets = self._targets(op, op.inputs[2], op.inputs[1].shape[1], arguments[5])
+        gradient, weight = (local.placed(op, operand, WHOLE) for operand in (op.inputs[0], op.inputs[3]))
+        made = local.written(op.writes[0], placement)
+        local.replace(op, (gradient, self._part(op, op.inputs[1]), targets, weight), (made,), parts=local.degree)
+
+
+def _with_dim(operand: Operand, dim: int) -> Operand:
+    """The operand with a dimension of extent 1 at `dim`."""
+    return with_views(operand, [ViewStep("aten.unsqueeze.default", f"[{dim}]")])
