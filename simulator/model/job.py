@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import checkpointed
+from simulator.model.division.divide import UNDIVIDED, Division, divided
 from simulator.model.gradients import GROWTH, INITIAL_SCALE, SCALE
 from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.update import check_form, hyper_parameters
@@ -28,7 +29,7 @@ class PlansInUse(WeakValueDictionary[tuple, Plan]):
         return PlansInUse, ()
 
 
-#: The arguments of `Job.graph`: samples of a (micro-)batch, such batches of a step, and whether attention with dropout is one op.
+#: The arguments of a graph's capture: samples of a (micro-)batch, such batches of a step, and whether attention with dropout is one op.
 GraphArguments = tuple[int, int, bool]
 #: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
 DEFAULT = "default"
@@ -209,19 +210,29 @@ class Job:
 
         return replace(batches, make=make)
 
-    def graph(self, batch: int | None = None, parts: int | None = None, fused_dropout: bool = False) -> TrainingGraph:
+    def graph(
+        self, batch: int | None = None, parts: int | None = None, fused_dropout: bool = False, division: Division = UNDIVIDED
+    ) -> TrainingGraph:
         """Return the graph of one (micro-)batch of `batch` samples, with its loss divided by `parts`, and with the repeated forwards.
 
         It is cached in memory and, unless the model is a user's, on disk: nobody can know on what the code of a user's factory depends.
         `parts`: the number of such batches in a step, over all devices; default: `accumulate`. `fused_dropout`: attention with dropout is
-        one op, as in PyTorch's own loop on a GPU. It draws a mask of its own, so such a graph is predicted and not run.
+        one op, as in PyTorch's own loop on a GPU. It draws a mask of its own, so such a graph is predicted and not run. `division`: whose
+        part of the layers the graph has.
         """
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
-        if (*arguments, self.autocast) not in self._graphs:
-            captured = self._load_or_capture(*arguments)
-            repeating = captured if self.checkpoint == choice.NONE else checkpointed(captured, self.checkpoint)
-            self._graphs[*arguments, self.autocast] = repeating
-        return self._graphs[*arguments, self.autocast]
+        key = (*arguments, self.autocast) if division is UNDIVIDED else (*arguments, self.autocast, division)
+        if key not in self._graphs:
+            own = divided(self._captured(arguments), division)
+            self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
+        return self._graphs[key]
+
+    def _captured(self, arguments: GraphArguments) -> TrainingGraph:
+        """The graph without division and repeated forwards."""
+        key = (*arguments, self.autocast) if self.checkpoint == choice.NONE else (*arguments, self.autocast, "as captured")
+        if key not in self._graphs:
+            self._graphs[key] = self._load_or_capture(*arguments)
+        return self._graphs[key]
 
     def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
         from simulator.model.capture import cache as graph_cache

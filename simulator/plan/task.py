@@ -136,6 +136,10 @@ class Value:
         """The whole value, without views."""
         return Operand(self.name, self.shape, self.strides, self.dtype)
 
+    def origin(self) -> Operand:
+        """Of a graph's parameter or buffer: what of the job's tensors it is."""
+        return self.source or self.operand()
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from simulator.engine.collectives.tasks import fetches
 from simulator.machine.machine import Machine
+from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
@@ -75,11 +76,19 @@ class PlanBuilder:
     them if other copies work on the others. Names of carried values, and of tasks that belong to no microbatch, end in `suffix`.
     """
 
-    def __init__(self, job: Job, place: str | Placement, graph: TrainingGraph | None = None, share: Share | None = None, suffix: str = ""):
-        """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph."""
+    def __init__(
+        self,
+        job: Job,
+        place: str | Placement,
+        graph: TrainingGraph | None = None,
+        share: Share | None = None,
+        suffix: str = "",
+        division: Division = UNDIVIDED,
+    ):
+        """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`."""
         share = share or Share(job.accumulate, range(job.accumulate))
         self.job, self.parts, self.microbatches = job, share.parts, share.numbers
-        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts)
+        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts, division=division)
         self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
         self.tensors = PlanTensors()
         #: The microbatch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
@@ -87,6 +96,7 @@ class PlanBuilder:
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
         self._suffix = suffix
+        self._of_rank = f"~{division.rank}" if division.rank else ""  # those that divide layers work on the same microbatches
 
     @property
     def device(self) -> str:
@@ -387,7 +397,7 @@ class PlanBuilder:
 
     def _accumulate(self, parameter: str, op: int, microbatch: int, stream: int, lag: int, action: str) -> Task:
         addend = self._operand(self.graph.gradients[parameter], microbatch)
-        name = f"{parameter}/accumulate@{microbatch}"
+        name = f"{parameter}/accumulate@{microbatch}{self._of_rank}"
         self.served[name] = (op, "dB" if self.graph.ops[op].gradient == "dB" else "dW")
         return Task(
             name=name,
@@ -410,7 +420,7 @@ class PlanBuilder:
     def _name(self, name: str, microbatch: int, task: bool = False) -> str:
         if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
             return self._own(name)
-        return name if microbatch == 0 else f"{name}@{microbatch}"
+        return (name if microbatch == 0 else f"{name}@{microbatch}") + self._of_rank
 
     def _operand(self, operand: Operand, microbatch: int, op: int = -1, instead: "Mapping[str, str | Operand] | None" = None) -> Operand:
         """The operand of the graph as op `op` has it in a microbatch (-1: as it is in the end)."""
@@ -460,7 +470,7 @@ class PlanBuilder:
         name = self._own(tensor)
         if name not in self.tensors.values:
             value = self.graph.values[tensor]
-            source, storage = Operand(tensor, value.shape, value.strides, value.dtype), self._own(value.storage)
+            source, storage = value.origin(), self._own(value.storage)
             carried = Value(name, value.shape, value.strides, value.dtype, self.place.home(tensor), kind, storage, source)
             self.tensors.add(carried, self.graph.storage_bytes[value.storage])
         return self.tensors.values[name]
@@ -470,7 +480,8 @@ class PlanBuilder:
         name = self._own(tensor)
         if name not in self.tensors.values:
             strides = parameter.strides if shape else ()
-            source = Operand(tensor, shape, strides, dtype)
+            origin = parameter.source or parameter.operand()
+            source = Operand(tensor, shape, origin.strides, dtype, origin.views) if shape else Operand(tensor, shape, (), dtype)
             self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, source), source.bytes)
         return self.tensors.values[name].operand()
 

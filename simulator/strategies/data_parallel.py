@@ -7,7 +7,7 @@ parameters. DeePa calls this image parallelism. Batch-norm uses separate statist
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Literal
@@ -16,6 +16,7 @@ from simulator.engine.collectives.rounds import ALGORITHM_OF
 from simulator.engine.collectives.tasks import URGENCIES, Group, priority_of, urgencies
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import HOST, Machine
+from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.job import Job
 from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
@@ -120,24 +121,33 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 
-def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf) -> bool:
+def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1) -> bool:
     """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
 
-    `most_devices`: with more, it does, however few tasks there are.
+    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's layers.
     """
     if fold != "auto":
         return fold == "on"
     if not machine.library:
         return False
-    parts = len(machine.devices) * job.accumulate
+    parts = len(machine.devices) // per_replica * job.accumulate
     return len(machine.devices) > most_devices or parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
 
 
-def replica_builders(job: Job, devices: Sequence[str], count: int) -> list[PlanBuilder]:
-    """A builder for each of `devices`, the first of `count` that each have a copy of the model and work on as many microbatches."""
-    own = job.accumulate
+def replica_builders(job: Job, devices: Sequence[str], count: int, division: Division = UNDIVIDED) -> list[PlanBuilder]:
+    """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
+
+    `division`: so many devices in a row divide the layers of each replica.
+    """
+    own, degree = job.accumulate, division.degree
     return [
-        PlanBuilder(job, device, share=Share(own * count, range(i * own, (i + 1) * own)), suffix=f"@{device}" if i else "")
+        PlanBuilder(
+            job,
+            device,
+            share=Share(own * count, range(i // degree * own, (i // degree + 1) * own)),
+            suffix=f"@{device}" if i else "",
+            division=division if degree == 1 else replace(division, rank=i % degree),
+        )
         for i, device in enumerate(devices)
     ]
 
@@ -154,17 +164,19 @@ def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, objec
     return {"folded": f"{devices[0]} stands for {len(every)} devices, which do the same"}
 
 
-def check_replicas(strategy: str, job: Job, machine: Machine, least: int) -> tuple[str, ...]:
-    """The machine's devices. Raises SchedcastError if there are too few, or if the batch does not divide among them."""
+def check_replicas(strategy: str, job: Job, machine: Machine, least: int, per_replica: int = 1) -> tuple[str, ...]:
+    """The machine's devices. Raises SchedcastError if there are too few, or if the batch does not divide among their replicas."""
     devices = tuple(device.name for device in machine.devices)
     if len(devices) < least:
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {least}, or use a machine with several" if gpu else f"use --devices {least}"
         raise SchedcastError(f"{strategy} needs at least {least} devices, there is {len(devices)}; {do}", Code.DEVICES)
-    if job.batch % (len(devices) * job.accumulate):
-        shards = f"{len(devices)} devices" + (f" x {job.accumulate} microbatches" if job.accumulate > 1 else "")
+    replicas = len(devices) // per_replica
+    if job.batch % (replicas * job.accumulate):
+        shards = f"{replicas} {'devices' if per_replica == 1 else 'replicas'}"
+        shards += f" x {job.accumulate} microbatches" if job.accumulate > 1 else ""
         raise SchedcastError(
-            f"--batch {job.batch} does not divide into {shards}; choose a multiple of {len(devices) * job.accumulate}", Code.BATCH
+            f"--batch {job.batch} does not divide into {shards}; choose a multiple of {replicas * job.accumulate}", Code.BATCH
         )
     return devices
 

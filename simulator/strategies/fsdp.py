@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from simulator.engine.collectives.tasks import Group
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.division.divide import Division
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
@@ -38,7 +39,7 @@ LEAST_DEVICES = 2
 CANDIDATES = ("reshard=off", "shard=1", "prefetch=2", "prefetch=0")
 
 #: Streams of a device.
-COMPUTE, GATHER, REDUCE = 0, 1, 2
+COMPUTE, GATHER, REDUCE, TENSOR = 0, 1, 2, 3
 #: A plan with more devices than this has one device for all, which do the same.
 MOST_DEVICES = 8
 
@@ -47,10 +48,14 @@ MOST_DEVICES = 8
 class Options:
     """What is sharded, and when parameters are gathered."""
 
-    shard: Literal["1", "2", "3"] = "3"
-    """The stage of ZeRO: 1 shards optimizer state, 2 gradients as well, 3 parameters as well."""
+    shard: Literal["0", "1", "2", "3"] = "3"
+    """The stage of ZeRO: 0 shards nothing, 1 optimizer state, 2 gradients as well, 3 parameters as well."""
     hybrid: int = 0
     """Shard over groups of so many devices in a row, and keep a copy in each group (HSDP); 0: over all devices."""
+    tp: int = 1
+    """So many devices in a row divide each layer by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
+    sp: bool = True
+    """With tp, divide what lies between the products by tokens (sequence parallelism)."""
     prefetch: int = 1
     """How many units ahead of the one that runs are gathered."""
     reshard: bool = True
@@ -62,9 +67,9 @@ class Options:
 
     def __post_init__(self):
         """Raise SchedcastError for numbers below 0."""
-        for name in ("hybrid", "prefetch"):
-            if getattr(self, name) < 0:
-                raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least 0")
+        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1)):
+            if getattr(self, name) < least:
+                raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -72,15 +77,22 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     Raises SchedcastError if the machine has too few devices, or if the batch does not divide among them, or the devices into groups.
     """
-    devices = check_replicas(NAME, job, machine, LEAST_DEVICES)
+    count = len(machine.devices)
+    if count % options.tp:
+        raise SchedcastError(f"strategy {NAME}: tp={options.tp} does not divide {count} devices; choose one of {_divisors(count)}")
+    devices = check_replicas(NAME, job, machine, LEAST_DEVICES, options.tp)
     if job.scales_loss:
         raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
-    size = options.hybrid or len(devices)
-    if len(devices) % size or size < LEAST_DEVICES:
-        fitting = ", ".join(str(n) for n in range(LEAST_DEVICES, len(devices) + 1) if len(devices) % n == 0)
-        raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {len(devices)} devices; choose one of {fitting}")
+    replicas = count // options.tp
+    size = 1 if options.shard == "0" else options.hybrid or replicas
+    if replicas % size:
+        raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {replicas} replicas; choose one of {_divisors(replicas)}")
     with gc_paused():
         return ShardedReplicas(job, machine, devices, size, options).plan()
+
+
+def _divisors(count: int) -> str:
+    return ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
 
 
 class ShardedReplicas:
@@ -89,10 +101,11 @@ class ShardedReplicas:
     def __init__(self, job: Job, machine: Machine, devices: tuple[str, ...], size: int, options: Options):
         """`size`: of the groups that parameters are sharded over."""
         self.job, self.machine, self.options, self.size = job, machine, options, size
-        self.every = devices
-        self.folded = folds(options.fold, job, machine, MOST_DEVICES)
+        self.every, self.degree = devices, options.tp
+        self.replicas = len(devices) // options.tp
+        self.folded = folds(options.fold, job, machine, MOST_DEVICES, options.tp)
         self.devices = devices[:1] if self.folded else devices
-        self.builders = replica_builders(job, self.devices, len(devices))
+        self.builders = replica_builders(job, self.devices, self.replicas, Division(options.tp, sequence=options.sp))
         self.graph = self.builders[0].graph
         self.units = Units(NAME, self.graph)
         self.tensors = PlanTensors()
@@ -111,7 +124,9 @@ class ShardedReplicas:
         for builder in self.builders:
             builder.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(builder.tensors for builder in self.builders), self.tensors])
-        notes: dict[str, object] = {"staleness": 0, "replicas": len(self.every), "shards": self.size}
+        notes: dict[str, object] = {"staleness": 0, "replicas": self.replicas, "shards": self.size}
+        if self.degree > 1:
+            notes |= {"tensor_parallel": self.degree, "sequence_parallel": self.options.sp}
         return Plan(
             strategy=NAME,
             segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
@@ -126,13 +141,23 @@ class ShardedReplicas:
     # --- forward and backward
 
     @property
+    def _shards(self) -> bool:
+        """Whether there is something to gather and to scatter."""
+        return self.size > 1
+
+    @property
+    def _accumulates(self) -> bool:
+        """Whether a device adds up its own gradients of all microbatches before they are summed over devices."""
+        return not self._shards or self.options.shard == "1"
+
+    @property
     def _reshards(self) -> bool:
         return self.options.reshard and self.options.shard == "3"
 
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed."""
         count, own = len(self.graph.ops), self.job.accumulate
-        spans = self.units.spans(own, self._reshards)
+        spans = self.units.spans(own, self._reshards) if self._shards else []
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
         for number in range(len(spans)):
             before = number - self.options.prefetch
@@ -142,11 +167,11 @@ class ShardedReplicas:
             begins.setdefault(span.first, []).append(number)
         tasks: list[Task] = []
         gathered: dict[int, dict[str, list[Operand]]] = {}
-        instead: list[dict[str, Operand]] = [{} for _ in self.builders]
+        instead: list[dict[str, Operand]] = [{} if self._shards else dict(held) for held in self._held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         for position in range(own * count):
             m, index = divmod(position, count)
-            if m and not index and self.options.shard != "1":  # each microbatch has gradients of its own, which are summed in shards
+            if m and not index and not self._accumulates:  # each microbatch has gradients of its own, which are summed in shards
                 for builder in self.builders:
                     builder.first_of = dict.fromkeys(self.graph.parameters, builder.microbatches[m])
             for number in issued.get(position, ()):
@@ -157,39 +182,57 @@ class ShardedReplicas:
                 tasks += made
                 for current, own_operands in zip(instead, operands, strict=True):
                     current |= own_operands
-            if index not in self.units.casts:
+            if index not in self.units.casts or not self._shards:
                 lists = [
                     builder.ops([index], builder.microbatches[m], COMPUTE, current)
                     for builder, current in zip(self.builders, instead, strict=True)
                 ]
+                if self.graph.ops[index].body.target.startswith("schedcast.all_") or "reduce_scatter" in self.graph.ops[index].body.target:
+                    tasks += self._together([first for first, *_ in lists])
+                    lists = [own for _, *own in lists]
                 tasks += interleaved(lists)
-                latest = [(own_tasks[-1].name,) for own_tasks in lists]
-            if self.options.shard != "1" or m == own - 1:
-                tasks += [task for unit in self.units.completed.get(index, ()) for task in self._reduce(unit, m)]
+                latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
+            if m == own - 1 or not self._accumulates:
+                reduce = self._reduce if self._shards else self._reduce_whole
+                tasks += [task for unit in self.units.completed.get(index, ()) for task in reduce(unit, m)]
         return tasks
 
     # --- parameters
 
     def _hold(self, at: int) -> dict[str, Operand]:
         """The shard of each parameter that a device holds; nothing of those that have too few rows."""
-        held, rank = {}, at % self.size
+        held, rank = {}, at // self.degree % self.size
         for name in self.graph.parameters:
-            shape = self.graph.values[name].shape
+            value = self.builders[at].graph.values[name]
+            shape = value.shape
             each, extent = rows(shape, self.size), shape[0] if shape else 1
             first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
             if first < end:
                 box = ((first, end), *whole(shape[1:])) if shape else ()
-                held[name] = self.pieces.hold(name, self.devices[at], box).operand
+                held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
         return held
 
     def _groups(self, stream: int) -> list[tuple[Group, range]]:
         """The groups that parameters are sharded over, with the numbers of the devices that the plan has of each."""
-        listed = int(self.folded)
-        groups = []
-        for first in range(0, len(self.devices), self.size):
-            group = Group(self.machine, self.every[first : first + self.size], stream=stream, priority=self._priority, listed=listed)
-            groups.append((group, range(first, min(first + self.size, len(self.devices)))))
-        return groups
+        length = self.size * self.degree
+        ranges = [
+            range(first + rank, first + length, self.degree) for first in range(0, len(self.every), length) for rank in range(self.degree)
+        ]
+        return [self._group(own, stream) for own in (ranges[:1] if self.folded else ranges)]
+
+    def _group(self, numbers: range, stream: int) -> tuple[Group, range]:
+        """The devices with these numbers as a group, and the numbers of those that the plan has."""
+        names = tuple(self.every[at] for at in numbers)
+        return Group(self.machine, names, stream=stream, priority=self._priority, listed=int(self.folded)), numbers[: len(self.devices)]
+
+    def _together(self, ops: Sequence[Task]) -> list[Task]:
+        """The tasks of a collective of the devices that divide layers, from how it is in each device's graph."""
+        groups = self._tensor_groups(TENSOR)
+        return [task for group, numbers in groups for task in group.together(self.tensors, [ops[at] for at in numbers])]
+
+    def _tensor_groups(self, stream: int) -> list[tuple[Group, range]]:
+        """The groups that divide layers."""
+        return [self._group(range(first, first + self.degree), stream) for first in range(0, len(self.devices), self.degree)]
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
         """The weights of a unit, by type."""
@@ -306,6 +349,20 @@ class ShardedReplicas:
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
 
+    def _reduce_whole(self, unit: str, m: int) -> list[Task]:
+        """The tasks that sum a unit's gradients over the replicas, each of which keeps all of them."""
+        parameters = self.units.parameters[unit]
+        own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
+        for held, gradients in zip(self._held, own, strict=True):
+            self.pieces.gradients |= {held[name].value: gradient for name, gradient in zip(parameters, gradients, strict=True)}
+        if self.replicas == 1:
+            return []
+        tasks: list[Task] = []
+        for rank in range(1 if self.folded else self.degree):
+            group, numbers = self._group(range(rank, len(self.every), self.degree), REDUCE)
+            tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
+        return [replace(task, layer=unit) for task in tasks]
+
     def _packed_gradients(self, own: Sequence[Operand], flat: Flat, name: str, at: int) -> tuple[list[Task], Operand]:
         """A device's gradients as one flat tensor in which the parts of each rank lie together."""
         steps, parts, length = _Steps(f"{name}@{self.devices[at]}"), [], flat.length * self.size
@@ -329,29 +386,42 @@ class ShardedReplicas:
     def _over_groups(self, name: str, sums: Sequence[Operand]) -> list[Task]:
         """The tasks that sum shards over the groups that each hold all of the parameters."""
         tasks: list[Task] = []
-        if self.size == len(self.every):
+        if self.size == self.replicas:
             return tasks
-        for rank in range(1 if self.folded else self.size):
-            group = Group(self.machine, self.every[rank :: self.size], stream=REDUCE, priority=self._priority, listed=int(self.folded))
-            own = [(sums[at],) for at in range(rank, len(self.devices), self.size)]
-            tasks += group.all_reduce(f"{name}/groups {rank}", own)
+        length = self.size * self.degree
+        for rank in range(1 if self.folded else length):
+            group, numbers = self._group(range(rank, len(self.every), length), REDUCE)
+            tasks += group.all_reduce(f"{name}/groups {rank}", [(sums[at],) for at in numbers])
         return tasks
 
     def _clip(self, largest: float) -> list[Task]:
         """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
         tasks, squares = [], []
         own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self._held]
-        for device, gradients in zip(self.devices, own, strict=True):
-            square = self.tensors.scratch(f"clip/square@{device}", (1,), self.graph.gradients[self.graph.parameters[0]].dtype, device)
-            body = OpList(square_steps(tuple(gradients), square, f"@{device}"), "square")
-            tasks.append(Task(f"clip/square@{device}", body, device, COMPUTE, 0, tuple(gradients), (square,), phase=UPDATE, layer="clip"))
-            squares.append((square,))
-        for group, numbers in self._groups(COMPUTE):
-            tasks += group.all_reduce(f"clip/sum@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
+        for at, (device, gradients) in enumerate(zip(self.devices, own, strict=True)):
+            values = self.builders[at].graph.values
+            cut = [g for name, g in zip(self._held[at], gradients, strict=True) if values[name].source or self.degree == 1]
+            tasks.append(self._square("square", device, cut))
+            squares.append(tasks[-1].writes)
+            if self.degree > 1:  # all that divide layers have the other gradients, so that each adds its share of their square
+                tasks.append(self._square("square of all", device, [each for each in gradients if each not in cut]))
+                share = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', json.dumps({"alpha": 1 / self.degree}), ())
+                reads, mutates = tasks[-1].writes, squares[-1]
+                tasks.append(Task(f"clip/shares@{device}", share, device, COMPUTE, 0, reads, (), mutates, phase=UPDATE, layer="clip"))
+        groups = self._groups(COMPUTE) if self._shards else []
+        groups += self._tensor_groups(COMPUTE) if self.degree > 1 else []
+        for number, (group, numbers) in enumerate(groups):
+            tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):
             body = OpList(scale_steps(tuple(gradients), square, largest, f"@{device}"), "clip")
             tasks.append(Task(f"clip@{device}", body, device, COMPUTE, 0, (square,), (), tuple(gradients), phase=UPDATE, layer="clip"))
         return tasks
+
+    def _square(self, name: str, device: str, gradients: Sequence[Operand]) -> Task:
+        """The task that makes the square of the norm of a device's gradients."""
+        square = self.tensors.scratch(f"clip/{name}@{device}", (1,), self.graph.gradients[self.graph.parameters[0]].dtype, device)
+        body = OpList(square_steps(tuple(gradients), square, f"@{device}"), "square")
+        return Task(f"clip/{name}@{device}", body, device, COMPUTE, 0, tuple(gradients), (square,), phase=UPDATE, layer="clip")
 
     def _complete(self, parameters: Iterable[str], flat: Flat, sums: Sequence[Operand]) -> None:
         """Say where the gradients of the devices' shards are."""

@@ -170,14 +170,30 @@ class Group:
                     tasks.append(self._move(f"{name}/{number}", move, pieces, places))
         return tasks
 
-    def all_gather(self, name: str, tensors: PlanTensors, shards: Sequence[Operand]) -> tuple[list[Task], list[Operand]]:
+    def together(self, tensors: PlanTensors, ops: Sequence[Task]) -> list[Task]:
+        """The tasks of a collective of a divided graph (`simulator.model.division`). `ops`: as each device's graph has it."""
+        first = ops[0]
+        named = replace(first, name=first.name.removesuffix(f"@{first.device}"))
+        operation = first.body.target.split(".")[1]
+        if operation == "all_reduce":
+            tasks = self.all_reduce(named.name, [op.mutates for op in ops])
+        else:
+            make = self.all_gather if operation == "all_gather" else self.reduce_scatter
+            tasks, _ = make(named.name, tensors, [op.reads[0] for op in ops], [op.writes[0] for op in ops])
+        return [replace(task, layer=first.layer, microbatch=first.microbatch) for task in tasks]
+
+    def all_gather(
+        self, name: str, tensors: PlanTensors, shards: Sequence[Operand], into: Sequence[Operand] = ()
+    ) -> tuple[list[Task], list[Operand]]:
         """Tasks after which every device holds the flat shards of all, one after another; and what they make on each device.
 
-        `shards`: by device, those of the first dimension alone, all of one length.
+        `shards`: by device, those of the first dimension alone, all of one length. `into`: what they make, if that has a value already.
         """
         (length,), dtype = shards[0].shape, shards[0].dtype
         shape = (length * len(self.devices),)
-        wholes = [tensors.scratch(f"{name}@{device}", shape, dtype, device) for device, _ in zip(self.devices, shards, strict=False)]
+        wholes = list(into) or [
+            tensors.scratch(f"{name}@{device}", shape, dtype, device) for device, _ in zip(self.devices, shards, strict=False)
+        ]
         if self.machine.library or self.listed:
             body = Collective(ALL_GATHER, self.devices, self.algorithm, listed=self.listed)
             return [Task(name, body, *self._lane(0), tuple(shards), tuple(wholes), phase=COLLECTIVE)], wholes
@@ -195,10 +211,17 @@ class Group:
             tasks.append(Task(f"{name}@{device}", cat, *self._lane(rank), tuple(parts), (whole,), phase=COLLECTIVE))
         return tasks, wholes
 
-    def reduce_scatter(self, name: str, tensors: PlanTensors, wholes: Sequence[Operand]) -> tuple[list[Task], list[Operand]]:
-        """Tasks after which each device holds the sum of its chunk of all devices' flat `wholes`; and what they make on each device."""
+    def reduce_scatter(
+        self, name: str, tensors: PlanTensors, wholes: Sequence[Operand], into: Sequence[Operand] = ()
+    ) -> tuple[list[Task], list[Operand]]:
+        """Tasks after which each device holds the sum of its chunk of all devices' flat `wholes`; and what they make on each device.
+
+        `into`: as in `all_gather`.
+        """
         length, dtype = wholes[0].shape[0] // len(self.devices), wholes[0].dtype
-        shards = [tensors.scratch(f"{name}@{device}", (length,), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)]
+        shards = list(into) or [
+            tensors.scratch(f"{name}@{device}", (length,), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)
+        ]
         if self.machine.library or self.listed:
             body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)
             return [Task(name, body, *self._lane(0), tuple(wholes), tuple(shards), phase=COLLECTIVE)], shards

@@ -31,6 +31,9 @@ class Division:
     sequence: bool = False
 
 
+UNDIVIDED = Division(1)
+
+
 @dataclass(frozen=True)
 class _Way:
     """A way to run an op: how its inputs and results are placed, and how many bytes that moves. `divided`: a device does a part of it."""
@@ -43,7 +46,7 @@ class _Way:
 
 def divided(graph: TrainingGraph, division: Division) -> TrainingGraph:
     """The graph of one device of `division`."""
-    return _Divider(graph, division).result()
+    return graph if division.degree == 1 else _Divider(graph, division).result()
 
 
 class _Divider:
@@ -52,6 +55,10 @@ class _Divider:
         self.local = LocalTensors(graph, division.degree, division.rank)
         self.vocabulary = Vocabulary(self.local)
         self._parameters = frozenset(graph.parameters)
+        #: By number of tokens of the batch, those of each sequence: products see all tokens in one dimension.
+        self._sequences = {
+            v.shape[0] * v.shape[1]: (v.shape[1],) * v.shape[0] for n in graph.inputs if len((v := graph.values[n]).shape) > 1
+        }
         self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
         self._readers: dict[str, list[tuple[Op, Operand]]] = {}
         for op in graph.ops:
@@ -195,8 +202,19 @@ class _Divider:
             return inf
         if WHOLE in held:
             return 0.0 if len(of_value.blocks) == 1 else inf
-        tokens = self.sequence and len(operand.shape) == 3 and wanted.dim == 1
-        return float(operand.bytes) if PARTIAL in held and (imposed or tokens) else inf
+        return float(operand.bytes) if PARTIAL in held and (imposed or self._is_by_tokens(operand, wanted)) else inf
+
+    def _is_by_tokens(self, operand: Operand, wanted: Placement) -> bool:
+        """Whether sequence parallelism divides an operand so: each sequence's tokens."""
+        if len(operand.shape) == 2:
+            return self.sequence and wanted.dim == 0 and wanted.blocks == self._sequences.get(operand.shape[0])
+        return self.sequence and len(operand.shape) == 3 and wanted.dim == 1
+
+    def _blocks_of(self, operand: Operand, dim: int) -> tuple[int, ...]:
+        """The blocks of a dimension that nothing has cut yet."""
+        extent = operand.shape[dim]
+        by_tokens = self.sequence and len(operand.shape) == 2 and dim == 0
+        return self._sequences.get(extent, (extent,)) if by_tokens else (extent,)
 
     def _ways(self, op: Op) -> Iterator[_Way]:
         """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
@@ -221,7 +239,7 @@ class _Divider:
                 blocks.setdefault(operand.shape[dim], held.blocks)
         inputs, moved = [], 0.0
         for operand, dim in zip(op.inputs, axis.inputs, strict=True):
-            wanted = WHOLE if dim is None else Placement(dim, blocks.get(operand.shape[dim], (operand.shape[dim],)))
+            wanted = WHOLE if dim is None else Placement(dim, blocks.get(operand.shape[dim], self._blocks_of(operand, dim)))
             if not wanted.fits(operand.shape, self.degree):
                 return None
             inputs.append(wanted)
@@ -232,7 +250,7 @@ class _Divider:
                 writes.append(PARTIAL)
                 moved += 2.0 * operand.bytes
                 continue
-            own = blocks.get(operand.shape[dim], (operand.shape[dim],))
+            own = blocks.get(operand.shape[dim], self._blocks_of(operand, dim))
             if op.body.target.startswith("aten.cat.") and operand.shape[dim] not in (each.shape[dim] for each in op.inputs):
                 own = tuple(block for each in inputs for block in each.blocks)
             writes.append(Placement(dim, own))

@@ -32,13 +32,13 @@ class Pieces:
         """The end of names of what lies on a device."""
         return "" if device == self.first_device else f"@{device}"
 
-    def hold(self, tensor: str, device: str, box: Box) -> Piece:
-        """Let a device carry a piece of a parameter or buffer for the whole run."""
-        value = self.graph.values[tensor]
+    def hold(self, tensor: str, device: str, box: Box, of: Value | None = None) -> Piece:
+        """Let a device carry a piece of a parameter or buffer for the whole run. `of`: the part of it that the device's graph has."""
+        value = of or self.graph.values[tensor]
         all_of_it = box == whole(value.shape)
         name = f"{tensor}{self.suffix(device)}" if all_of_it else f"{tensor}@{device}"
         strides = value.strides if all_of_it else dense(shape_of(box), value.strides)
-        source = cut(Operand(tensor, value.shape, value.strides, value.dtype), box)
+        source = cut(value.origin(), box)
         size = self.graph.storage_bytes[value.storage] if all_of_it and value.storage == tensor else None
         held = Value(name, shape_of(box), strides, value.dtype, device, value.kind, name, source)
         piece = Piece(device, box, self.tensors.add(held, size).operand())
