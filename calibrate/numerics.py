@@ -19,7 +19,7 @@ from simulator.model.checkpoint.checkpoint import levels_of
 from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, autocast
 from simulator.model.user_code import training_step
-from simulator.plan.pieces import Box, box_of, covered
+from simulator.plan.pieces import Box, box_of, covered, seen_as
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline.staleness import Staleness, staleness
 from traces.documents.comparison import ValidationResult
@@ -156,12 +156,14 @@ def compare(job: Job, built: Built, plan: Plan, backend: Backend, expected: "Exp
     program.run(steps * parts)
     program.sync()
     boxes: dict[str, list[Box]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for source in plan.gradient_sources.values():
         boxes.setdefault(source.value, []).append(box_of(source))
+        shapes[source.value] = seen_as(source) or tuple(expected.gradients[source.value].shape)
     parameters = {name: expected.parameters[name] for name in boxes}
     worst = program.parameter_difference(parameters)
     gradients = {name: expected.gradients[name] for name in boxes}
-    whole = all(covered(boxes[name], tuple(gradient.shape)) for name, gradient in gradients.items())
+    whole = all(covered(boxes[name], shape) for name, shape in shapes.items())
     grad_error = _ratio(program.gradient_difference(gradients), gradients) if whole else inf
     return Numerics(grad_error, _ratio(worst, parameters), expected.repeated_grad_error, expected.repeated_param_error)
 

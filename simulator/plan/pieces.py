@@ -17,13 +17,20 @@ from simulator.plan.task import CARRIED_KINDS, Operand, Value, ViewStep
 Box = tuple[tuple[int, int], ...]
 
 
+def seen_as(source: Operand) -> tuple[int, ...] | None:
+    """The shape that the job's tensor is seen as before a piece is cut out of it, as if it were of blocks; None for its own shape."""
+    if not source.views or source.views[0].target != "aten.view.default":
+        return None
+    return tuple(json.loads(source.views[0].args)[0])
+
+
 def box_of(source: Operand) -> Box:
-    """The part of the job's tensor that `source` is.
+    """The part of the job's tensor that `source` is, in the shape that the tensor is seen as.
 
     Raises ValueError if its view steps are not slices without gaps, each of which begins at a place counted from the start.
     """
     first = [0] * len(source.shape)
-    for view in source.views:
+    for view in source.views[seen_as(source) is not None :]:
         dim, start = _slice(view, len(first))
         first[dim] += start
     return tuple((at, at + extent) for at, extent in zip(first, source.shape, strict=True))
@@ -43,10 +50,10 @@ def _slice(view: ViewStep, rank: int) -> tuple[int, int]:
 
 def held(plan: PlanContents, names: Collection[str]) -> list[Value]:
     """The values that hold pieces of the job's tensors in `names` for the whole run. Of several replicas, only the first."""
-    first: dict[tuple[str, Box], Value] = {}
+    first: dict[tuple[str, tuple[int, ...] | None, Box], Value] = {}
     for value in _carried(plan):
         if value.source.value in names:
-            first.setdefault((value.source.value, box_of(value.source)), value)
+            first.setdefault((value.source.value, seen_as(value.source), box_of(value.source)), value)
     return list(first.values())
 
 

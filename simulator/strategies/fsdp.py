@@ -258,7 +258,9 @@ class ShardedReplicas:
                 made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
                 waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
                 tasks += [replace(task, after=waits, layer=span.unit) for task in made]
-                gathered.setdefault(dtype, []).extend(wholes)
+                of_devices = gathered.setdefault(dtype, [wholes[0]] * len(self.devices))
+                for at, operand in zip(numbers, wholes, strict=True):
+                    of_devices[at] = operand
         return tasks, gathered
 
     def _unpack(self, span: Span, name: str, gathered: dict[str, list[Operand]]) -> tuple[list[Task], list[dict[str, Operand]]]:
@@ -328,7 +330,7 @@ class ShardedReplicas:
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/reduce" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
             flat = Flat(tuple(self.graph.values[name].shape for name in parameters), self.size)
-            sums: list[Operand] = []
+            by_number: dict[int, Operand] = {}
             for place, (group, numbers) in enumerate(self._groups(REDUCE)):
                 wholes, of_group = [], f"{label} of group {place}" if place else label
                 for at in numbers:
@@ -338,7 +340,8 @@ class ShardedReplicas:
                     wholes.append(gradient)
                 made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
                 tasks += made
-                sums += shards
+                by_number |= zip(numbers, shards, strict=True)
+            sums = [by_number[at] for at in range(len(self.devices))]
             kept = self._sums.setdefault(f"{unit} {dtype}", sums)
             if kept is not sums:
                 for device, new, old in zip(self.devices, sums, kept, strict=True):

@@ -122,7 +122,7 @@ class _Divider:
             self.local.hold(root, placement)
         cast = self._waiting.pop(operand.value, None)
         if cast is not None:
-            self._emit(cast, min(self._ways(cast), key=lambda way: way.moved))
+            self.local.cast(cast)
 
     def _decide_weight(self, op: Op, biased: bool) -> None:
         """Divide the weight of a linear layer: by what it reads, if that is divided so already, or else by what it makes."""

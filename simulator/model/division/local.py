@@ -46,15 +46,35 @@ class LocalTensors:
     def hold(self, parameter: str, placement: Placement) -> None:
         """Let the device hold a parameter, or another tensor of the job, as `placement` says."""
         value = self.graph.values[parameter]
-        shape = placement.local(value.shape, self.degree)
-        source = None
-        if placement.dim is not None:
-            whole = Operand(parameter, value.shape, value.strides, value.dtype)
-            source = self._cut(whole, placement)
-        own = replace(value, shape=shape, strides=dense(shape, value.strides), source=source)
-        self._add(own, self.graph.storage_bytes[value.storage] if source is None else extent_bytes(own))
         self._held[parameter] = placement
-        self.versions[parameter] = {placement: own.operand()}
+        if placement.dim is None:
+            self._add(value, self.graph.storage_bytes[value.storage])
+            self.versions[parameter] = {placement: value.operand()}
+            return
+        dim, count = placement.dim, len(placement.blocks)
+        whole = value.operand()
+        if count > 1:  # a part of each block
+            self._around(placement, value.shape)
+            whole = with_views(whole, [_view((*value.shape[:dim], count, placement.blocks[0], *value.shape[dim + 1 :]))])
+        source = self._cut(whole, dim + (count > 1))
+        strides = contiguous(source.shape) if count > 1 else dense(source.shape, value.strides)
+        own = replace(value, shape=source.shape, strides=strides, source=source)
+        self._add(own, extent_bytes(own))
+        self.versions[parameter] = {placement: self._joined(own.operand(), parameter, placement)}
+
+    def cast(self, op: Op) -> None:
+        """Add an op that casts all that the device holds of a parameter."""
+        parameter, made = op.reads[0].value, op.writes[0]
+        placement, source = self._held[parameter], self.values[parameter]
+        own = replace(self.graph.values[made.value], shape=source.shape, strides=source.strides)
+        self._add(own, extent_bytes(own))
+        self.ops.append(replace(op, reads=(source.operand(),), writes=(own.operand(),)))
+        self.versions[made.value] = {placement: self._joined(own.operand(), parameter, placement)}
+
+    def _joined(self, held: Operand, parameter: str, placement: Placement) -> Operand:
+        """A parameter, or its cast, whose parts of blocks are seen one behind another."""
+        shape = placement.local(self.shapes[parameter], self.degree)
+        return held if held.shape == shape else with_views(held, [_view(shape)])
 
     def values_of(self, op: Op) -> None:
         """Know the shapes of results that the graph does not have."""
@@ -153,7 +173,7 @@ class LocalTensors:
         target = next(before(views, shape, wanted, self.degree))
         versions = self.versions[operand.value]
         if WHOLE in versions:
-            versions[target] = self._cut(versions[WHOLE], target)
+            versions[target] = self._cut(versions[WHOLE], target.dim)
         else:
             versions[target] = self._scattered(versions[PARTIAL], target, shape)
         return self._viewed(versions[target], behind(views, shape, target, self.degree)[1], operand)
@@ -169,11 +189,10 @@ class LocalTensors:
             copy = self._clone(with_views(held, [_permute(*order)]), f"{held.value}#dense", tuple(held.shape[dim] for dim in order))
             return replace(with_views(copy, [_permute(*back), *steps]), dtype=like.dtype)
 
-    def _cut(self, whole: Operand, placement: Placement) -> Operand:
-        """The device's part of an operand that it has all of."""
-        dim = placement.dim
+    def _cut(self, whole: Operand, dim: int) -> Operand:
+        """The device's part, along a dimension, of an operand that it has all of."""
         step = whole.shape[dim] // self.degree
-        shape = placement.local(whole.shape, self.degree)
+        shape = (*whole.shape[:dim], step, *whole.shape[dim + 1 :])
         return viewed(whole, shape, whole.strides, "aten.slice.Tensor", dim, self.rank * step, (self.rank + 1) * step)
 
     def _make_whole(self, name: str) -> None:
@@ -254,16 +273,14 @@ class LocalTensors:
         self.ops.append(Op(name, body, op.phase, op.layer, op.gradient, tuple(reads), tuple(writes), tuple(mutates)))
 
     def graph_with(self, gradients: dict[str, Operand]) -> TrainingGraph:
-        """The graph of the device."""
+        """The graph of the device. `gradients`: by parameter, in the shape that ops see; they get that in which it is held."""
         for name in self.graph.parameters:
             self.held(name)
-        return replace(
-            self.graph,
-            ops=tuple(self.ops),
-            values=self.values,
-            storage_bytes=self.storage_bytes,
-            gradients={name: gradients[name] for name in self.graph.parameters},
-        )
+            shape = self.values[name].shape
+            if gradients[name].shape != shape:
+                gradients[name] = with_views(gradients[name], [_view(shape)])
+        ordered = {name: gradients[name] for name in self.graph.parameters}
+        return replace(self.graph, ops=tuple(self.ops), values=self.values, storage_bytes=self.storage_bytes, gradients=ordered)
 
 
 def _view(shape: Sequence[int]) -> ViewStep:
