@@ -49,6 +49,9 @@ def geometry(step: ViewStep, shape: tuple[int, ...], strides: tuple[int, ...]) -
     if name == "select" or (name == "unbind" and step.output is not None):
         dim = (arguments[0] if arguments else 0) % len(shape)
         return (*shape[:dim], *shape[dim + 1 :]), (*strides[:dim], *strides[dim + 1 :])
+    if name == "squeeze" and arguments and isinstance(arguments[0], int):
+        dim = arguments[0] % len(shape)
+        return (shape, strides) if shape[dim] > 1 else ((*shape[:dim], *shape[dim + 1 :]), (*strides[:dim], *strides[dim + 1 :]))
     if name in SAME:
         return shape, strides
     if name == "view_as_complex":

@@ -201,7 +201,7 @@ class _Divider:
         if of_value is None:
             return inf
         if WHOLE in held:
-            return 0.0 if len(of_value.blocks) == 1 else inf
+            return 0.0
         return float(operand.bytes) if PARTIAL in held and (imposed or self._is_by_tokens(operand, wanted)) else inf
 
     def _is_by_tokens(self, operand: Operand, wanted: Placement) -> bool:
@@ -220,8 +220,7 @@ class _Divider:
         """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
         whole = sum(self._moved(operand, WHOLE, False) for operand in op.inputs)
         yield _Way((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.writes), whole, False)
-        addends = [all(placement.partial for placement, _ in self._versions(operand)) for operand in op.inputs]
-        if is_linear(op) and op.inputs and all(addends):
+        if is_linear(op) and op.inputs and all(self._cut(operand).partial for operand in op.inputs):
             yield _Way((PARTIAL,) * len(op.inputs), (PARTIAL,), -1.0, False)
         for axis in axes(op):
             way = self._along(op, axis)
@@ -251,7 +250,7 @@ class _Divider:
                 moved += 2.0 * operand.bytes
                 continue
             own = blocks.get(operand.shape[dim], self._blocks_of(operand, dim))
-            if op.body.target.startswith("aten.cat.") and operand.shape[dim] not in (each.shape[dim] for each in op.inputs):
+            if op.body.target.startswith("aten.cat.") and dim == _concatenated(op):
                 own = tuple(block for each in inputs for block in each.blocks)
             writes.append(Placement(dim, own))
             if not writes[-1].fits(operand.shape, self.degree):
@@ -271,6 +270,11 @@ def _product_and_sum(op: Op) -> tuple[Op, Op]:
     body = replace(op.body, target="aten.mm.default", args='[{"$":0},{"$":1}]')
     first = replace(op, name=f"{op.name}#product", body=body, reads=(a, b), writes=(product,))
     return first, replace(op, body=OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), reads=(product, bias))
+
+
+def _concatenated(op: Op) -> int:
+    """The dimension along which a concatenation puts its inputs one after another."""
+    return (*json.loads(op.body.args), 0)[1] % len(op.writes[0].shape)
 
 
 def _sizes_of_split(target: str, args: str, width: int) -> tuple[int, ...]:

@@ -29,6 +29,8 @@ class LocalTensors:
         self.ops: list[Op] = []
         self._held: dict[str, Placement] = {}
         self._serving: Op | None = None
+        #: Results that only their own backward kernels read, some by address: these must have no gaps.
+        self._opaque = {o.value for op in graph.ops for at, o in zip(op.body.outputs, op.writes, strict=True) if at in op.body.opaque}
         made, trained = {operand.value for op in graph.ops for operand in op.writes}, frozenset(graph.parameters)
         for name in graph.values.keys() - made - trained:
             self.hold(name, WHOLE)
@@ -51,13 +53,8 @@ class LocalTensors:
             self._add(value, self.graph.storage_bytes[value.storage])
             self.versions[parameter] = {placement: value.operand()}
             return
-        dim, count = placement.dim, len(placement.blocks)
-        whole = value.operand()
-        if count > 1:  # a part of each block
-            self._around(placement, value.shape)
-            whole = with_views(whole, [_view((*value.shape[:dim], count, placement.blocks[0], *value.shape[dim + 1 :]))])
-        source = self._cut(whole, dim + (count > 1))
-        strides = contiguous(source.shape) if count > 1 else dense(source.shape, value.strides)
+        source = self._cut(value.operand(), placement)
+        strides = contiguous(source.shape) if len(placement.blocks) > 1 else dense(source.shape, value.strides)
         own = replace(value, shape=source.shape, strides=strides, source=source)
         self._add(own, extent_bytes(own))
         self.versions[parameter] = {placement: self._joined(own.operand(), parameter, placement)}
@@ -161,7 +158,7 @@ class LocalTensors:
         shape, views = self.shapes[operand.value], operand.views
         for placement, held in self.versions[operand.value].items():
             try:
-                seen, steps, _ = behind(views, shape, placement, self.degree)
+                seen, steps = behind(views, shape, placement, self.degree)
             except NotABoxError:
                 continue
             if seen == wanted:
@@ -173,13 +170,21 @@ class LocalTensors:
         target = next(before(views, shape, wanted, self.degree))
         versions = self.versions[operand.value]
         if WHOLE in versions:
-            versions[target] = self._cut(versions[WHOLE], target.dim)
+            part = self._cut(versions[WHOLE], target)
+            if len(target.blocks) > 1:
+                part = with_views(self._clone(part, f"{part.value}#part", part.shape), [_view(target.local(shape, self.degree))])
+            elif operand.value in self._opaque:
+                part = self._clone(part, f"{part.value}#part", part.shape)
+            versions[target] = part
         else:
             versions[target] = self._scattered(versions[PARTIAL], target, shape)
         return self._viewed(versions[target], behind(views, shape, target, self.degree)[1], operand)
 
     def _viewed(self, held: Operand, steps: Sequence[ViewStep], like: Operand) -> Operand:
         """An operand with the view steps of `like`; of a copy in the order of the graph's own value, if its strides do not allow them."""
+        value = self.graph.values.get(like.value)
+        if value is not None and held == value.operand():
+            return like
         try:
             return replace(with_views(held, steps), dtype=like.dtype)
         except NotABoxError:
@@ -189,8 +194,13 @@ class LocalTensors:
             copy = self._clone(with_views(held, [_permute(*order)]), f"{held.value}#dense", tuple(held.shape[dim] for dim in order))
             return replace(with_views(copy, [_permute(*back), *steps]), dtype=like.dtype)
 
-    def _cut(self, whole: Operand, dim: int) -> Operand:
-        """The device's part, along a dimension, of an operand that it has all of."""
+    def _cut(self, whole: Operand, placement: Placement) -> Operand:
+        """The device's part of an operand that it has all of; if there are several blocks, they are a dimension of it."""
+        dim, count = placement.dim, len(placement.blocks)
+        if count > 1:
+            self._around(placement, whole.shape)
+            whole = with_views(whole, [_view((*whole.shape[:dim], count, placement.blocks[0], *whole.shape[dim + 1 :]))])
+            dim += 1
         step = whole.shape[dim] // self.degree
         shape = (*whole.shape[:dim], step, *whole.shape[dim + 1 :])
         return viewed(whole, shape, whole.strides, "aten.slice.Tensor", dim, self.rank * step, (self.rank + 1) * step)

@@ -54,21 +54,20 @@ def cut_along(dim: int, extent: int) -> Placement:
 
 def behind(
     steps: Sequence[ViewStep], shape: tuple[int, ...], placement: Placement, degree: int
-) -> tuple[Placement, tuple[ViewStep, ...], tuple[int, ...]]:
-    """How a view of a tensor of `shape` is placed, the steps that make a device's part of it, and the shape of the view.
+) -> tuple[Placement, Sequence[ViewStep]]:
+    """How a view of a tensor of `shape` is placed, and the steps that make a device's part of it.
 
     Raises NotABoxError if the view has no such placement, or a step is of an unknown kind.
     """
+    if placement.dim is None:
+        return placement, steps
     local: list[ViewStep] = []
     for step in steps:
         after = geometry_of_shape(step, shape)
-        if placement.dim is None:
-            local.append(step)
-        else:
-            placement, own = _through(step, shape, after, placement, degree)
-            local.append(own)
+        placement, own = _through(step, shape, after, placement, degree)
+        local.append(own)
         shape = after
-    return placement, tuple(local), shape
+    return placement, local
 
 
 def before(steps: Sequence[ViewStep], shape: tuple[int, ...], wanted: Placement, degree: int) -> Iterator[Placement]:
@@ -111,10 +110,10 @@ def _through(
     if name == "expand":
         moved = Placement(dim + len(after) - rank, placement.blocks)
         return moved, _step(step.target, list(moved.local(after, degree)))
-    if name in ("select", "unbind"):
+    if name in ("select", "unbind", "squeeze"):
         gone = (arguments[0] if arguments else 0) % rank
         if gone != dim:
-            return Placement(dim - (gone < dim), placement.blocks), step
+            return Placement(dim - (gone < dim and len(after) < rank), placement.blocks), step
     if name == "slice" or name in SPLITTING:
         along, first, end, by = slice_arguments(arguments, shape) if name == "slice" else (*split_range(step, shape), 1)
         if along != dim:
