@@ -17,6 +17,7 @@ from simulator.engine.collectives.tasks import Group
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import Division
+from simulator.model.division.local import COLLECTIVES
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
@@ -126,7 +127,7 @@ class ShardedReplicas:
         tensors = merged([*(builder.tensors for builder in self.builders), self.tensors])
         notes: dict[str, object] = {"staleness": 0, "replicas": self.replicas, "shards": self.size}
         if self.degree > 1:
-            notes |= {"tensor_parallel": self.degree, "sequence_parallel": self.options.sp}
+            notes["divided"] = self._division()
         return Plan(
             strategy=NAME,
             segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
@@ -137,6 +138,14 @@ class ShardedReplicas:
             options=option_values(self.options),
             semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.devices, self.every),
         )
+
+    def _division(self) -> str:
+        """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
+        flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.replicas * self.job.accumulate).ops}
+        whole = {op.body.target.split(".")[1] for op in self.graph.ops if op.body.flops and op.body.flops == flops.get(op.name)}
+        words = f"heads, hidden channels and vocabulary over {self.degree} devices"
+        words += ", and between products by tokens" if self.options.sp else ""
+        return words + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
 
     # --- forward and backward
 
@@ -187,7 +196,7 @@ class ShardedReplicas:
                     builder.ops([index], builder.microbatches[m], COMPUTE, current)
                     for builder, current in zip(self.builders, instead, strict=True)
                 ]
-                if self.graph.ops[index].body.target.startswith("schedcast.all_") or "reduce_scatter" in self.graph.ops[index].body.target:
+                if self.graph.ops[index].body.target in COLLECTIVES:
                     tasks += self._together([first for first, *_ in lists])
                     lists = [own for _, *own in lists]
                 tasks += interleaved(lists)

@@ -1,8 +1,11 @@
-"""PyTorch's own FSDP2 beside our `fsdp`: `python -m tests.support.fsdp2_process [MODEL SEQ BATCH PRECISION]`, with torchrun's variables.
+"""PyTorch's own FSDP2 and tensor parallelism beside our `fsdp`, with torchrun's variables in the environment.
 
-Each process trains its part of a batch under `fully_shard`, block by block; then the plan of `fsdp` runs in the same processes. Rank 0
-prints one JSON document: the largest difference of FSDP2's parameters, and of ours, from plain PyTorch's after some steps, and the median
-seconds of a step of either.
+    python -m tests.support.fsdp2_process [MODEL SEQ BATCH PRECISION]
+
+Each process trains its part of a batch under `fully_shard`, block by block, and then all of it with its part of the layers
+(`parallelize_module`, each way of Megatron-LM); then the plans of `fsdp` and of `fsdp:tp=N,sp=off` run in the same processes. Rank 0
+prints one JSON document: the largest difference of everyone's parameters from plain PyTorch's after some steps, and the median seconds of
+a step.
 """
 
 import copy
@@ -15,6 +18,8 @@ from statistics import median
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from calibrate.numerics import STEPS, References, compare
 from executors.distributed.backend import DistributedBackend
@@ -35,7 +40,9 @@ TIMED = 10
 
 def train(job: Job, built: Built, module: torch.nn.Module, inputs: list[torch.Tensor], target: torch.Tensor) -> Callable[[], None]:
     """A function that takes one step of plain training."""
-    optimizer = torch_optimizer(job.optimizer, job.form, module.parameters(), job.hyper)
+    parameters = list(module.parameters())
+    mixed = len({isinstance(each, DTensor) for each in parameters}) > 1  # which PyTorch's foreach form refuses
+    optimizer = torch_optimizer(job.optimizer, "for" if mixed else job.form, parameters, job.hyper)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -45,25 +52,36 @@ def train(job: Job, built: Built, module: torch.nn.Module, inputs: list[torch.Te
     return step
 
 
-def of_fsdp2(job: Job, built: Built, rank: int, world: int) -> tuple[float, float]:
-    """The largest difference of parameters from plain PyTorch's, and the seconds of a step."""
-    plain, sharded = copy.deepcopy(built.module), copy.deepcopy(built.module)
+def sharded(built: Built, world: int) -> torch.nn.Module:
+    """A copy of the model under FSDP2."""
+    module = copy.deepcopy(built.module)
     mesh = init_device_mesh("cpu", (world,))
-    for path, block in list(sharded.named_modules()):
+    for path, block in list(module.named_modules()):
         if path and unit_of(path) == path and not isinstance(block, torch.nn.ModuleList) and any(True for _ in block.parameters()):
             fully_shard(block, mesh=mesh)
-    fully_shard(sharded, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
 
-    def part(tensor: torch.Tensor) -> torch.Tensor:
-        size = len(tensor) // world
-        return tensor[rank * size : (rank + 1) * size]
 
-    step = train(job, built, sharded, [part(each) for each in built.inputs], part(built.target))
+def divided(built: Built, world: int) -> torch.nn.Module:
+    """A copy of one of our decoders with PyTorch's own tensor parallelism."""
+    whole = {"input_layouts": Replicate(), "output_layouts": Replicate()}
+    ways: dict[str, ParallelStyle] = {"tokens": RowwiseParallel(**whole), "head": ColwiseParallel(**whole)}
+    for layer in ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up"):
+        ways[f"blocks.*.{layer}"] = ColwiseParallel()
+    ways |= {f"blocks.*.{layer}": RowwiseParallel() for layer in ("attention.output", "feed_forward.down")}
+    return parallelize_module(copy.deepcopy(built.module), init_device_mesh("cpu", (world,)), ways)
+
+
+def compared(job: Job, built: Built, module: torch.nn.Module, part: slice) -> tuple[float, float]:
+    """The largest difference of parameters from plain PyTorch's, and the seconds of a step. `part`: of the batch that `module` sees."""
+    plain = copy.deepcopy(built.module)
+    step = train(job, built, module, [each[part] for each in built.inputs], built.target[part])
     whole = train(job, built, plain, list(built.inputs), built.target)
     for _ in range(STEPS):
         step()
         whole()
-    theirs = {name: parameter.full_tensor() for name, parameter in sharded.named_parameters()}
+    theirs = {name: p.full_tensor() if isinstance(p, DTensor) else p for name, p in module.named_parameters()}
     error = max(float((theirs[name] - parameter).detach().abs().max()) for name, parameter in plain.named_parameters())
     seconds = []
     for _ in range(TIMED):
@@ -74,21 +92,27 @@ def of_fsdp2(job: Job, built: Built, rank: int, world: int) -> tuple[float, floa
 
 
 def main(model: str = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=128,vocab=96", length: str = "16", *more: str) -> None:
-    """Train by FSDP2 in all processes, then by the plan, and print what came out."""
+    """Train by PyTorch's own ways in all processes, then by the plans, and print what came out."""
     batch, precision = (*more, "8", "fp64")[:2] if len(more) != 1 else (more[0], "fp64")
     ranks = launched()
     channel = open_channel(ranks) if ranks.first else join_channel(ranks)
     torch.set_num_threads(1)
     job = Job(model, int(batch), image_size=int(length) or None, precision=precision, optimizer="adamw")
     built = job.build()
-    error, seconds = of_fsdp2(job, built, ranks.rank, ranks.world)
+    size = len(built.target) // ranks.world
+    theirs = {
+        "fsdp2": compared(job, built, sharded(built, ranks.world), slice(ranks.rank * size, (ranks.rank + 1) * size)),
+        "parallelize_module": compared(job, built, divided(built, ranks.world), slice(None)),
+    }
     if not ranks.first:
         sys.exit(RankServer(channel).serve())
+    document = {name: {"error": error, "step_s": seconds} for name, (error, seconds) in theirs.items()}
     backend = DistributedBackend(this_cpu(devices=ranks.world, library="gloo"), channel)
-    plan = planned("fsdp", job, backend.machine)
-    numerics = compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan))
-    run = backend.load(plan, job_tensors(job, built, job.graph())).run(TIMED + 1)
-    document = {"fsdp2": {"error": error, "step_s": seconds}, "fsdp": {"error": numerics.max_param_error, "step_s": median(run.steps_s)}}
+    for text in ("fsdp", f"fsdp:tp={ranks.world},sp=off"):
+        plan = planned(text, job, backend.machine)
+        numerics = compare(job, built, plan, backend, References(job, built, STEPS, backend).of(plan))
+        run = backend.load(plan, job_tensors(job, built, job.graph())).run(TIMED + 1)
+        document[text] = {"error": numerics.max_param_error, "step_s": median(run.steps_s)}
     print(json.dumps(document))
     end_ranks(0)
 

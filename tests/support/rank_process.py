@@ -187,6 +187,8 @@ LATE = [
 ]
 #: Parameters, gradients and optimizer state in shards.
 SHARDED = ["fsdp", "fsdp:shard=2,prefetch=2", "fsdp:shard=1,fetch=off"]
+#: A language model whose layers are divided: of queries, keys and values in one product.
+DECODER = "lm:form=gpt,layers=1,d_model=16,heads=4,vocab=32"
 #: The styles that four processes train with.
 FEW = [STYLES[0], STYLES[3], STYLES[4], SHARDED[0]]
 #: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
@@ -216,13 +218,14 @@ def numerics(channel) -> dict[str, float]:
     backend = DistributedBackend(machine, channel)
     two = channel.ranks.world == 2
     models = {"lenet5": STYLES + SHARDED + MORE if two else [*FEW, "fsdp:hybrid=2"], f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
+    models[DECODER] = ["fsdp:tp=2", "fsdp:tp=2,sp=off,shard=1"]
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
     models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": [*PIPELINES, "bppsa:scan=blelloch,devices=4"]}
     errors_by_case = {}
     for model, texts in models.items():
-        job = Job(model, 8, precision="fp64", optimizer="adam")
+        job = Job(model, 8, 8 if model == DECODER else None, precision="fp64", optimizer="adam")
         built = job.build()
         references = References(job, built, STEPS, backend)
         for text in texts:

@@ -128,9 +128,9 @@ def differing(semantics: Mapping[str, object]) -> str:
 
 def division(semantics: Mapping[str, object]) -> str:
     """How layers are divided: n=2 from features.0 to avgpool, c=2 in classifier.1. Empty for a plan that divides no layers."""
-    divided = semantics.get("divided")
+    divided = semantics.get("divided", "")
     if not isinstance(divided, Mapping):
-        return ""
+        return str(divided)
     runs = [(configuration, [name for name, _ in run]) for configuration, run in groupby(divided.items(), key=itemgetter(1))]
     return ", ".join(f"{how} in {names[0]}" if len(names) == 1 else f"{how} from {names[0]} to {names[-1]}" for how, names in runs)
 

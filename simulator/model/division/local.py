@@ -14,6 +14,7 @@ from simulator.plan.views import NotABoxError, dense, with_views
 
 #: Collectives among the ops of a device's graph. All devices of the group run them together; only strategies know who these are.
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = (f"schedcast.{name}.default" for name in ("all_reduce", "all_gather", "reduce_scatter"))
+COLLECTIVES = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER})
 _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
 
 

@@ -52,9 +52,7 @@ def cut_along(dim: int, extent: int) -> Placement:
     return Placement(dim, (extent,))
 
 
-def behind(
-    steps: Sequence[ViewStep], shape: tuple[int, ...], placement: Placement, degree: int
-) -> tuple[Placement, Sequence[ViewStep]]:
+def behind(steps: Sequence[ViewStep], shape: tuple[int, ...], placement: Placement, degree: int) -> tuple[Placement, Sequence[ViewStep]]:
     """How a view of a tensor of `shape` is placed, and the steps that make a device's part of it.
 
     Raises NotABoxError if the view has no such placement, or a step is of an unknown kind.
