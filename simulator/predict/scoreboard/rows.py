@@ -228,8 +228,8 @@ def _timm(record: _Record, number: int) -> Row | str:
 
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
-#: Degrees of parallelism that `fsdp` lacks: of tensors, stages, sequences, experts.
-_OTHER_DEGREES = ("tp", "pp", "cp", "ep")
+#: Degrees of parallelism that `fsdp` lacks: of stages, sequences, experts.
+_OTHER_DEGREES = ("pp", "cp", "ep")
 
 
 def _transformer(record: _Record, number: int) -> Row | str:
@@ -237,14 +237,14 @@ def _transformer(record: _Record, number: int) -> Row | str:
     why = _untrained(record)
     if why:
         return why
-    gpus, accumulate = int(record["gpus"]), int(record["accumulation"] or 1)
+    gpus, accumulate, tensor = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp"))
     form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
     sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
     more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
     model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
     job = Job(
         model,
-        int(record["micro_batch"]) * accumulate * gpus,
+        int(record["micro_batch"]) * accumulate * gpus // tensor,
         image_size=int(record["seq"]),
         optimizer="adamw",
         clip_norm=1.0,
@@ -253,7 +253,8 @@ def _transformer(record: _Record, number: int) -> Row | str:
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
     card = names.preset_of(record["gpu"])
-    keeps = "GRAD_OP" in record["shard"]
+    keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
+    options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
     return Row(
         number,
         record["source"].partition(" ")[0],
@@ -265,14 +266,16 @@ def _transformer(record: _Record, number: int) -> Row | str:
         "eager",
         float(record["step_ms"]) / 1e3,
         False,
-        strategy="fsdp:reshard=off" if keeps else "fsdp",
+        strategy=":".join(filter(None, ("fsdp", ",".join(options)))),
     )
 
 
 def _untrained(record: _Record) -> str:
     """Why a row of a training of a transformer is not predicted; "" if it is."""
     if any(record[degree] not in ("", "1") for degree in _OTHER_DEGREES) or record["moe"]:
-        return "divides tensors, layers, sequences or experts"
+        return "divides layers, sequences or experts"
+    if int(record["gpus"] or 1) % int(record["tp"] or 1):
+        return "its degrees do not multiply to its GPUs"
     if not record["precision"].startswith("bf16"):
         return "a precision below 16 bits"
     if record["compile"] == "yes":
@@ -306,7 +309,9 @@ def _nanotron(record: _Record, number: int) -> Row | str:
     row = _transformer(same, number)
     if isinstance(row, str):
         return row
-    return row._replace(strategy="fsdp:shard=1" if record["zero"] == "1" else "data-parallel", job=replace(row.job, clip_norm=None))
+    divided = f",tp={record['tp']}" if record["tp"] != "1" else ""
+    strategy = f"fsdp:shard={record['zero']}{divided}" if divided or record["zero"] == "1" else "data-parallel"
+    return row._replace(strategy=strategy, job=replace(row.job, clip_norm=None))
 
 
 #: The columns by which a form is known -> what makes a row of it, or says why it is not predicted.
