@@ -55,10 +55,12 @@ class _Divider:
         self.local = LocalTensors(graph, division.degree, division.rank)
         self.vocabulary = Vocabulary(self.local)
         self._parameters = frozenset(graph.parameters)
-        #: By number of tokens of the batch, those of each sequence: products see all tokens in one dimension.
-        self._sequences = {
-            v.shape[0] * v.shape[1]: (v.shape[1],) * v.shape[0] for n in graph.inputs if len((v := graph.values[n]).shape) > 1
-        }
+        #: By number of tokens of the batch, the blocks that sequence parallelism cuts, for products see all tokens in one dimension: all
+        #: tokens, if so each device has whole sequences, which lie together; else those of each sequence.
+        self._tokens: dict[int, tuple[int, ...]] = {}
+        for name in graph.inputs:
+            sequences, length = (*graph.values[name].shape, 0, 0)[:2]
+            self._tokens[sequences * length] = (sequences * length,) if sequences % self.degree == 0 else (length,) * sequences
         self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
         self._readers: dict[str, list[tuple[Op, Operand]]] = {}
         for op in graph.ops:
@@ -205,16 +207,16 @@ class _Divider:
         return float(operand.bytes) if PARTIAL in held and (imposed or self._is_by_tokens(operand, wanted)) else inf
 
     def _is_by_tokens(self, operand: Operand, wanted: Placement) -> bool:
-        """Whether sequence parallelism divides an operand so: each sequence's tokens."""
+        """Whether sequence parallelism divides an operand so: by sequences, or each sequence's tokens."""
         if len(operand.shape) == 2:
-            return self.sequence and wanted.dim == 0 and wanted.blocks == self._sequences.get(operand.shape[0])
-        return self.sequence and len(operand.shape) == 3 and wanted.dim == 1
+            return self.sequence and wanted.dim == 0 and wanted.blocks == self._tokens.get(operand.shape[0])
+        return self.sequence and len(operand.shape) == 3 and wanted.dim == int(operand.shape[0] % self.degree > 0)
 
     def _blocks_of(self, operand: Operand, dim: int) -> tuple[int, ...]:
         """The blocks of a dimension that nothing has cut yet."""
         extent = operand.shape[dim]
         by_tokens = self.sequence and len(operand.shape) == 2 and dim == 0
-        return self._sequences.get(extent, (extent,)) if by_tokens else (extent,)
+        return self._tokens.get(extent, (extent,)) if by_tokens else (extent,)
 
     def _ways(self, op: Op) -> Iterator[_Way]:
         """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
