@@ -148,7 +148,8 @@ class _Divider:
         views = {operand.views for _, operand in self._readers.get(made.value, ())}
         for blocks in ((width,), *self._split_sizes(made.value, width), (width // 3,) * 3, (width // 2,) * 2):
             placement = Placement(1, blocks)
-            if placement.fits(made.shape, self.degree) and all(self._passes(each, made.shape, placement) for each in views):
+            alike = len(set(blocks)) == 1  # what a device holds of unequal blocks is no piece of the parameter
+            if alike and placement.fits(made.shape, self.degree) and all(self._passes(each, made.shape, placement) for each in views):
                 yield blocks
 
     def _split_sizes(self, value: str, width: int) -> Iterator[tuple[int, ...]]:

@@ -30,6 +30,7 @@ class LanguageModel:
     the hidden layer. `kv_heads`: heads of keys and values, each shared by as many heads of queries. `tied`: the embedding of tokens also
     maps the last output to logits. `norm`: layer, low (layer norm that autocast leaves in the lower precision, as MPT's) or rms. `qk_norm`:
     RMS norm of queries and keys, head by head. `context`: rows of the table of learned positions; 0 for as many as the sequence is long.
+    `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them.
     """
 
     form: str
@@ -45,6 +46,7 @@ class LanguageModel:
     norm: str
     qk_norm: bool = False
     context: int = 0
+    fused: bool = False
 
     def __post_init__(self):
         """Raise SchedcastError for sizes that do not divide each other."""

@@ -241,6 +241,12 @@ def _transformer(record: _Record, number: int) -> Row | str:
     form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
     sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
     more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
+    if (
+        form == "llama"
+        and record["kv_heads"] in ("", record["heads"])
+        and any(name in record["software"] for name in ("Megatron", "nanotron"))
+    ):
+        more += ",fused=on"
     model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
     job = Job(
         model,
@@ -304,7 +310,7 @@ def _nanotron(record: _Record, number: int) -> Row | str:
         "kv_heads": "", "ffn": str(ffn), "ffn_kind": "swiglu", "vocab": "131072", "tied_embeddings": "yes" if tied == "on" else "no",
         "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
         "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
-        "precision": "bf16 amp", "compile": "no", "shard": "", "step_ms": record["step_ms"],
+        "precision": "bf16 amp", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
     }  # fmt: skip
     row = _transformer(same, number)
     if isinstance(row, str):

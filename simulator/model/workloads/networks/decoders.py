@@ -67,7 +67,7 @@ class Attention(nn.Module):
     def __init__(self, model: LanguageModel):
         super().__init__()
         self.head, self.sizes = model.head, [model.projected[0], model.projected[1], model.projected[1]]
-        if model.form == GPT:
+        if model.form == GPT or model.fused:
             self.project = nn.Linear(model.d_model, sum(self.sizes), bias=model.biases)
         else:
             self.query, self.key, self.value = (nn.Linear(model.d_model, size, bias=model.biases) for size in self.sizes)
@@ -105,17 +105,21 @@ class Gelu(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """Three linear layers: one whose SiLU is a gate for another, and one behind them."""
+    """Three linear layers: one whose SiLU is a gate for another, and one behind them. `fused`: the first two are one product."""
 
-    def __init__(self, width: int, hidden: int, biases: bool):
+    def __init__(self, width: int, hidden: int, biases: bool, fused: bool):
         super().__init__()
-        self.gate = nn.Linear(width, hidden, bias=biases)
-        self.up = nn.Linear(width, hidden, bias=biases)
+        if fused:
+            self.gate_up = nn.Linear(width, 2 * hidden, bias=biases)
+        else:
+            self.gate = nn.Linear(width, hidden, bias=biases)
+            self.up = nn.Linear(width, hidden, bias=biases)
         self.down = nn.Linear(hidden, width, bias=biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        gate, up = self.gate_up(x).chunk(2, -1) if hasattr(self, "gate_up") else (self.gate(x), self.up(x))
+        return self.down(F.silu(gate) * up)
 
 
 class Block(nn.Module):
@@ -126,7 +130,8 @@ class Block(nn.Module):
         self.norm1 = _norm(model, model.d_model)
         self.attention = Attention(model)
         self.norm2 = _norm(model, model.d_model)
-        self.feed_forward = (Gelu if model.form == GPT else SwiGlu)(model.d_model, model.ffn, model.biases)
+        sizes = (model.d_model, model.ffn, model.biases)
+        self.feed_forward = Gelu(*sizes) if model.form == GPT else SwiGlu(*sizes, model.fused)
 
     def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
         """[N, T, D] to [N, T, D]."""

@@ -29,8 +29,8 @@ PUBLISHED = {
 }  # fmt: skip
 LLAMA = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100"
 GPT = "lm:form=gpt,layers=2,d_model=64,heads=4,ffn=96,vocab=100"
-FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},biases=on,norm=layer", GPT, f"{GPT},kv_heads=1,positions=rotary,tied=off",
-         f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
+FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},fused=on", f"{LLAMA},biases=on,norm=layer", GPT,
+         f"{GPT},kv_heads=1,positions=rotary,tied=off", f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
 
