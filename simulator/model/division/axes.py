@@ -27,7 +27,7 @@ def axes(op: Op) -> list[Axis]:
 
 
 def is_linear(op: Op) -> bool:
-    """Whether an op makes addends of its result of addends of all inputs. Casts to wider types are left out: what is narrow moves faster."""
+    """Whether an op makes addends of its result of addends of all inputs. Casts to wider types do not: what is narrow moves faster."""
     widens = any(DTYPE_BYTES[made.dtype] > DTYPE_BYTES[read.dtype] for made in op.writes for read in op.inputs)
     return op.body.target.rpartition(".")[0] in _LINEAR and len(op.writes) == 1 and not widens
 
