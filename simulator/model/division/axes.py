@@ -27,14 +27,26 @@ def axes(op: Op) -> list[Axis]:
 
 
 def is_linear(op: Op) -> bool:
-    """Whether an op makes addends of its result of addends of all inputs. Casts to wider types do not: what is narrow moves faster."""
-    widens = any(DTYPE_BYTES[made.dtype] > DTYPE_BYTES[read.dtype] for made in op.writes for read in op.inputs)
-    return op.body.target.rpartition(".")[0] in _LINEAR and len(op.writes) == 1 and not widens
+    """Whether an op makes addends of its result of addends of all inputs. Casts to wider types do not: what is narrow moves faster.
+
+    Nor does a sum with a number, which every device would add.
+    """
+    name = op.body.target.rpartition(".")[0]
+    if name not in _LINEAR or len(op.writes) != 1 or "float" not in op.writes[0].dtype:
+        return False
+    if any(DTYPE_BYTES[op.writes[0].dtype] > DTYPE_BYTES[read.dtype] for read in op.inputs):
+        return False
+    return name not in ("aten.add", "aten.sub") or all(isinstance(item, dict) and "$" in item for item in arguments_of(op)[:2])
 
 
 def arguments_of(op: Op) -> list:
     """The op's positional arguments. A tensor is {"$": its position among the inputs}."""
     return json.loads(op.body.args)
+
+
+def scales_by_frequency(op: Op) -> bool:
+    """Whether the gradient of an embedding, or of one that is looked up, depends on how often a token occurs in all of the batch."""
+    return arguments_of(op)[4 if op.body.target.startswith("aten.embedding_dense_backward.") else 3 :][:1] == [True]
 
 
 def _result(op: Op) -> Operand:
@@ -93,7 +105,7 @@ def _embedding(op: Op) -> Iterator[Axis]:
     backward = op.body.target.endswith("embedding_dense_backward.default")
     weight, indices = arguments_of(op)[0]["$"], arguments_of(op)[1]["$"]
     rank = len(op.inputs[indices].shape)
-    for dim in reversed(range(rank)):
+    for dim in () if scales_by_frequency(op) else reversed(range(rank)):
         inputs: list[int | None] = [None] * len(op.inputs)
         inputs[indices] = dim
         if backward:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.model.division.axes import Axis, axes, is_linear
+from simulator.model.division.axes import Axis, arguments_of, axes, is_linear, scales_by_frequency
 from simulator.model.division.local import LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
 from simulator.model.graph import Op, TrainingGraph
-from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import DROPOUT, OpCall
 from simulator.plan.task import INPUT, Operand, ViewStep
 from simulator.plan.views import NotABoxError
 
@@ -90,7 +90,8 @@ class _Divider:
         name = op.body.target.split(".")[1]
         if name == "embedding" and self._is_undecided(op.inputs[0]):
             rows, looked_up = op.inputs[0].shape[0], self.graph.values[op.inputs[1].value]
-            self._decide(op.inputs[0], cut_along(0, rows) if looked_up.kind == INPUT and rows % self.degree == 0 else WHOLE)
+            divides = looked_up.kind == INPUT and rows % self.degree == 0 and not scales_by_frequency(op)
+            self._decide(op.inputs[0], cut_along(0, rows) if divides else WHOLE)
             self._run(op)
         elif name == "addmm" and self._is_cut(op.inputs[1], 1):
             for part in _product_and_sum(op):
@@ -254,10 +255,10 @@ class _Divider:
                 continue
             own = blocks.get(operand.shape[dim], self._blocks_of(operand, dim))
             if op.body.target.startswith("aten.cat.") and dim == _concatenated(op):
-                own = tuple(block for each in inputs for block in each.blocks)
+                own = tuple(block for item in arguments_of(op)[0] for block in inputs[item["$"]].blocks)
             writes.append(Placement(dim, own))
-            if not writes[-1].fits(operand.shape, self.degree):
-                return None
+            if not writes[-1].fits(operand.shape, self.degree) or (op.body.target == DROPOUT and len(own) > 1):
+                return None  # what a device draws of a mask is one box of it
         return _Way(tuple(inputs), tuple(writes), moved, True) if moved < inf and (imposed or moved > 0.0) else None
 
     def _emit(self, op: Op, way: _Way) -> None:
@@ -277,7 +278,7 @@ def _product_and_sum(op: Op) -> tuple[Op, Op]:
 
 def _concatenated(op: Op) -> int:
     """The dimension along which a concatenation puts its inputs one after another."""
-    return (*json.loads(op.body.args), 0)[1] % len(op.writes[0].shape)
+    return (*arguments_of(op), 0)[1] % len(op.writes[0].shape)
 
 
 def _sizes_of_split(target: str, args: str, width: int) -> tuple[int, ...]:

@@ -199,7 +199,6 @@ class LocalTensors:
         """The device's part of an operand that it has all of; if there are several blocks, they are a dimension of it."""
         dim, count = placement.dim, len(placement.blocks)
         if count > 1:
-            self._around(placement, whole.shape)
             whole = with_views(whole, [_view((*whole.shape[:dim], count, placement.blocks[0], *whole.shape[dim + 1 :]))])
             dim += 1
         step = whole.shape[dim] // self.degree
@@ -215,7 +214,7 @@ class LocalTensors:
             versions[WHOLE] = held
             return
         placement, held = next(iter(versions.items()))
-        outer, inner = self._around(placement, shape)
+        outer, inner = _around(placement, shape)
         gathered = self.all_gather(held)
         if outer == 1:
             versions[WHOLE] = with_views(gathered, [_view(shape)])
@@ -226,7 +225,7 @@ class LocalTensors:
 
     def _scattered(self, addend: Operand, placement: Placement, shape: tuple[int, ...]) -> Operand:
         """The device's part of the sum of all devices' addends."""
-        outer, inner = self._around(placement, shape)
+        outer, inner = _around(placement, shape)
         flat = self._flat(addend)
         if outer > 1:
             each = placement.blocks[0] // self.degree
@@ -235,12 +234,6 @@ class LocalTensors:
         made = self._new(f"{addend.value}#sum", (flat.shape[0] // self.degree,), addend.dtype)
         self._insert(f"{made.value}/reduce_scatter", OpCall(REDUCE_SCATTER, '[{"$":0}]'), (flat,), (made,))
         return with_views(made, [_view(placement.local(shape, self.degree))])
-
-    def _around(self, placement: Placement, shape: tuple[int, ...]) -> tuple[int, int]:
-        """How many blocks there are, and the elements of an entry of a block."""
-        if len(set(placement.blocks)) > 1:
-            raise NotABoxError(f"blocks of {placement.blocks} are not alike")
-        return prod(shape[: placement.dim]) * len(placement.blocks), prod(shape[placement.dim + 1 :])
 
     def _flat(self, operand: Operand) -> Operand:
         if operand.strides != contiguous(operand.shape):
@@ -292,6 +285,11 @@ class LocalTensors:
                 gradients[name] = with_views(gradients[name], [_view(shape)])
         ordered = {name: gradients[name] for name in self.graph.parameters}
         return replace(self.graph, ops=tuple(self.ops), values=self.values, storage_bytes=self.storage_bytes, gradients=ordered)
+
+
+def _around(placement: Placement, shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many blocks there are, and the elements of an entry of a block."""
+    return prod(shape[: placement.dim]) * len(placement.blocks), prod(shape[placement.dim + 1 :])
 
 
 def _view(shape: Sequence[int]) -> ViewStep:

@@ -27,7 +27,7 @@ from simulator.plan.views import (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`dim` is cut, block by block, whose extents are `blocks`; or, without a `dim`, every device has all of it, or an addend of it."""
+    """`dim` is cut, block by block, whose equal extents are `blocks`; without a `dim`, every device has all of it, or an addend of it."""
 
     dim: int | None = None
     blocks: tuple[int, ...] = ()
@@ -39,9 +39,10 @@ class Placement:
 
     def fits(self, shape: Sequence[int], degree: int) -> bool:
         """Whether a tensor of `shape` can be placed so on `degree` devices."""
-        return self.dim is None or (
-            self.dim < len(shape) and sum(self.blocks) == shape[self.dim] and all(block and block % degree == 0 for block in self.blocks)
-        )
+        if self.dim is None:
+            return True
+        alike = len(set(self.blocks)) == 1
+        return alike and self.dim < len(shape) and sum(self.blocks) == shape[self.dim] > 0 and self.blocks[0] % degree == 0
 
 
 WHOLE, PARTIAL = Placement(), Placement(partial=True)

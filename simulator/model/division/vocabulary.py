@@ -6,13 +6,15 @@ one number per token instead of all logits.
 
 import json
 
+from simulator.model.division.axes import arguments_of, scales_by_frequency
 from simulator.model.division.local import LocalTensors
-from simulator.model.division.placement import PARTIAL, WHOLE, Placement, behind
+from simulator.model.division.placement import PARTIAL, WHOLE, Placement, behind, cut_along
 from simulator.model.graph import Op
 from simulator.plan.task import Operand, ViewStep
 from simulator.plan.views import NotABoxError, with_views
 
-_SUM = 2  # aten's number of the reduction
+_MEAN, _SUM = 1, 2  # aten's numbers of reductions
+_NONE = -100  # the number of no class
 
 
 class Vocabulary:
@@ -26,16 +28,14 @@ class Vocabulary:
 
     def runs(self, op: Op) -> bool:
         """Add the ops of a device in the place of `op`, if it works along a vocabulary that is divided. Returns whether it did."""
-        name = op.body.target.split(".")[1]
-        if name == "embedding" and self._class_dim(op.inputs[0]) == 0:
+        name, arguments = op.body.target.split(".")[1], arguments_of(op)
+        if name == "embedding" and self._class_dim(op.inputs[0]) == 0 and not scales_by_frequency(op):
             self._embedding(op)
-        elif name == "embedding_dense_backward" and (op.inputs[1].value, json.loads(op.body.args)[2]) in self._looked_up:
+        elif name == "embedding_dense_backward" and (op.inputs[1].value, arguments[2]) in self._looked_up:
             self._embedding_backward(op)
-        elif name == "_log_softmax" and self._class_dim(op.inputs[0]) == json.loads(op.body.args)[1] % len(op.inputs[0].shape):
+        elif name == "_log_softmax" and self._class_dim(op.inputs[0]) == arguments[1] % len(op.inputs[0].shape):
             self._log_softmax(op)
-        elif name == "_log_softmax_backward_data" and self._class_dim(op.inputs[1]) == json.loads(op.body.args)[2] % len(
-            op.inputs[1].shape
-        ):
+        elif name == "_log_softmax_backward_data" and self._class_dim(op.inputs[1]) == arguments[2] % len(op.inputs[1].shape):
             self._log_softmax_backward(op)
         elif name in ("nll_loss_forward", "nll_loss_backward") and self._class_dim(op.inputs[int(name.endswith("backward"))]) == 1:
             (self._loss_backward if name.endswith("backward") else self._loss)(op)
@@ -53,7 +53,9 @@ class Vocabulary:
         return WHOLE
 
     def _class_dim(self, operand: Operand) -> int | None:
-        return self._placement(operand).dim
+        """The dimension along which each device has one range of an operand; None if there is none."""
+        placement = self._placement(operand)
+        return placement.dim if len(placement.blocks) == 1 else None
 
     def _part(self, op: Op, operand: Operand) -> Operand:
         """The device's part of an operand that is divided."""
@@ -85,7 +87,7 @@ class Vocabulary:
 
     def _embedding_backward(self, op: Op) -> None:
         gradient, tokens = op.inputs
-        arguments = json.loads(op.body.args)
+        arguments = arguments_of(op)
         rows, part = arguments[2], arguments[2] // self._local.degree
         whole = self._local.placed(op, gradient, WHOLE)
         moved, mine = self._own_tokens(op, tokens, rows)
@@ -125,31 +127,36 @@ class Vocabulary:
         made = local.written(op.writes[0], placement)
         local.call_into(op.name, "sub.Tensor", (gradient, spread), made)
 
-    def _targets(self, op: Op, tokens: Operand, vocabulary: int, ignored: int) -> Operand:
-        """The targets within the device's part; those of others are ignored."""
+    def _targets(self, op: Op, tokens: Operand, vocabulary: int, ignored: int) -> tuple[Operand, int]:
+        """The targets within the device's part, from 0 on, and the number that says to ignore one: those of other devices have it."""
+        local, part = self._local, vocabulary // self._local.degree
         moved, mine = self._own_tokens(op, tokens, vocabulary)
-        arguments = [{"$": 0}, {"$": 1}, ignored]
-        return self._local.call(f"{tokens.value}#targets", "where.ScalarOther", arguments, (mine, moved), moved.shape, moved.dtype)
+        own = ignored - local.rank * part
+        own = own if 0 <= own < part else _NONE
+        arguments = [{"$": 0}, {"$": 1}, own]
+        return local.call(f"{tokens.value}#targets", "where.ScalarOther", arguments, (mine, moved), moved.shape, moved.dtype), own
 
     def _loss(self, op: Op) -> None:
-        local, arguments = self._local, json.loads(op.body.args)
-        targets = self._targets(op, op.inputs[1], op.inputs[0].shape[1], arguments[4])
+        local, arguments, classes = self._local, arguments_of(op), op.inputs[0].shape[1]
+        targets, arguments[4] = self._targets(op, op.inputs[1], classes, arguments[4])
+        weights = [local.placed(op, operand, cut_along(0, classes)) for operand in op.inputs[2:]]
         loss, weight = (local.written(operand, WHOLE) for operand in op.writes)
-        mean = arguments[3] == 1
+        mean = arguments[3] == _MEAN
         added = local.scratch(f"{loss.value}#sum", (), loss.dtype) if mean else loss
-        arguments[3] = _SUM
-        local.replace(op, (self._part(op, op.inputs[0]), targets), (added, weight), arguments, parts=local.degree)
+        arguments[3] = _SUM if mean else arguments[3]
+        local.replace(op, (self._part(op, op.inputs[0]), targets, *weights), (added, weight), arguments, parts=local.degree)
         local.all_reduce(added, weight)
         if mean:
             local.call_into(f"{op.name}#mean", "div.Tensor", (added, weight), loss)
 
     def _loss_backward(self, op: Op) -> None:
-        local, arguments = self._local, json.loads(op.body.args)
-        placement = self._placement(op.inputs[1])
-        targets = self._targets(op, op.inputs[2], op.inputs[1].shape[1], arguments[5])
-        gradient, weight = (local.placed(op, operand, WHOLE) for operand in (op.inputs[0], op.inputs[3]))
-        made = local.written(op.writes[0], placement)
-        local.replace(op, (gradient, self._part(op, op.inputs[1]), targets, weight), (made,), parts=local.degree)
+        local, arguments, classes = self._local, arguments_of(op), op.inputs[1].shape[1]
+        first, _, tokens, *class_weights, last = op.inputs
+        targets, arguments[5] = self._targets(op, tokens, classes, arguments[5])
+        gradient, weight = (local.placed(op, operand, WHOLE) for operand in (first, last))
+        weights = [local.placed(op, operand, cut_along(0, classes)) for operand in class_weights]
+        made = local.written(op.writes[0], self._placement(op.inputs[1]))
+        local.replace(op, (gradient, self._part(op, op.inputs[1]), targets, *weights, weight), (made,), arguments, parts=local.degree)
 
 
 def _with_dim(operand: Operand, dim: int) -> Operand:

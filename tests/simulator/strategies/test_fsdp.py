@@ -12,6 +12,7 @@ from simulator.machine.machine import Link
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE
+from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
 from tests.support import mlp, tiny
 from tests.support.applicable import core_groups
@@ -22,6 +23,10 @@ from traces.errors import Code
 
 #: Three layers of one weight each: 20, 20 and 12 numbers.
 UNBIASED = f"{mlp.__file__}:unbiased"
+
+THOROUGH = pytest.mark.thorough
+#: A decoder of two blocks whose layers four devices divide.
+DECODER = Job("lm:form=llama,layers=2,d_model=16,heads=4,ffn=24,vocab=32", 4, image_size=6, precision="fp64", optimizer="adamw")
 
 
 def gpus(count: int = 2, bytes_per_s: float = 1e9):
@@ -102,13 +107,20 @@ def test_communication_hides_behind_the_block_before(options, exposed, fold):
     assert seconds(f"fsdp:fetch=off,fold={fold}{options}") == pytest.approx(8 * PRODUCT_S + exposed * MOVED_S)
 
 
-@pytest.mark.parametrize("text", ["fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off", "data-parallel"])
-def test_one_device_stands_for_all(text):
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        *((text, Job(MLP, 8, accumulate=2)) for text in ("fsdp", "fsdp:hybrid=2", "fsdp:shard=1", "fsdp:reshard=off", "data-parallel")),
+        *((f"fsdp:tp=2{more}", replace(DECODER, accumulate=2)) for more in ("", ",sp=off", ",shard=0")),
+        ("fsdp:tp=4", replace(DECODER, clip_norm=0.1)),
+    ],
+)
+def test_one_device_stands_for_all(text, job):
     """A folded plan has the time of the whole plan, and its device the memory."""
     machine = gpus(4, bytes_per_s=1e6)
     times, carried = [], []
     for fold in ("on", "off"):
-        plan = planned(f"{text}{',' if ':' in text else ':'}fold={fold},fetch=off", Job(MLP, 8, accumulate=2), machine)
+        plan = planned(f"{text}{',' if ':' in text else ':'}fold={fold},fetch=off", job, machine)
         costs = [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]
         times.append(simulate(plan, machine, costs).step_s)
         carried.append(carried_bytes(plan)["g0"])
@@ -163,12 +175,74 @@ def test_gradients_are_clipped_by_the_norm_over_all_devices(devices):
         assert largest_error(job, planned("fsdp", job, machine), CpuBackend(machine, cores=[0] * devices)) <= 1e-10
 
 
+def divided(more: str, devices: int = 4, **fields) -> float:
+    """The largest error of a decoder whose layers two devices divide."""
+    machine = core_groups(devices)
+    job = replace(DECODER, model=DECODER.model.replace("layers=2", "layers=1"), **fields)
+    return largest_error(job, planned(f"fsdp:tp=2{more}", job, machine), CpuBackend(machine, cores=[0] * devices), 2)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("shard", "between"), [("0", "on"), ("0", "off"), ("1", "off"), ("1", "on"), ("2", "on"), ("2", "off"), ("3", "off"), ("3", "on")]
+)
+def test_devices_that_divide_layers_train_as_plain_pytorch_does(shard, between):
+    """Two replicas of two devices each: parameters are divided by layers, and what is left of them is sharded over the replicas."""
+    assert divided(f",shard={shard},sp={between}") <= 1e-10
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("more", ["", ",shard=0,sp=off"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"accumulate": 2, "clip_norm": 0.05}, {"checkpoint": "full", "form": "foreach"}, {"accumulate": 2, "checkpoint": "selective"},
+        {"clip_norm": 100.0, "form": "for"}, {"optimizer": "momentum", "form": "foreach"}, {"accumulate": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_job_asks_for_holds_of_divided_layers_too(fields, more):
+    assert divided(more, **fields) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("more", "devices"), [("", 2), pytest.param(",hybrid=1", 4, marks=THOROUGH), pytest.param(",hybrid=2", 8, marks=THOROUGH)]
+)
+def test_replicas_of_divided_layers_shard_within_groups(more, devices):
+    """One replica has nothing to shard; four may hold two copies of two shards each."""
+    assert divided(more, devices, clip_norm=0.05) <= 1e-10
+
+
+def test_a_plan_says_how_layers_are_divided():
+    plan = planned("fsdp:tp=2,fold=on", DECODER, gpus(4))
+    assert (plan.semantics["replicas"], plan.semantics["shards"]) == (2, 2)
+    assert plan.semantics["divided"] == "heads, hidden channels and vocabulary over 2 devices, and between products by tokens"
+    odd = replace(DECODER, model=DECODER.model.replace("vocab=32", "vocab=31"))
+    assert planned("fsdp:tp=2,sp=off,fold=on", odd, gpus(4)).semantics["divided"].endswith("devices; each of them runs all of some mm")
+
+
+def test_the_devices_of_a_layer_are_neighbors():
+    """They exchange more than the replicas, which gather parameters over the other links."""
+    plan = planned("fsdp:tp=2,fetch=off,fold=off", DECODER, gpus(4))
+    groups = {(task.stream, task.body.devices) for task in plan.tasks if task.body.kind == "collective"}
+    within, across = {("g0", "g1"), ("g2", "g3")}, {("g0", "g2"), ("g1", "g3")}
+    assert groups == {(TENSOR, names) for names in within} | {(stream, names) for stream in (GATHER, REDUCE) for names in across}
+
+
 def test_what_it_cannot_do_is_refused():
     with refuses(Code.DEVICES):
         planned("fsdp", Job(MLP, 4), core_groups(1))
     with refuses(Code.BATCH):
         planned("fsdp", Job(MLP, 3), core_groups(2))
-    with refuses(Code.REQUEST, "hybrid=3 does not divide 4 devices; choose one of 2, 4"):
+    with refuses(Code.REQUEST, "hybrid=3 does not divide 4 replicas; choose one of 1, 2, 4"):
         planned("fsdp:hybrid=3", Job(MLP, 4), gpus(4))
+    with refuses(Code.REQUEST, "tp=3 does not divide 4 devices; choose one of 1, 2, 4"):
+        planned("fsdp:tp=3", Job(MLP, 4), gpus(4))
+    with refuses(Code.REQUEST, "hybrid=4 does not divide 2 replicas; choose one of 1, 2"):
+        planned("fsdp:tp=2,hybrid=4", Job(MLP, 4), gpus(4))
+    with refuses(Code.REQUEST, "tp is 0; expected a number of at least 1"):
+        planned("fsdp:tp=0", Job(MLP, 4), gpus(4))
+    with refuses(Code.BATCH, "--batch 3 does not divide into 2 replicas; choose a multiple of 2"):
+        planned("fsdp:tp=2", Job(MLP, 3), gpus(4))
     with refuses(Code.MODEL):
         planned("fsdp", Job("lenet5", 4, layout="nhwc"), gpus(2))

@@ -1,0 +1,151 @@
+"""The graph of one of the devices that divide layers: its collectives, its work, and its part of the parameters."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from executors.binding import apply_views
+from simulator.model.division.divide import UNDIVIDED, Division, divided
+from simulator.model.division.local import ALL_GATHER, COLLECTIVES
+from simulator.model.division.placement import WHOLE, Placement, cut_along
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import Job
+from simulator.plan.bodies.opcall import DROPOUT
+from simulator.plan.task import BACKWARD, FORWARD
+from tests.support import divided_models
+from tests.support.view_chains import numbered, part
+
+BATCH, LENGTH, WIDTH = 2, 6, 16
+SIZES = f"layers=2,d_model={WIDTH},heads=4,ffn=24"
+LLAMA, GPT = f"lm:form=llama,{SIZES},vocab=32", f"lm:form=gpt,{SIZES},vocab=32"
+#: Bytes of the tokens' features.
+FEATURES = BATCH * LENGTH * WIDTH * 8
+#: Bytes of one number for each token.
+NUMBERS = BATCH * LENGTH * 8
+
+
+def graph_of(model: str, degree: int = 1, rank: int = 0, sequence: bool = False) -> TrainingGraph:
+    job = Job(model, BATCH, image_size=LENGTH if model.startswith("lm:") else None, precision="fp64")
+    return job.graph(division=Division(degree, rank, sequence) if degree > 1 else UNDIVIDED)
+
+
+def collectives(graph: TrainingGraph, phase: str, layer: str) -> list[tuple[str, int]]:
+    """What the devices sum or gather together for a layer, and the bytes of the whole tensors."""
+    return [
+        (op.body.target.split(".")[1], sum(o.bytes for o in op.writes if op.body.target == ALL_GATHER) or sum(o.bytes for o in op.inputs))
+        for op in graph.ops
+        if op.body.target in COLLECTIVES and op.phase == phase and (op.layer == layer or op.layer.startswith(f"{layer}."))
+    ]
+
+
+@pytest.mark.parametrize(("model", "degree"), [(LLAMA, 2), (LLAMA, 4), (GPT, 2), (GPT, 4), (f"{LLAMA},kv_heads=2", 2)])
+def test_a_block_has_two_sums_forward_and_two_backward(model, degree):
+    """Megatron-LM, figure 3: of what attention and the feed-forward network make, and of the gradients of what they read."""
+    graph = graph_of(model, degree)
+    for phase in (FORWARD, BACKWARD):
+        assert collectives(graph, phase, "blocks.1") == [("all_reduce", FEATURES)] * 2
+
+
+def test_sequence_parallelism_scatters_and_gathers_instead():
+    """Korthikanti et al., figure 5; and the gradients of norms are sums over the tokens of all devices."""
+    graph = graph_of(LLAMA, 2, sequence=True)
+    assert collectives(graph, FORWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES)] * 2
+    norm = ("all_reduce", WIDTH * 8)
+    assert collectives(graph, BACKWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES), norm] * 2
+
+
+def test_outside_of_blocks_what_is_looked_up_is_a_sum_and_the_loss_exchanges_one_number_per_token():
+    """The logarithms of the sums of each device's logits; the loss and its weight; sums of gradients of logits."""
+    graph = graph_of(LLAMA, 2)
+    assert collectives(graph, FORWARD, "blocks.0")[:1] == [("all_reduce", FEATURES)]
+    assert collectives(graph, FORWARD, "head") == []
+    assert collectives(graph, FORWARD, "loss") == [("all_gather", 2 * NUMBERS), ("all_reduce", 2 * 8)]
+    assert collectives(graph, BACKWARD, "loss") == [("all_reduce", NUMBERS)]
+    assert collectives(graph, BACKWARD, "norm") == [("all_reduce", FEATURES)]  # what the head reads
+    assert len([op for op in graph.ops if op.body.target in COLLECTIVES]) == 2 * 4 + 5
+
+
+def test_norms_of_heads_sum_the_gradients_of_their_weights():
+    graph = graph_of(f"{LLAMA},qk_norm=on", 2)
+    of_head = ("all_reduce", WIDTH // 4 * 8)
+    assert collectives(graph, BACKWARD, "blocks.1") == [("all_reduce", FEATURES), of_head, of_head, ("all_reduce", FEATURES)]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize(("model", "degree"), [(LLAMA, 2), (LLAMA, 4), (GPT, 2)])
+def test_devices_divide_the_work_of_every_product(model, degree, sequence):
+    """A product whose addends are summed over the devices is an op of its own before the bias is added."""
+    graphs = both(model, degree, sequence)
+    whole, own = ({op.name.removesuffix("#product"): op.body.flops for op in graph.ops if op.body.flops} for graph in graphs)
+    assert own == pytest.approx({name: flops / degree for name, flops in whole.items()})
+
+
+def both(model: str, degree: int, sequence: bool = False) -> tuple[TrainingGraph, TrainingGraph]:
+    """The graph of a model, and that of its first device of several."""
+    return graph_of(model), graph_of(model, degree, 0, sequence)
+
+
+def test_heads_of_keys_that_do_not_divide_run_whole_on_every_device():
+    """Two heads of keys for four devices: each runs all of attention, and a fourth of the feed-forward network."""
+    whole, own = (Counter() for _ in range(2))
+    for work, graph in zip((whole, own), both(f"{LLAMA},kv_heads=2", 4), strict=True):
+        for op in graph.ops:
+            work["attention" if "attention_for_cpu" in op.name else op.layer.rpartition(".")[2]] += op.body.flops
+    assert own["attention"] == whole["attention"]
+    assert [own[layer] for layer in ("gate", "up", "down", "head")] == [whole[layer] / 4 for layer in ("gate", "up", "down", "head")]
+
+
+def test_a_vocabulary_that_does_not_divide_is_whole_on_every_device():
+    graph = graph_of(LLAMA.replace("vocab=32", "vocab=31"), 2)
+    assert graph.values["tokens.weight"].shape == (31, WIDTH)
+    assert collectives(graph, FORWARD, "blocks.0") == [("all_reduce", FEATURES)] * 2
+    assert collectives(graph, FORWARD, "loss") == []
+    assert collectives(graph, FORWARD, "blocks.1") == [("all_reduce", FEATURES)] * 2
+
+
+# Parameters.
+
+
+def check_parameters(model: str, degree: int, cut: dict[str, Placement]) -> None:
+    """Check which part each device has of every parameter. `cut`: by the ends of their names, of those that are not whole."""
+    whole = graph_of(model)
+    for rank in range(degree):
+        graph = graph_of(model, degree, rank)
+        assert graph.parameters == whole.parameters
+        for name in graph.parameters:
+            value, tensor = graph.values[name], numbered(whole.values[name].shape)
+            placement = next((each for end, each in cut.items() if name.endswith(end)), WHOLE)
+            held = tensor if value.source is None else apply_views(tensor, value.source)
+            assert tuple(held.shape) == value.shape == graph.gradients[name].shape
+            assert torch.equal(held.reshape(placement.local(tensor.shape, degree)), part(tensor, placement, rank, degree)), name
+
+
+def test_devices_have_heads_hidden_channels_and_words():
+    """Together, they have the model once, and everyone has the norms."""
+    rows = {f"{layer}.weight": cut_along(0, WIDTH) for layer in ("query", "key", "value")}
+    rows |= {f"{layer}.weight": cut_along(0, 24) for layer in ("gate", "up")} | {"head.weight": cut_along(0, 32)}
+    columns = {"output.weight": cut_along(1, WIDTH), "down.weight": cut_along(1, 24)}
+    check_parameters(LLAMA, 2, rows | columns | {"tokens.weight": cut_along(0, 32)})
+    check_parameters(LLAMA, 4, rows | columns | {"tokens.weight": cut_along(0, 32)})
+
+
+def test_queries_keys_and_values_of_one_product_are_cut_one_by_one():
+    """A device has the same heads of all three. Biases behind a sum belong to everyone."""
+    fused = Placement(0, (WIDTH,) * 3)
+    cut = {"project.weight": fused, "project.bias": fused, "up.weight": cut_along(0, 24), "up.bias": cut_along(0, 24)}
+    cut |= {"output.weight": cut_along(1, WIDTH), "down.weight": cut_along(1, 24), "tokens.weight": cut_along(0, 32)}
+    check_parameters(GPT, 2, cut)
+
+
+def test_one_device_alone_has_the_graph():
+    graph = graph_of(LLAMA)
+    assert divided(graph, UNDIVIDED) is graph
+
+
+def test_a_device_draws_its_part_of_a_mask():
+    """Of hidden channels; what follows the sum is the same on every device. A mask of part of each sequence's tokens would be no box."""
+    model = f"{divided_models.__file__}:dropped_rows"
+    masks = [op.body.kwargs for op in graph_of(model, 2, 1).ops if op.body.target == DROPOUT]
+    assert masks == ['{"part":{"of":[8,16],"box":[[0,8],[8,16]]}}', "{}"]
+    assert masks == [op.body.kwargs for op in graph_of(model, 2, 1, sequence=True).ops if op.body.target == DROPOUT]
