@@ -435,6 +435,15 @@ def search(
             help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all.",
         ),
     ] = None,
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="FIELD=VALUE[,VALUE...]",
+            help="Also vary the job: accumulate=1,2,4 or checkpoint=none,selective,full,budget:SIZE; repeatable. Default: both, for"
+            " language models on several devices.",
+        ),
+    ] = None,
     profile: ProfilePath = None,
     machine: MachineName = None,
     scale: ScaleText = "",  # takes_job puts this and the next one into the placement
@@ -459,9 +468,10 @@ def search(
     Exit status 1 when no plan fits, or when a plan that --verify ran computes other numbers than plain PyTorch.
 
       schedcast search --model resnet50 --batch 32 --machine 2xgpu-pcie --memory-limit 8
+      schedcast search --model llama3:8b --batch 512 --machine 64xh100 --precision amp --strategy fsdp --strategy data-parallel
     """
     _commands("searching").search_plans(
-        job, strategy or [], settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
+        job, strategy or [], tries, settings, profile, machine, placement, verify, calibration, quick, cluster, processes, out, json, wait
     )
 
 

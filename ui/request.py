@@ -77,7 +77,7 @@ class JobRequest:
     `batch`: None for a usual one. `machine`: the name of a machine, or PROFILE and the name of a stored profile. `memory_limit`: in GB of
     10^9 bytes. `host`: what issues the tasks of a named machine's GPUs. `scale`: factors of the machine's figures, as
     `simulator.machine.scaled` reads them. `settings`: OPTION=VALUE for every strategy that has the option. `strategies`: texts
-    NAME[:option=value,...].
+    NAME[:option=value,...]. `tries`: FIELD=VALUE[,VALUE...] of the variants of the job that a search tries.
     """
 
     model: str = _option(
@@ -147,6 +147,7 @@ class JobRequest:
     scale: str = _option("", words="with {}".format)
     settings: tuple[str, ...] = _option((), "OPTION=VALUE for every strategy that has the option; repeatable.", flag="set", words=",".join)
     strategies: tuple[str, ...] = _option((), flag="strategy")
+    tries: tuple[str, ...] = _option((), flag="try", words=lambda texts: "trying " + ", ".join(texts))
 
     def stated(self) -> Iterator[tuple[Option, Any, bool]]:
         """The options that a command line and a link state, each with its value and whether that is as usual."""

@@ -16,6 +16,7 @@ Measured collectives of devices that no links join run one after another.
 
 from bisect import insort
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, permutations
@@ -75,7 +76,8 @@ class Links(Allocator):
         self._routes: dict[tuple[str, str], Route] = {}
         self._collectives: dict[Collective, tuple[Route, float, list[Line]]] = {}
         self._near: dict[int, networkx.DiGraph] = {}
-        self._rates: dict[Route, float] = {}  # while nothing else moves
+        self._timed_collectives: dict[tuple[Collective, float], tuple[Route, float]] = {}
+        self._rates: dict[int, tuple[Route, float]] = {}  # while nothing else moves, by id: routes over many links are long
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
         self._started: list[Transfer] = []
@@ -201,6 +203,12 @@ class Links(Allocator):
         neither, its communication rounds (`rounds`) follow one another. A round takes as long as the slowest of its moves and the fullest
         of its channels.
         """
+        known = self._timed_collectives.get((body, payload_bytes))
+        if known is None:
+            known = self._timed_collectives[body, payload_bytes] = self._collective(body, payload_bytes)
+        return known
+
+    def _collective(self, body: Collective, payload_bytes: float) -> tuple[Route, float]:
         if body not in self._collectives:
             by_protocols = self._machine.protocols and (body.algorithm in SCALABLE or body.operation == ALL_TO_ALL)
             self._collectives[body] = self._by_protocols(body) if by_protocols else (*self._by_rounds(body), [])
@@ -295,9 +303,28 @@ class Links(Allocator):
             return 0.0
         if not moved_bytes:
             return route.latency_s
-        if route not in self._rates:
-            self._rates[route] = max_min([route], self._capacity)[0]
-        return route.latency_s + moved_bytes / self._rates[route]
+        if id(route) not in self._rates:
+            self._rates[id(route)] = route, max_min([route], self._capacity)[0]
+        return route.latency_s + moved_bytes / self._rates[id(route)][1]
+
+    def distinct(self, routes: Iterable[Route]) -> dict[int, Route]:
+        """Each of `routes`, by its id, without what tells it apart from no other one.
+
+        Of queues that the same routes join, and of channels of one bandwidth that they load alike, one stands for all: of thousands that
+        a collective of many devices uses, a few are left.
+        """
+        distinct = {id(route): route for route in routes}
+        queues: dict[tuple[str, str], list[int]] = defaultdict(list)
+        loads: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+        for number, route in enumerate(distinct.values()):
+            for direction in route.directions:
+                queues[direction].append(number)
+            for channel, load in zip(route.channels, route.loads, strict=True):
+                loads[channel].append((number, load))
+        kept_queues = {tuple(users): direction for direction, users in reversed(queues.items())}
+        kept_channels = {(self._capacity[channel], *users): channel for channel, users in reversed(loads.items())}
+        few, wide = frozenset(kept_queues.values()), frozenset(kept_channels.values())
+        return {key: route.within(few, wide) for key, route in distinct.items()}
 
     def enter(self, transfer: Transfer, number: int, priority: int, route: Route, moved_bytes: float) -> None:
         """Queue `transfer` as execution `number`. A transfer that has begun is not overtaken."""

@@ -160,7 +160,7 @@ def recipes_of(
     cache_matters = use_cache and any(cost.warm_s != cost.cold_s for cost in costs)
     shares = resident_shares(plan, machine) if cache_matters else [0.0] * len(costs)
     waits = dependencies.waits(dependencies.steady)
-    sites = {name: _Site(machine, name) for name in plan.devices}
+    sites = {name: _Site(machine, name, plan.devices) for name in plan.devices}
     recipes = []
     for task, cost, share, awaited in zip(plan.tasks, costs, shares, waits, strict=True):
         site = sites[task.device]
@@ -172,14 +172,17 @@ def recipes_of(
         if graph and recipe.route is not None and recipe.route.alias and task.body.resource is Resource.LINK:
             recipe = recipe._replace(crossed=bool(awaited))
         recipes.append(recipe)
-    return recipes
+    distinct = links.distinct(recipe.route for recipe in recipes if recipe.route is not None)
+    return [recipe if recipe.route is None else recipe._replace(route=distinct[id(recipe.route)]) for recipe in recipes]
 
 
 class _Site:
     """What the tasks of one device have in common."""
 
-    def __init__(self, machine: Machine, name: str):
-        """`name`: the device's."""
+    def __init__(self, machine: Machine, name: str, devices: Sequence[str]):
+        """`name`: the device's. `devices`: the plan's, of which a folded plan has fewer than its collectives."""
+        self._devices = frozenset(devices)
+        self.among = cache(lambda taking_part: tuple(device for device in taking_part if device in self._devices))
         device = machine.device(name)
         self.host = machine.host(name)
         self.overhead_s = device.task_overhead_s if self.host is None else 0.0  # with a host lane, the time per task is the host's
@@ -222,7 +225,9 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
         route, moved = links.collective(body, body.payload_bytes(task))
         kernel = site.occupied(route) if route.blocks else None
         launches = 0 if route.alias else cost.launches
-        return Recipe(overhead_s, task.priority, kernel, route, moved, launches=launches, devices=body.devices if kernel else ())
+        return Recipe(
+            overhead_s, task.priority, kernel, route, moved, launches=launches, devices=site.among(body.devices) if kernel else ()
+        )
     if resource is Resource.LINK and body.ends[0] != body.ends[1]:
         source, target = body.ends
         route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(source, target, body.moved_bytes(task))

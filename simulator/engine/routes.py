@@ -1,7 +1,7 @@
 """Routes of transfers over links, moves on several routes at the same time, and how moves share the channels of their routes."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -25,6 +25,15 @@ class Route(NamedTuple):
     bandwidth_error: float = 0.0
     blocks: int = 0
     draws_bytes_per_s: float = 0.0
+
+    def within(self, directions: Set[tuple[str, str]], channels: Set[tuple[str, str]]) -> "Route":
+        """The route with those of its directions and channels alone."""
+        kept = [(channel, load) for channel, load in zip(self.channels, self.loads, strict=True) if channel in channels]
+        return self._replace(
+            directions=tuple(direction for direction in self.directions if direction in directions),
+            channels=tuple(channel for channel, _ in kept),
+            loads=tuple(load for _, load in kept),
+        )
 
 
 ALIAS_ROUTE = Route((), (), 0.0, inf, True, ())

@@ -39,11 +39,13 @@ def planned_mfu(plan: Plan, machine: Machine, step_s: float, float32: str) -> fl
     if any(device.kind != "gpu" for device in devices.values()):
         return None
     counts = [segment.repeat or 1 for segment in plan.segments]
-    seconds = sum(
-        count * _at_peak_s(task, devices[task.device], float32)
-        for count, segment in zip(counts, plan.segments, strict=True)
-        for task in segment.tasks
-    )
+    known: dict[tuple[str, str], float] = {}  # tasks of one key do the same work
+    seconds = 0.0
+    for count, part in zip(counts, plan.parts, strict=True):
+        for task, key in zip(part.tasks, part.body_keys, strict=True):
+            if (task.device, key) not in known:
+                known[task.device, key] = _at_peak_s(task, devices[task.device], float32)
+            seconds += count * known[task.device, key]
     return mfu(seconds / sum(counts), step_s, len(devices))
 
 

@@ -251,6 +251,9 @@ class Machine:
 
     def device(self, name: str) -> Device:
         """The device called `name`. Raises UnknownNameError if there is none."""
+        own = self._by_name.get(name)  # of most, many times
+        if own is not None:
+            return own
         try:
             return self.for_devices((name,))._by_name[name]
         except KeyError:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from simulator.model.checkpoint import choice
@@ -73,6 +74,8 @@ class Job:
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
     _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
+    _captured: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # graphs without repeated forwards
+    _varied: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
 
     def __post_init__(self):
@@ -160,9 +163,17 @@ class Job:
         if (precision, autocast) == (self.precision, self.autocast):
             return self
         job = replace(self, precision=precision, autocast=autocast)
-        for shared in ("_graphs", "_plans"):
+        for shared in ("_graphs", "_captured", "_varied", "_plans"):
             object.__setattr__(job, shared, getattr(self, shared))
         return job
+
+    def varied(self, **changes: Any) -> "Job":
+        """Return the job with other microbatches or checkpointing, the same object each time. What is captured is shared."""
+        key = (*sorted(changes.items()), self.precision, self.autocast)
+        if key not in self._varied:
+            job = self._varied[key] = replace(self, **changes)
+            object.__setattr__(job, "_captured", self._captured)
+        return self._varied[key]
 
     @property
     def plans(self) -> PlansInUse:
@@ -223,16 +234,16 @@ class Job:
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
         key = (*arguments, self.autocast) if division is UNDIVIDED else (*arguments, self.autocast, division)
         if key not in self._graphs:
-            own = divided(self._captured(arguments), division)
+            own = divided(self.captured(*arguments), division)
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
 
-    def _captured(self, arguments: GraphArguments) -> TrainingGraph:
-        """The graph without division and repeated forwards."""
-        key = (*arguments, self.autocast) if self.checkpoint == choice.NONE else (*arguments, self.autocast, "as captured")
-        if key not in self._graphs:
-            self._graphs[key] = self._load_or_capture(*arguments)
-        return self._graphs[key]
+    def captured(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
+        """Return the graph that `graph` returns, without repeated forwards."""
+        key = (batch, parts, fused_dropout, self.autocast)
+        if key not in self._captured:
+            self._captured[key] = self._load_or_capture(batch, parts, fused_dropout)
+        return self._captured[key]
 
     def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
         from simulator.model.capture import cache as graph_cache

@@ -120,7 +120,8 @@ class Dependencies:
         row = self.edges(period, iterations)
         waits = self._waits.get(id(row))
         if waits is None:
-            lanes = [task.lane for task in self.tasks]
+            number = {lane: at for at, lane in enumerate(dict.fromkeys(task.lane for task in self.tasks))}
+            lanes = [number[task.lane] for task in self.tasks]
             waits = self._waits[id(row)] = [
                 _latest_of_other_lanes(edges, lane, lanes) if edges else () for lane, edges in zip(lanes, row, strict=True)
             ]
@@ -138,7 +139,7 @@ def dependencies_of(plan: Plan, machine: Machine) -> Dependencies:
     return plan.derived(Dependencies, None, machine.receives)
 
 
-def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: tuple[str, int], lanes: list[tuple[str, int]]) -> tuple[Edge, ...]:
+def _latest_of_other_lanes(edges: tuple[Edge, ...], lane: int, lanes: list[int]) -> tuple[Edge, ...]:
     latest = {lanes[edge.index]: edge for edge in edges}  # edges are in order of (period, index): the last one wins
     latest.pop(lane, None)
     return tuple(latest.values())

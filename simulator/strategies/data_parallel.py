@@ -121,6 +121,11 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 
+def held_share(job: Job, machine: Machine, options: Options) -> float | None:
+    """The share of the parameters and their optimizer state that every device holds: all of them."""
+    return 1.0
+
+
 def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1) -> bool:
     """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
 

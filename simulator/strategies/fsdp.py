@@ -37,8 +37,6 @@ NAME = "fsdp"
 FAMILY = "data-parallel"
 ABOUT = "every device trains on its shard of the batch and holds a shard of the parameters, which are gathered where they are used"
 LEAST_DEVICES = 2
-CANDIDATES = ("reshard=off", "shard=1", "prefetch=2", "prefetch=0")
-
 #: Streams of a device.
 COMPUTE, GATHER, REDUCE, TENSOR = 0, 1, 2, 3
 #: A plan with more devices than this has one device for all, which do the same.
@@ -94,6 +92,24 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 def _divisors(count: int) -> str:
     return ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+
+
+def candidates(job: Job, machine: Machine) -> list[str]:
+    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather."""
+    names = [device.name for device in machine.devices]
+    node = len(next(iter(machine.by_node(names).values())))
+    sizes = [0, *(size for size in (node, 2 * node, 4 * node) if LEAST_DEVICES <= size < len(names) and len(names) % size == 0)]
+    return [
+        (f"hybrid={size}," if size else "") + how
+        for how in ("prefetch=1", "prefetch=2", "reshard=off", "shard=1", "prefetch=0")
+        for size in sizes
+    ]
+
+
+def held_share(job: Job, machine: Machine, options: Options) -> float | None:
+    """The share of the parameters and their optimizer state that every device holds: its own of its group."""
+    replicas = len(machine.devices) // options.tp
+    return 1.0 / (options.tp * (1 if options.shard == "0" else options.hybrid or replicas))
 
 
 class ShardedReplicas:

@@ -13,15 +13,21 @@ from traces.documents.verdict import Verdict, verdict
 class RankedPlan(Data):
     """One plan that was simulated. `plan` is its `NAME[:option=value,...]`, as `--strategy` takes it.
 
+    If the search varies the job, `plan` ends with the variant's options, as in `fsdp --accumulate 4`; `accumulate` and `checkpoint` are the
+    job's.
+
     `speedup` is against the baseline. `behind` is its step time over the best plan's, with the 90 % interval `behind_interval` from draws
     of the costs that both share; `probability` is the share of the draws in which it is the fastest plan that fits. `bound_s` is the lower
     bound of its step time, because of `bound_by`. `why_not` says why it does not fit in memory. `semantics` is that of the plan.
-    `measured`: what an earlier validation measured of it on this machine.
+    `measured`: what an earlier validation measured of it on this machine. `mfu`: as in `Prediction`. `held_bytes`: what the fullest device
+    holds at its peak, by kind.
     """
 
     plan: str
     strategy: str
     options: dict[str, Any]
+    accumulate: int = 1
+    checkpoint: str = "none"
     step_s: Duration
     interval_s: tuple[float, float]
     peak_bytes: Bytes
@@ -37,6 +43,13 @@ class RankedPlan(Data):
     why_not: str = ""
     measured: MeasuredStep | None = None
     semantics: dict[str, Any] = {}
+    mfu: float | None = Field(default=None, ge=0)
+    held_bytes: dict[str, Bytes] = {}
+
+    @property
+    def text(self) -> str:
+        """The strategy with its options, as `--strategy` takes it."""
+        return self.plan.partition(" --")[0]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -72,10 +85,14 @@ class PrunedPlan(Data):
 
 
 class RefusedPlan(Data):
-    """A candidate that has no plan for this job and machine, and why."""
+    """A candidate that has no plan for this job and machine, and why.
+
+    `excess_bytes`: by how much a memory is too small for it at least, if that is why; then it was not simulated.
+    """
 
     plan: str
     why: str
+    excess_bytes: Bytes = 0
 
 
 class VerifiedPlan(Data):
@@ -137,7 +154,7 @@ class SearchResult(Document):
     `best` is the `plan` of the first one or, once plans ran, of the one measured fastest; None if none fits. `bound_s` is the smallest
     lower bound of all candidates that may fit: no candidate takes less. `waterfall` explains the first plan's step − `baseline_step_s`,
     `rival_waterfall` that step − that of `rival`, the fastest plan of another family of strategies. `measured_share`: that of the first
-    plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`.
+    plan, of the baseline or of plain PyTorch, whichever is least, as in `Prediction`. `tokens`: of a step, if the model reads tokens.
     """
 
     schema_name = "schedcast.search/1"
@@ -145,6 +162,7 @@ class SearchResult(Document):
 
     model: str
     batch_size: int = Field(gt=0)
+    tokens: int | None = None
     image_size: int | None = None
     optimizer: str
     precision: str

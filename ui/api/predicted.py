@@ -21,6 +21,7 @@ from simulator.model.built import tensors_of
 from simulator.model.factory import LIVE
 from simulator.model.job import Job
 from simulator.model.live import live_factory, undisturbed
+from simulator.model.tokens import tokens_of
 from simulator.model.usual_batch import usual_batch
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.largest_batch import with_largest_batch
@@ -208,11 +209,10 @@ class Predicted(Shown):
         return Cost(hours, bounds, None if price is None else price * hours * len(self.prediction.devices), steps)
 
     def _tokens_of_a_sample(self) -> int:
-        graph = self.job.graph()
-        rows = [graph.values[name] for name in graph.inputs if len(graph.values[name].shape) == 2 and "int" in graph.values[name].dtype]
-        if not rows:
+        tokens = tokens_of(self.job)
+        if tokens is None:
             raise SchedcastError("hours(tokens=...) needs a model whose inputs are rows of tokens; give samples instead")
-        return rows[0].shape[1]
+        return tokens // self.job.batch
 
     def timeline(self, strategy: str | None = None) -> ShownTimeline:
         """The timeline of a step of the chosen strategy, or of another that was asked; a notebook draws it."""

@@ -14,6 +14,7 @@ from simulator.model.job import Job
 from simulator.predict.search.ranking import Ranking
 from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
+from simulator.predict.search.variants import read_tries, split
 from simulator.strategies import registry as strategies
 from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
@@ -32,6 +33,7 @@ SHOWN = 15
 def search_plans(
     job: Job,
     texts: list[str],
+    tried: list[str] | None,
     pairs: list[str],
     profile: Path | None,
     machine_name: str | None,
@@ -60,7 +62,10 @@ def search_plans(
     job = job.on(machine.devices[0].kind)
     if verify is not None:
         _check_here(model, profile, placement)
-    names = candidates(job, machine, texts)
+    tries = read_tries(tried) if tried else None
+    names = candidates(job, machine, texts, tries)
+    if verify is not None and any(split(name)[1] for name in names):
+        raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):
         raise SchedcastError(f"--verify {verify}: there are {len(names)} candidates; choose at most that many, such as 3")
     shared_jobs.caution(model, profile)

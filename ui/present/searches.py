@@ -78,7 +78,8 @@ def words(result: SearchResult) -> list[str]:
         against = f"; the least of them, that of {least.plan}, is {units.speedup(least.over)} the step of {least.beaten_by}"
         lines.append(f"{shown}{against if least.beaten_by else ''}. Their memory is not known.")
     lines += _misfit_words(result)
-    for why, refused in groupby(sorted(result.refused, key=lambda own: own.why), key=lambda own: own.why):
+    planned = [plan for plan in result.refused if not plan.excess_bytes]
+    for why, refused in groupby(sorted(planned, key=lambda own: own.why), key=lambda own: own.why):
         names = [own.plan for own in refused]
         lines.append(f"No plan for {_listed(names)}: {why}")
     return lines + (verification_words(result.verification) if result.verification is not None else [])
@@ -171,9 +172,16 @@ def _bound_words(result: SearchResult, best: RankedPlan) -> list[str]:
 
 def _misfit_words(result: SearchResult) -> list[str]:
     misfits = [plan for plan in result.plans if not plan.fits]
-    if not misfits:
-        return []
-    return [f"{_count(len(misfits), 'plan')} {'does' if len(misfits) == 1 else 'do'} not fit; {misfits[0].plan} {misfits[0].why_not}."]
+    lines = []
+    if misfits:
+        count = _count(len(misfits), "plan") + (" does" if len(misfits) == 1 else " do")
+        lines.append(f"{count} not fit; {misfits[0].plan} {misfits[0].why_not}.")
+    large = [plan for plan in result.refused if plan.excess_bytes]
+    if large:
+        least = min(large, key=lambda plan: plan.excess_bytes)
+        count = _count(len(large), "plan") + (" was" if len(large) == 1 else " were")
+        lines.append(f"{count} not simulated, because they cannot fit; the least of them, {least.plan}, {least.why}.")
+    return lines
 
 
 def verification_words(verified: Verification) -> list[str]:
@@ -269,7 +277,7 @@ def pruned_cells(result: SearchResult) -> list[dict[str, str]]:
 
 def strategy_of(row: Mapping[str, str]) -> str:
     """The strategy of a row of `cells` or `pruned_cells`."""
-    return row["plan"].partition(" (and ")[0].partition(":")[0]
+    return row["plan"].partition(" ")[0].partition(":")[0]
 
 
 def table(result: SearchResult, most: int) -> Grid:

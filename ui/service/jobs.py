@@ -30,6 +30,7 @@ from simulator.predict.search.ranking import Ranking, rank
 from simulator.predict.search.search import Cache, Progress, candidates
 from simulator.predict.search.search import search as searched
 from simulator.predict.search.setup import Setup
+from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, Prediction
@@ -298,7 +299,8 @@ def search(request: JobRequest, progress: Progress) -> Searched:
     strategies.check_shared(request.strategies or strategies.names(), request.shared)
     with _ONE_SEARCH:
         setup = Setup(asked.job, machine, model, asked.placement.mode, request.shared)
-        ranking = ranked(setup, candidates(asked.job, machine, request.strategies), progress)
+        tries = read_tries(request.tries) if request.tries else None
+        ranking = ranked(setup, candidates(asked.job, machine, request.strategies, tries), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
 

@@ -6,6 +6,7 @@ lives from the start of its iteration's first task. If a copy gives a storage a 
 memory of the first, which is held until neither is accessed any more.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -63,6 +64,35 @@ def carried_bytes(plan: Plan) -> dict[str, int]:
         storage = plan.storages[name]
         total[storage.device] = total.get(storage.device, 0) + storage.bytes
     return total
+
+
+def least_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
+    """Bytes by memory that a plan of one segment holds at some moment, whatever its tasks take: never more than it does hold.
+
+    A stream runs its tasks one after another. So while one of them runs, everything is held that the stream's tasks access before and after
+    it in the same iteration. The fullest device of a memory counts, with the stream of the most tasks.
+    """
+    names, task_of, border, _ = plan.derived(_accesses)
+    carried, kept = carried_bytes(plan), workspace_bytes(plan, machine)
+    lanes = Counter(task.lane for task in plan.tasks if not task.lag)
+    sizes = np.array([plan.storages[name].bytes for name in names], np.int64)
+    places = np.array([plan.storages[name].device for name in names])
+    least: dict[str, int] = {}
+    for device in plan.devices:
+        lane = max((own for own in lanes if own[0] == device), key=lanes.__getitem__, default=None)
+        held = 0
+        if lane is not None and names:
+            mine = np.array([task.lane == lane and not task.lag for task in plan.tasks])[task_of]
+            first = np.minimum.reduceat(np.where(mine, task_of, len(plan.tasks)), border)
+            last = np.maximum.reduceat(np.where(mine, task_of, -1), border)
+            lives = (places == device) & (first <= last)
+            changes = np.zeros(len(plan.tasks) + 1, np.int64)
+            np.add.at(changes, first[lives], sizes[lives])
+            np.subtract.at(changes, last[lives] + 1, sizes[lives])
+            held = int(np.cumsum(changes).max())
+        memory = machine.device(device).memory
+        least[memory] = max(least.get(memory, 0), held + carried[device] + kept.get(device, 0))
+    return least
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,31 @@
 """One candidate of a search: planned, bounded, and simulated unless its bound shows that it cannot win."""
 
-from math import hypot, inf
+from collections.abc import Mapping
+from math import hypot
 from typing import Any
 
 import numpy as np
 
 from simulator.engine.memory.contents import holders_words, shortfall_words
+from simulator.engine.memory.over_time import TooLargeError, excess_bytes, least_bytes, memory_needs
 from simulator.engine.steady import EQUAL
+from simulator.engine.utilization import planned_mfu
+from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
 from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
-from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, step_interval
+from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
+from simulator.predict.search.least import least
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
+from simulator.predict.search.variants import split
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import AnyOptions, option_values
 from traces.documents.base import Data
 from traces.documents.comparison import MemoryNeed
 from traces.errors import Refusal, SchedcastError
+from traces.process import gc_paused
 
 #: Share of a bound that counts: the rest is rounding.
 _COUNTS = 1.0 - EQUAL
@@ -36,7 +43,7 @@ class Chains(Data):
 class Simulated(Data):
     """What the simulation of a plan says. `guessed`, `accuracy`: `Forecast.from_specifications` and `.accuracy`.
 
-    `why_not`: why it does not fit in memory, or "".
+    `why_not`: why it does not fit in memory, or "". `held_bytes`: by kind, what the fullest device holds at its peak.
     """
 
     step_s: float
@@ -49,6 +56,8 @@ class Simulated(Data):
     memories: tuple[MemoryNeed, ...]
     semantics: dict[str, Any]
     why_not: str = ""
+    mfu: float | None = None
+    held_bytes: dict[str, int] = {}
 
     def draws(self) -> np.ndarray:
         """Draws of the step time in seconds: those of common draws for all plans (`predict.intervals`)."""
@@ -60,8 +69,8 @@ class Evaluation(Data):
     """What is known of one candidate.
 
     `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then there is a `refusal`. `work_s`: the
-    smaller `bound.work_bound`, which is looked at first. `simulated`: None if it has no plan, or if its bound is so high that it was not
-    simulated.
+    smaller `bound.work_bound`, and `least_s` that of `least`, which are looked at first. `least_bytes`: what it holds at least in the
+    memory that it fills most. `simulated`: None if it has no plan, or if its bound is so high that it was not simulated.
     """
 
     text: str
@@ -71,6 +80,8 @@ class Evaluation(Data):
     bound_s: float | None = None
     bound_by: str = ""
     work_s: float | None = None
+    least_s: float | None = None
+    least_bytes: int | None = None
     simulated: Simulated | None = None
 
     @property
@@ -92,10 +103,11 @@ class Evaluation(Data):
         discrepancy = shipped_discrepancy(self.strategy, simulated.kind, simulated.mode)
         return step_interval(simulated, discrepancy, simulated.accuracy)
 
-    def pruned_at(self, most_s: float) -> "Evaluation | None":
+    def pruned_at(self, most_s: float | None) -> "Evaluation | None":
         """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""
-        if prunes(self.work_s, most_s):
-            return self.bounded(Bound(self.work_s, DEPENDENCIES)).model_copy(update={"simulated": None})
+        for bound_s in (self.least_s, self.work_s):
+            if prunes(bound_s, most_s):
+                return self.bounded(Bound(bound_s, DEPENDENCIES)).model_copy(update={"simulated": None})
         if prunes(self.bound_s, most_s):
             return self.model_copy(update={"simulated": None})
         return self if self.refusal or self.simulated is not None else None
@@ -110,26 +122,40 @@ class Evaluation(Data):
         return cls(text=text, strategy=strategy, options=option_values(options), refusal=Refusal.by(error))
 
 
-def prunes(bound_s: float | None, most_s: float) -> bool:
+def prunes(bound_s: float | None, most_s: float | None) -> bool:
     """Whether a plan with this lower bound cannot take as little as `most_s` seconds."""
-    return bound_s is not None and bound_s * _COUNTS > most_s
+    return bound_s is not None and most_s is not None and bound_s * _COUNTS > most_s
 
 
-def evaluate_packed(packed: bytes, text: str, most_s: float) -> Evaluation | GraphArguments:
+def evaluate_packed(packed: bytes, text: str, most_s: float | None) -> Evaluation | GraphArguments:
     """`evaluate` in any process. A graph that is missing is returned as the arguments of `Job.graph` that capture it."""
     try:
-        return evaluate(unpacked(packed), text, most_s)
+        with gc_paused():  # once: each end of a pause walks the heap
+            return evaluate(unpacked(packed), text, most_s)
     except GraphMissingError as error:
         return error.wanted
 
 
-def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
-    """Plan the candidate `text` (`NAME[:option=value,...]`), bound it, and simulate it unless it is pruned at `most_s` seconds."""
+def evaluate(setup: Setup, text: str, most_s: float | None = None) -> Evaluation:
+    """Plan the candidate `text` (see `variants`), bound it, and simulate it unless it is pruned at `most_s` seconds.
+
+    Unless `most_s` is None, a plan whose memory cannot be enough is refused without a simulation.
+    """
+    candidate, text = text, split(text)[0]
     strategy, options = strategies.parse(text, setup.shared)
-    begun = Evaluation(text=text, strategy=strategy.name, options=option_values(options))
+    begun = Evaluation(text=candidate, strategy=strategy.name, options=option_values(options))
     try:
+        setup = setup.of(candidate)[1]
+        known = least(setup, strategy, options) if most_s is not None else None
+        if known is not None:
+            begun = begun.model_copy(update={"least_s": known.step_s, "least_bytes": _checked(known.memory_bytes, setup.machine)})
+            if prunes(known.step_s, most_s):
+                return begun.bounded(Bound(known.step_s, DEPENDENCIES))
         plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
         machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
+        if most_s is not None:
+            held = _checked(most([least_bytes(part, machine) for part in plan.parts]), machine)
+            begun = begun.model_copy(update={"least_bytes": held})
         parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
         multipliers = model.pair_multipliers
         bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])
@@ -144,7 +170,15 @@ def evaluate(setup: Setup, text: str, most_s: float = inf) -> Evaluation:
             return begun
         return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
     except SchedcastError as error:
-        return Evaluation.refused(text, strategy.name, options, error)
+        return Evaluation.refused(candidate, strategy.name, options, error)
+
+
+def _checked(held_bytes: Mapping[str, int], machine: Machine) -> int:
+    """The most bytes of a memory that a plan holds at least. Raises TooLargeError if they exceed one: then it need not be simulated."""
+    needs = memory_needs(held_bytes, machine)
+    if (excess := excess_bytes(needs)) > 0:
+        raise TooLargeError(f"{shortfall_words(needs).replace('needs', 'needs at least', 1)}", excess)
+    return max(held_bytes.values())
 
 
 def _simulated(predicted: Forecast) -> Simulated:
@@ -161,6 +195,8 @@ def _simulated(predicted: Forecast) -> Simulated:
         memories=predicted.memories,
         semantics=dict(predicted.plan.semantics),
         why_not=why_not,
+        mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
+        held_bytes=dict(max(predicted.at_peak, key=lambda peak: peak.bytes).by_kind) if predicted.at_peak else {},
     )
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.machine.machine import Machine
-from simulator.predict.forecast import Forecast, forecast, forecast_many, least_measured, plan_strategy
+from simulator.model.tokens import tokens_of
+from simulator.predict.forecast import Forecast, forecast, forecast_strategy, least_measured, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.search.evaluation import Evaluation, prunes
-from simulator.predict.search.search import FAR, MARGIN, Search
+from simulator.predict.search.search import Search, margin
 from simulator.predict.search.setup import Setup
 from simulator.predict.waterfall import waterfall
 from simulator.strategies.registry import family
@@ -36,8 +37,8 @@ class Ranking:
 def rank(search: Search) -> Ranking:
     """Rank the plans of a search."""
     setup, job = search.setup, search.setup.job
-    known = dict(forecast_many(job, (), setup.shared, setup.machine, setup.model, setup.mode))
-    baseline, plain = (None if isinstance(known[name], Refusal) else known[name] for name in ("baseline", PYTORCH))
+    known = [forecast_strategy(job, name, setup.shared, setup.machine, setup.model, setup.mode) for name in ("baseline", PYTORCH)]
+    baseline, plain = (None if isinstance(each, Refusal) else each for each in known)
     fitting = sorted((each for each in search.simulated if each.fits), key=lambda each: each.simulated.step_s)
     others = sorted((each for each in search.simulated if not each.fits), key=lambda each: each.simulated.step_s)
     chances, behind = _comparisons(fitting)
@@ -52,6 +53,7 @@ def rank(search: Search) -> Ranking:
     result = SearchResult(
         model=job.model,
         batch_size=job.batch,
+        tokens=tokens_of(job),
         image_size=job.image_size,
         optimizer=f"{job.optimizer}:{job.form}",
         precision=job.precision,
@@ -62,7 +64,7 @@ def rank(search: Search) -> Ranking:
         plans=tuple(rows),
         best=fitting[0].text if fitting else None,
         pruned=tuple(_pruned(each, fitting) for each in pruned),
-        refused=tuple(RefusedPlan(plan=each.text, why=each.refusal.words) for each in search.evaluations if each.refusal),
+        refused=tuple(_refused(each) for each in search.evaluations if each.refusal),
         bound_s=min(bounds, default=None),
         baseline_step_s=baseline.timeline.step_s if baseline is not None else None,
         pytorch_step_s=plain.timeline.step_s if plain is not None else None,
@@ -110,11 +112,13 @@ def _row(
     behind: Interval | None,
     best: Evaluation | None,
 ) -> RankedPlan:
-    simulated = each.simulated
+    simulated, setup = each.simulated, setup.of(each.text)[1]
     return RankedPlan(
         plan=each.text,
         strategy=each.strategy,
         options=dict(each.options),
+        accumulate=setup.job.accumulate,
+        checkpoint=setup.job.checkpoint,
         step_s=simulated.step_s,
         interval_s=each.interval_s,
         peak_bytes=max(simulated.peak_bytes.values()),
@@ -128,17 +132,22 @@ def _row(
         bound_s=each.bound_s,
         bound_by=each.bound_by,
         why_not=simulated.why_not,
+        mfu=simulated.mfu,
+        held_bytes=simulated.held_bytes,
         measured=setup.measured(each.strategy, each.options),
         semantics=simulated.semantics,
     )
 
 
+def _refused(each: Evaluation) -> RefusedPlan:
+    return RefusedPlan(plan=each.text, why=each.refusal.words, excess_bytes=each.refusal.excess_bytes)
+
+
 def _pruned(each: Evaluation, fitting: Sequence[Evaluation]) -> PrunedPlan:
-    """A plan that was not simulated, and what beats it: the fastest plan of its family, or of all where that one does not."""
+    """A plan that was not simulated, and what beats it: the fastest plan of its strategy, of its family or of all, the first that does."""
     row = PrunedPlan(plan=each.text, bound_s=each.bound_s, bound_by=each.bound_by)
-    own = next((other for other in fitting if family(other.strategy) == family(each.strategy)), None)
-    for other, margin in ((own, MARGIN), (fitting[0] if fitting else None, FAR)):
-        if other is not None and prunes(each.bound_s, margin * other.simulated.step_s):
+    for other in sorted(fitting, key=lambda other: margin(other.strategy, each.strategy)):  # stable: each margin's fastest first
+        if prunes(each.bound_s, margin(other.strategy, each.strategy) * other.simulated.step_s):
             return row.model_copy(update={"beaten_by": other.text, "over": each.bound_s / other.simulated.step_s})
     return row
 
@@ -158,6 +167,6 @@ def _forecast(search: Search, each: Evaluation | None) -> Forecast | None:
     """The forecast of a candidate, whose timeline evaluations do not keep."""
     if each is None:
         return None
-    setup = search.setup
-    plan = plan_strategy(each.text, setup.shared, setup.job, setup.machine, setup.model)
+    text, setup = search.setup.of(each.text)
+    plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
     return forecast(plan, setup.machine, setup.model, setup.mode)

@@ -5,7 +5,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.model import graph as graphs
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import GraphArguments, Job
+from simulator.predict.search.variants import split, varied
 from traces.documents.measured_step import MeasuredStep, step_name
 
 #: What of the packages decides an evaluation: everything that plans, costs and simulates. Part of a cached evaluation's key.
@@ -39,21 +40,29 @@ class CapturedJob(Job):
 
 @dataclass(frozen=True)
 class Setup:
-    """A job on a machine with its costs. `shared`: the options of `--set`. `mode`: eager or graph."""
+    """A job on a machine with its costs. `shared`: the options of `--set`. `mode`: eager or graph.
+
+    `microbatches`: what `least` knows of the variants of the job, which all of them share.
+    """
 
     job: Job
     machine: Machine
     model: CostModel
     mode: str = "eager"
     shared: Mapping[str, str] = field(default_factory=dict)
+    microbatches: dict = field(default_factory=dict, repr=False, compare=False)
 
     def captured(self, wanted: Iterable[GraphArguments]) -> "Setup":
         """The same setup whose job has the graphs of `wanted` (arguments of `Job.graph`), and no others."""
         job = self.job.on(self.machine.devices[0].kind)
         shipped = CapturedJob(**{f.name: getattr(job, f.name) for f in fields(Job) if f.init})
         for arguments in wanted:
-            shipped._graphs[*arguments, job.autocast] = job.graph(*arguments)
+            shipped._captured[*arguments, job.autocast] = job.captured(*arguments)
         return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared))
+
+    def of(self, candidate: str) -> "tuple[str, Setup]":
+        """The strategy's text of a candidate, and this setup with its variant of the job. Raises SchedcastError if there is none."""
+        return split(candidate)[0], replace(self, job=varied(self.job, candidate))
 
     @property
     def first(self) -> GraphArguments:

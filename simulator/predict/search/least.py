@@ -1,0 +1,56 @@
+"""What a candidate takes and holds at least, known before it is planned: no plan is made of one that cannot fit or win.
+
+A strategy under which every device runs the whole graph of a microbatch says so (`Strategy.held_share`). A device then takes no less time
+than its microbatches one after another on one stream, and while one runs, its activations are held beside the device's share of the
+parameters.
+"""
+
+from typing import Any, NamedTuple
+
+from simulator.engine.memory.over_time import carried_bytes, least_bytes
+from simulator.predict.search.bound import work_bound
+from simulator.predict.search.setup import Setup
+from simulator.strategies.baseline import Options
+from simulator.strategies.data_parallel import replica_builders
+from simulator.strategies.registry import Strategy
+
+
+class Least(NamedTuple):
+    """Seconds of a step, and bytes by memory, that no plan of a candidate is below."""
+
+    step_s: float
+    memory_bytes: dict[str, int]
+
+
+class _Microbatch(NamedTuple):
+    """One microbatch on one device: its seconds on the stream, the bytes that it makes, and those of all parameters and optimizer state."""
+
+    seconds: float
+    made_bytes: int
+    carried_bytes: int
+
+
+def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
+    """What a candidate takes and holds at least; None if that is not known without a plan. `setup`: with the candidate's job."""
+    job, devices = setup.job, setup.machine.devices
+    share = strategy.held_share(job, setup.machine, options) if strategy.held_share is not None else None
+    if share is None or job.batch % (len(devices) * job.accumulate):
+        return None
+    key = (job.accumulate, job.checkpoint)
+    if key not in setup.microbatches:
+        setup.microbatches[key] = _microbatch(setup)
+    own: _Microbatch = setup.microbatches[key]
+    return Least(job.accumulate * own.seconds, {devices[0].memory: own.made_bytes + int(share * own.carried_bytes)})
+
+
+def _microbatch(setup: Setup) -> _Microbatch:
+    machine, names = setup.machine, [device.name for device in setup.machine.devices]
+    (builder,) = replica_builders(setup.job, names[:1], len(names))
+    graph = builder.graph
+    # What casts parameters may run beside the rest, on shards.
+    tasks = builder.ops([index for index in range(len(graph.ops)) if index not in graph.casts], builder.microbatches[0])
+    plan = builder.plan("microbatch", tasks, Options())
+    made = least_bytes(plan, machine)[machine.devices[0].memory] - carried_bytes(plan)[names[0]]
+    update = builder.update(graph.parameters, "update")
+    seconds = work_bound(plan, machine, setup.model.resolve(plan), setup.model.pair_multipliers).step_s
+    return _Microbatch(seconds, made, sum(operand.bytes for operand in update.mutates))

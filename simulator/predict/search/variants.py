@@ -1,0 +1,74 @@
+"""Variants of a job that a search tries: microbatches and activation checkpointing, which belong to the job and not to a strategy.
+
+A candidate of a search is a strategy's text, with the options of the command line behind it that its variant sets: `fsdp:shard=1
+--accumulate 4 --checkpoint selective`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from simulator.machine.machine import Machine
+from simulator.model.checkpoint import choice
+from simulator.model.job import Job
+from simulator.model.workloads.registry import is_built_in
+from traces.errors import SchedcastError, UnknownNameError
+
+#: The fields of a job that a search may vary, with what reads their values.
+VARIED = {"accumulate": int, "checkpoint": str}
+#: What a search tries for a language model on several devices: numbers of microbatches, and checkpointing.
+_ACCUMULATE, _CHECKPOINT = (1, 2, 4, 8, 16), (choice.NONE, choice.SELECTIVE, choice.FULL)
+_EXAMPLE = "--try accumulate=1,2,4 or --try checkpoint=none,full"
+
+#: The values to try, by field; a field that is left out keeps the job's value.
+Tries = Mapping[str, tuple[str, ...]]
+
+
+def read_tries(texts: Sequence[str]) -> Tries:
+    """Read FIELD=VALUE[,VALUE...] of `--try`. Raises SchedcastError for anything else."""
+    tries: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        name, listed = name.strip(), tuple(dict.fromkeys(value.strip() for value in values.split(",")))
+        if name not in VARIED:
+            raise UnknownNameError("field for --try", name, tuple(VARIED), f"give it as in {_EXAMPLE}")
+        for value in listed:
+            if name == "accumulate" and not (value.isdecimal() and int(value)):
+                raise SchedcastError(f"--try {text}: {value!r} is not a number of at least 1; give it as in {_EXAMPLE}")
+            if name == "checkpoint":
+                choice.read(value)
+        tries[name] = tuple(dict.fromkeys((*tries.get(name, ()), *listed)))
+    return tries
+
+
+def usual_tries(job: Job, machine: Machine) -> Tries:
+    """What a search tries if nobody says: for a language model on several devices, each field that the job leaves as it usually is."""
+    if len(machine.devices) < 2 or not (is_built_in(job.model) and ":" in job.model):
+        return {}
+    tries: dict[str, tuple[str, ...]] = {}
+    if job.accumulate == Job.accumulate:
+        tries["accumulate"] = tuple(str(count) for count in _ACCUMULATE if job.batch % count == 0)
+    if job.checkpoint == Job.checkpoint:
+        tries["checkpoint"] = _CHECKPOINT
+    return tries
+
+
+def variants(text: str, tries: Tries) -> list[tuple[int, str]]:
+    """The candidates of a strategy's text, one for each combination of values; with the number of its checkpointing among those tried.
+
+    Less checkpointing is usually faster. If it is tried for all texts before more of it, fewer plans that lose are simulated.
+    """
+    stated = [[f" --{name} {value}" for value in values] for name, values in tries.items()]
+    number = {value: at for at, value in enumerate(tries.get("checkpoint", ()))}
+    texts = (text + "".join(each) for each in product(*stated))
+    return [(number.get(split(each)[1].get("checkpoint", ""), 0), each) for each in texts]
+
+
+def split(candidate: str) -> tuple[str, dict[str, str]]:
+    """The strategy's text of a candidate, and the values of its variant by field."""
+    text, *stated = candidate.split(" --")
+    return text, dict(each.split(" ", 1) for each in stated)
+
+
+def varied(job: Job, candidate: str) -> Job:
+    """The job of a candidate. Raises SchedcastError for values that no job has."""
+    return job.varied(**{name: VARIED[name](value) for name, value in split(candidate)[1].items()})

@@ -1,0 +1,119 @@
+"""Variants of the job: what is tried, and that nothing which is left out without a simulation would have won or fitted."""
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine.costs.model import CostModel
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.predict.search.evaluation import evaluate
+from simulator.predict.search.least import least
+from simulator.predict.search.ranking import rank
+from simulator.predict.search.search import candidates, search
+from simulator.predict.search.setup import Setup
+from simulator.predict.search.variants import read_tries, split, usual_tries, varied
+from simulator.strategies import registry as strategies
+from traces.errors import SchedcastError
+
+LM = "lm:form=llama,layers=2,d_model=256,heads=4,ffn=512,vocab=500"
+JOB = Job(LM, 8, 128, precision="amp", autocast="gpu", optimizer="adamw")
+STRATEGIES = ("fsdp:shard=1", "fsdp:prefetch=0", "data-parallel:bucket=1")
+TRIES = {"accumulate": ("1", "2", "4"), "checkpoint": ("none", "full")}
+
+
+def here(calls):
+    """Evaluate in this process."""
+    return (function(*arguments) for function, arguments in calls)
+
+
+@pytest.fixture(scope="module")
+def setup():
+    machine = load_machine("2xh100")
+    return Setup(JOB, machine, CostModel(machine))
+
+
+@pytest.fixture(scope="module")
+def everything(setup):
+    """All candidates, simulated."""
+    return search(setup, candidates(setup.job, setup.machine, STRATEGIES, TRIES), here, prune=False)
+
+
+def test_a_language_model_on_several_devices_is_tried_with_other_microbatches_and_checkpointing(setup):
+    usual = {"accumulate": ("1", "2", "4", "8"), "checkpoint": ("none", "selective", "full")}
+    assert usual_tries(JOB, setup.machine) == usual
+    assert usual_tries(replace(JOB, accumulate=2, batch=6), setup.machine) == {"checkpoint": usual["checkpoint"]}
+    assert usual_tries(replace(JOB, checkpoint="full"), setup.machine) == {"accumulate": usual["accumulate"]}
+    assert usual_tries(Job("resnet18", 16), setup.machine) == usual_tries(JOB, load_machine("h100")) == {}
+    texts = candidates(JOB, setup.machine, ["fsdp:shard=1", "turbodl:alpha=2"], read_tries(["accumulate=1,2", "checkpoint=none,full"]))
+    assert texts[:2] == ["fsdp:shard=1 --accumulate 1 --checkpoint none", "fsdp:shard=1 --accumulate 2 --checkpoint none"]
+    assert len(texts) == 8  # explicit values are tried with every strategy
+    assert "turbodl:alpha=2" in candidates(JOB, setup.machine, ["fsdp:shard=1", "turbodl:alpha=2"])
+
+
+def test_the_text_of_a_candidate_says_its_strategy_and_its_job():
+    assert split("fsdp:shard=1 --accumulate 4 --checkpoint budget:1GiB") == (
+        "fsdp:shard=1", {"accumulate": "4", "checkpoint": "budget:1GiB"},
+    )  # fmt: skip
+    job = varied(JOB, "fsdp --accumulate 4 --checkpoint full")
+    assert (job.accumulate, job.checkpoint, job.batch) == (4, "full", JOB.batch)
+    assert varied(JOB, "fsdp") == JOB
+
+
+def test_what_cannot_be_tried_is_refused_in_one_line():
+    for text, said in (
+        ("batch=1,2", "--try"),
+        ("accumulate=0", "at least 1"),
+        ("accumulate=", "at least 1"),
+        ("checkpoint=some", "checkpoint"),
+    ):
+        with pytest.raises(SchedcastError, match=said):
+            read_tries([text])
+
+
+def test_one_capture_serves_all_variants_of_checkpointing(setup, monkeypatch):
+    captured = []
+    own = Job._load_or_capture
+    monkeypatch.setattr(Job, "_load_or_capture", lambda job, *arguments: captured.append(arguments) or own(job, *arguments))
+    job = replace(JOB, seed=1)
+    for checkpoint in ("none", "selective", "full"):
+        job.varied(accumulate=2, checkpoint=checkpoint).graph(2, 8)
+    assert captured == [(2, 8, False)]
+
+
+def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup, everything):
+    needed = sorted(each.simulated.memories[0].needed_bytes for each in everything.simulated)
+    tight = replace(setup, machine=setup.machine.with_memory_limit(needed[len(needed) // 2]))
+    texts = candidates(JOB, tight.machine, STRATEGIES, TRIES)
+    pruned = rank(search(tight, texts, here)).result
+    every = rank(search(tight, texts, here, prune=False)).result
+    steps = {plan.plan: plan for plan in every.plans}
+    assert (pruned.best, pruned.winner.step_s) == (every.best, every.winner.step_s)
+    assert pruned.pruned
+    assert all(plan.bound_s <= steps[plan.plan].step_s * 1.002 for plan in pruned.pruned)
+    large = [plan for plan in pruned.refused if plan.excess_bytes]
+    assert large
+    assert not any(steps[plan.plan].fits for plan in large)
+    assert min(plan.peak_bytes for plan in pruned.fitting) < pruned.winner.peak_bytes  # though none of those can win
+    assert {(plan.accumulate, plan.checkpoint) for plan in every.plans} == {(n, how) for n in (1, 2, 4) for how in ("none", "full")}
+
+
+def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(setup, everything):
+    known = 0
+    for each in everything.simulated:
+        text, own = setup.of(each.text)
+        bound = least(own, *strategies.parse(text))
+        if bound is not None:
+            known += 1
+            assert 0 < bound.step_s <= each.simulated.step_s, each.text
+            (needed,) = (need.needed_bytes for need in each.simulated.memories if need.name == next(iter(bound.memory_bytes)))
+            assert 0 < bound.memory_bytes[setup.machine.devices[0].memory] <= needed, each.text
+    assert known == 18
+
+
+def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):
+    small = replace(setup, machine=setup.machine.with_memory_limit(10**7))
+    refused = evaluate(small, "fsdp --accumulate 2", float("inf"))
+    assert refused.refusal.words.startswith("needs at least")
+    assert refused.refusal.excess_bytes > 0
+    assert evaluate(small, "fsdp --accumulate 2").simulated.why_not
