@@ -18,6 +18,7 @@ from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import levels_of
 from simulator.model.job import Job
 from simulator.model.ops.autocast import GPU, autocast
+from simulator.model.ops.mixed import lowered
 from simulator.model.user_code import training_step
 from simulator.plan.pieces import Box, box_of, covered, seen_as
 from simulator.plan.plan import Plan
@@ -31,7 +32,7 @@ Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
-TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "default": 1e-1, "bf16": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
+TOLERANCE = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 1e-1, "default": 1e-1, "bf16": 1e-1, "mixed": 1e-1, "amp": 1e-1, "amp-fp16": 1e-1}
 #: On a GPU, some kernels of cuDNN and PyTorch add in an order that changes from run to run. And a plan that sums in another order rounds
 #: differently, which a ReLU or a max-pool close to a tie turns into another number altogether: after some steps of a deep
 #: network, gradients may differ by half. A plan may differ from plain PyTorch by this many times the difference of two runs of plain
@@ -116,11 +117,12 @@ def reference(
         seed_generator=forms.seed if forms.cuda else None,
         capturable=same_masks and forms.capturable,
         rates=job.rates,
-        autocast=autocast_of(job, backend),
+        autocast=autocast_of(job, built.module, backend),
         scaler=torch.amp.GradScaler("cpu" if backend is None else backend.torch_device.type) if job.scales_loss else None,
     )
     trainer.batch_norm_parts = dict(batch_norm)
-    if job.checkpoint != choice.NONE and not same_masks:  # the numbers are the same, and running statistics would change twice
+    # the numbers are the same, and running statistics would change twice; a lowered module computes again with other parameters
+    if job.checkpoint != choice.NONE and not same_masks and not job.lowered_dtype:
         trainer.checkpointed = levels_of(job.graph(job.batch // parts, parts))
     if isinstance(trainer, Hooked) and fusion != "none":
         return trainer.fuse(fusion)
@@ -135,8 +137,10 @@ def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
     return [tensor for name, tensor in built.named_inputs().items() if values[name].shape == tuple(tensor.shape)]
 
 
-def autocast_of(job: Job, backend: Backend | None = None) -> Callable[[], AbstractContextManager]:
+def autocast_of(job: Job, module: torch.nn.Module, backend: Backend | None = None) -> Callable[[], AbstractContextManager]:
     """A function that returns the context in which plain PyTorch runs the job's forward and loss on the backend's device."""
+    if job.lowered_dtype:
+        return partial(lowered, module, job.lowered_dtype)
     if job.autocast_dtype is None:
         return nullcontext
     if backend is not None and backend.torch_device.type != "cpu":

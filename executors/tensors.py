@@ -30,13 +30,14 @@ def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor])
 
 
 def gradient_difference(binding: Binding, kept: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
-    """The largest |a − b| between a gradient of the binding's plan, which is among the values `kept`, and the one that is expected.
+    """The largest |a − b| between a gradient of the binding's plan and the one that is expected.
 
-    `expected` has them by the job's names of the parameters. Returns as `parameter_difference` does.
+    The plan's is carried or among the values `kept`. `expected` has them by the job's names of the parameters. Returns as
+    `parameter_difference` does.
     """
-    sources = binding.plan.gradient_sources
+    sources, held = binding.plan.gradient_sources, {**binding.carried, **kept}
     return _largest(
-        (apply_views(kept[operand.value], operand), apply_views(expected[sources[name].value], sources[name]))
+        (apply_views(held[operand.value], operand), apply_views(expected[sources[name].value], sources[name]))
         for name, operand in binding.plan.gradients.items()
         if sources[name].value in expected
     )

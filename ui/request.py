@@ -104,8 +104,8 @@ class JobRequest:
     )  # fmt: skip
     precision: str = _option(
         "default",
-        "default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (to fp16, loss"
-        " scaled) or fp64.",
+        "default (PyTorch's own: on GPUs with TF32, convolutions use it), fp32, tf32, bf16, mixed (a bf16 copy of fp32 parameters"
+        " computes), amp (autocast to bf16), amp-fp16 (to fp16, loss scaled) or fp64.",
         JOB, label="Precision", about="amp: autocast to bf16, as users run it",
         words=lambda value: "default precision" if value == "default" else value, always=True,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from simulator.model.default_loss import unfit_loss
 from simulator.model.ops.autocast import autocast
+from simulator.model.ops.mixed import lowered
 from traces.errors import Code, SchedcastError
 
 # Batches as users write them: a tensor, or a tuple, list, mapping or dataclass of batches; anything else in them is not a tensor.
@@ -88,7 +89,8 @@ class Built:
 
     `scaler`: the carried tensors of a gradient scaler by name (`simulator.model.gradients`); empty without one.
     `autocast`: the lower precision in which `run` computes, and the kind of device whose rules autocast follows. `fused_dropout`: capture
-    attention with dropout as the one op that PyTorch's own loop runs on a GPU.
+    attention with dropout as the one op that PyTorch's own loop runs on a GPU. `lowered`: the precision of the copy of the parameters that
+    computes (`simulator.model.ops.mixed`); empty if the parameters themselves do.
     """
 
     module: torch.nn.Module
@@ -99,6 +101,7 @@ class Built:
     autocast: tuple[str, str] | None = None
     scaler: dict[str, torch.Tensor] = field(default_factory=dict)
     fused_dropout: bool = False
+    lowered: str = ""
 
     def named_inputs(self) -> dict[str, torch.Tensor]:
         """Return every input and target tensor by name: `input:0`, `input:mask`, `input:0.mask` if it is in a collection, `target:0`."""
@@ -159,7 +162,8 @@ class Built:
 
     def run(self) -> torch.Tensor:
         """Run the forward pass and return the loss. Raises MissingLossError for a loss that takes only tensors if the output is none."""
-        with nullcontext() if self.autocast is None else autocast(*self.autocast):
+        precision = lowered(self.module, self.lowered) if self.lowered else nullcontext()
+        with precision, nullcontext() if self.autocast is None else autocast(*self.autocast):
             output = self.module(*self.inputs, **self.keywords)
             try:
                 return self.loss(output, self.target)

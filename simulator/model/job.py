@@ -34,7 +34,7 @@ class PlansInUse(WeakValueDictionary[tuple, Plan]):
 GraphArguments = tuple[int, int, bool]
 #: "default" is PyTorch's own: on GPUs that have TF32, convolutions in TF32 and matrix products in fp32; elsewhere fp32.
 DEFAULT = "default"
-PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "amp", "amp-fp16", "fp64")
+PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "mixed", "amp", "amp-fp16", "fp64")
 LAYOUTS = ("nchw", "nhwc")
 
 
@@ -64,7 +64,8 @@ class Job:
     accumulate: int = 1
     """Microbatches whose gradients are accumulated before the update."""
     precision: str = "fp32"
-    """default (PyTorch's own), fp32, tf32, bf16, amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
+    """default (PyTorch's own), fp32, tf32, bf16, mixed (a bf16 copy of fp32 parameters computes, as under FSDP2's MixedPrecisionPolicy),
+    amp (autocast to bf16), amp-fp16 (autocast to fp16, with a gradient scaler) or fp64."""
     layout: str = "nchw"
     """Memory layout of images: nchw or nhwc."""
     autocast: str = ""
@@ -118,6 +119,11 @@ class Job:
         return {"amp": "bfloat16", "amp-fp16": "float16"}.get(self.precision)
 
     @property
+    def lowered_dtype(self) -> str:
+        """The precision of the copy of the parameters that computes; empty if the parameters themselves do."""
+        return "bfloat16" if self.precision == "mixed" else ""
+
+    @property
     def scales_loss(self) -> bool:
         """Whether the loss is multiplied by the scale of a gradient scaler (`simulator.model.gradients`)."""
         return self.autocast_dtype == "float16"
@@ -132,6 +138,11 @@ class Job:
     @property
     def _autocast_rules(self) -> tuple[str, str] | None:
         return None if self.autocast_dtype is None else (self.autocast_dtype, self.autocast)
+
+    @property
+    def _casts(self) -> tuple[str, ...]:
+        """What decides the casts of a graph."""
+        return self._autocast_rules or (("mixed", self.lowered_dtype) if self.lowered_dtype else ())
 
     @property
     def hyper(self) -> tuple[tuple[str, float], ...]:
@@ -195,7 +206,7 @@ class Job:
         built = call_factory(self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
-        built.autocast, built.fused_dropout = self._autocast_rules, fused_dropout
+        built.autocast, built.fused_dropout, built.lowered = self._autocast_rules, fused_dropout, self.lowered_dtype
         if self.scales_loss:
             built.scaler = {SCALE: torch.full((), INITIAL_SCALE), GROWTH: torch.zeros((), dtype=torch.int32)}
         return built
@@ -249,7 +260,7 @@ class Job:
         from simulator.model.capture import cache as graph_cache
 
         fingerprint = self.factory.fingerprint
-        key = (self.factory.name, fingerprint, batch, parts, fused_dropout, self.dtype, self.layout, *(self._autocast_rules or ()))
+        key = (self.factory.name, fingerprint, batch, parts, fused_dropout, self.dtype, self.layout, *self._casts)
         kept = self.factory.kept
         graph = graph_cache.load(key) if fingerprint is not None else kept.get(key) if kept is not None else None
         if graph is None:

@@ -7,13 +7,14 @@ from functools import cached_property
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.caching import BESIDE_BYTES, SURE_SHARE, reserved_bytes
 from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
 from simulator.engine.simulation import GRAPH, simulate, timed_simulation
 from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
-from simulator.plan.dependencies import dependencies_of
+from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
 from simulator.predict.intervals import (
@@ -46,9 +47,11 @@ class Forecast:
 
     `costs`: one for each task of all segments. `sensitivity`: what the step time depends on. `simulate_wall_s`: wall time
     of the simulation, from resolved costs to the last event. `memory_bytes`: by the name of each memory of the machine, the most bytes that
-    its devices hold together at one moment. `parts`: where the time of a step goes. `phases`: of a plan of several segments, the first
-    iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of the step time, if that is a mean over
-    several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on float32 operands, as in `CostModel`.
+    its devices hold together at one moment; of a GPU's memory of which they hold more than half, with what PyTorch's allocator reserves
+    besides and what its process takes (`engine.memory.caching`). `parts`: where the time of a step goes. `phases`: of a plan of several
+    segments, the first iteration and the seconds per step of each. `rounds_error`: the standard error of the logarithm of the step time, if
+    that is a mean over several samplings of the costs (see `rounds`). `float32`: the precision of dense kernels on float32 operands, as in
+    `CostModel`.
     """
 
     plan: Plan
@@ -151,10 +154,20 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
     workspaces = workspace_bytes(plan, machine)
     peak = at_peak(plan, timeline, memory, workspaces)
     timeline = _with_kinds(timeline, plan, machine, workspaces)
-    held = bytes_by_memory(memory, machine)
+    held = _with_reserved(bytes_by_memory(memory, machine), plan, machine, dependencies)
     return Forecast(
         plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error, float32=model.precision
     )
+
+
+def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
+    """The bytes by memory, with what the allocator of PyTorch and its process take besides where that may decide whether a plan fits."""
+    sizes = {memory.name: memory.size_bytes for memory in machine.memories}
+    if all(count <= SURE_SHARE * sizes[name] for name, count in held.items()):
+        return held
+    reserved = reserved_bytes(plan, machine, dependencies)
+    close = {name for name in reserved if held.get(name, 0) > SURE_SHARE * sizes[name]}
+    return held | {name: max(held[name], reserved[name] + BESIDE_BYTES) for name in close}
 
 
 def _forecast_segments(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Forecast:

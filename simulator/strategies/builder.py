@@ -83,9 +83,13 @@ class PlanBuilder:
         graph: TrainingGraph | None = None,
         share: Share | None = None,
         suffix: str = "",
+        keeps_gradients: bool = False,
         division: Division = UNDIVIDED,
     ):
-        """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`."""
+        """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`.
+
+        `keeps_gradients`: gradients are carried from step to step; `zero_gradients` empties them, and every microbatch adds to them.
+        """
         share = share or Share(job.accumulate, range(job.accumulate))
         self.job, self.parts, self.microbatches = job, share.parts, share.numbers
         self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts, division=division)
@@ -95,7 +99,7 @@ class PlanBuilder:
         self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
-        self._suffix = suffix
+        self._suffix, self._keeps_gradients = suffix, keeps_gradients
         self._of_rank = f"~{division.rank}" if division.rank else ""  # those that divide layers work on the same microbatches
 
     @property
@@ -157,7 +161,15 @@ class PlanBuilder:
         return completed
 
     def _first(self, parameter: str) -> int:
-        return self.first_of.get(parameter, self.microbatches[0])
+        """The microbatch whose gradient the others are added to; -1 if all are added to a carried one."""
+        return -1 if self._keeps_gradients else self.first_of.get(parameter, self.microbatches[0])
+
+    def zero_gradients(self) -> Task:
+        """Return the task that sets carried gradients to zero, as torch.optim's `zero_grad(set_to_none=False)` does."""
+        gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
+        args = json.dumps([[{"$": i} for i in range(len(gradients))]], separators=(",", ":"))
+        body = OpCall("aten._foreach_zero_.default", args, outputs=())
+        return Task(self._own("zero gradients"), body, self.device, mutates=gradients, phase=UPDATE, layer="optimizer")
 
     def finish_gradients(self, lag: int = 0) -> list[Task]:
         """Return the tasks that change all gradients before the update.
@@ -283,6 +295,12 @@ class PlanBuilder:
 
     def gradient(self, parameter: str) -> Operand:
         """Return the operand with the parameter's gradient, which is complete after the last microbatch."""
+        if self._keeps_gradients:
+            name, made = self._own(f"{parameter}::gradient"), self.graph.gradients[parameter]
+            if name not in self.tensors.values:
+                strides, device = self.graph.values[parameter].strides, self.place.home(parameter)
+                self.tensors.add(Value(name, made.shape, strides, made.dtype, device, BUFFER, name))
+            return self.tensors.values[name].operand()
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:

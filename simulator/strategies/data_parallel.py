@@ -77,9 +77,13 @@ class Options:
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one device for all, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
+    gradients: Literal["freed", "kept"] = "freed"
+    """Free gradients after the update, or keep them from step to step, as zero_grad(set_to_none=False), Megatron-LM and nanotron do."""
 
     def __post_init__(self):
-        """Raise SchedcastError if the bucket size is negative or infinite."""
+        """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
+        if self.gradients == "kept" and (self.update, self.streams) != ("baseline", "one"):
+            raise SchedcastError(f"strategy {NAME}: gradients=kept goes with update=baseline and streams=one; leave the others out")
         if not 0 <= self.bucket < float("inf"):
             raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 
@@ -139,10 +143,12 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
     return len(machine.devices) > most_devices or parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
 
 
-def replica_builders(job: Job, devices: Sequence[str], count: int, division: Division = UNDIVIDED) -> list[PlanBuilder]:
+def replica_builders(
+    job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED
+) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
-    `division`: so many devices in a row divide the layers of each replica.
+    `keep`: gradients from step to step. `division`: so many devices in a row divide the layers of each replica.
     """
     own, degree = job.accumulate, division.degree
     return [
@@ -151,6 +157,7 @@ def replica_builders(job: Job, devices: Sequence[str], count: int, division: Div
             device,
             share=Share(own * count, range(i // degree * own, (i // degree + 1) * own)),
             suffix=f"@{device}" if i else "",
+            keeps_gradients=keep,
             division=division if degree == 1 else replace(division, rank=i % degree),
         )
         for i, device in enumerate(devices)
@@ -202,7 +209,7 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        self.builders = replica_builders(job, self.devices, len(devices))
+        self.builders = replica_builders(job, self.devices, len(devices), options.gradients == "kept")
 
     @cached_property
     def _passes(self) -> list[list[Task]]:
@@ -228,6 +235,8 @@ class Replicas:
             order += [(earliest, task) for task in reduced[bucket.name]]
             order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
         tasks = self._with_additions(order)
+        if options.gradients == "kept":
+            tasks = [*(builder.zero_gradients() for builder in builders), *tasks]
         if options.fetch:
             tasks = [*interleaved(builder.fetches(self.machine) for builder in builders), *tasks]
         tasks += interleaved(builder.finish_gradients(options.lag) for builder in builders)

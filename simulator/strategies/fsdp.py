@@ -63,9 +63,13 @@ class Options:
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or 20,000 tasks."""
+    gradients: Literal["freed", "kept"] = "freed"
+    """With stage 1, free gradients after they are summed, or keep them from step to step, as Megatron-LM and nanotron do."""
 
     def __post_init__(self):
-        """Raise SchedcastError for numbers below 0."""
+        """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
+        if self.gradients == "kept" and self.shard not in ("0", "1"):
+            raise SchedcastError(f"strategy {NAME}: gradients=kept goes with shard=0 or 1, and shard is {self.shard}; leave it out")
         for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1)):
             if getattr(self, name) < least:
                 raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
@@ -122,7 +126,8 @@ class ShardedReplicas:
         self.replicas = len(devices) // options.tp
         self.folded = folds(options.fold, job, machine, MOST_DEVICES, options.tp)
         self.devices = devices[:1] if self.folded else devices
-        self.builders = replica_builders(job, self.devices, self.replicas, Division(options.tp, sequence=options.sp))
+        keep = options.gradients == "kept"
+        self.builders = replica_builders(job, self.devices, self.replicas, keep, Division(options.tp, sequence=options.sp))
         self.graph = self.builders[0].graph
         self.units = Units(NAME, self.graph)
         self.tensors = PlanTensors()
@@ -136,6 +141,8 @@ class ShardedReplicas:
         tasks = self._passes()
         if self.job.clip_norm is not None:
             tasks += self._clip(self.job.clip_norm)
+        if self.options.gradients == "kept":
+            tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         updates = self.pieces.updates()
         fetches = [builder.fetches(self.machine) for builder in self.builders] if self.options.fetch else []
         for builder in self.builders:

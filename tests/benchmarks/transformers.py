@@ -10,11 +10,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import median
+from typing import NamedTuple
 
 from simulator.engine.costs import efficiencies
+from simulator.machine.presets import load_machine
+from simulator.model.workloads import language_models
 from simulator.predict.forecast import forecast
-from simulator.predict.scoreboard.predicted import outcomes, plan_of
-from simulator.predict.scoreboard.rows import Row, read_folder
+from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored
+from simulator.predict.scoreboard.rows import LeftOut, Row, read_folder
 from simulator.predict.search.workers import usual_processes, workers
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
@@ -40,7 +43,8 @@ schedcast predict --model llama3:8b --seq 8192 --batch 16 --machine 8xh100 --str
 `fsdp` shards parameters, gradients and optimizer state (`shard=1|2|3`, the stages of ZeRO), gathers them block by block (`prefetch`,
 `reshard`), or over groups of devices (`hybrid`). Devices that do the same are simulated once (`fold`). On CPUs, in processes and on
 simulated GPUs the same plan runs, with plain PyTorch's numbers to 1e-10, and so does PyTorch's own FSDP2. Not modeled: tensors, sequences,
-experts and stages divided beside `fsdp`, precisions below 16 bits, and compiled kernels; such rows are left out.
+experts and stages divided beside `fsdp`, precisions below 16 bits, and compiled kernels; such rows are left out. llm-foundry trains under
+autocast (`--precision amp`); torchtitan, DeepSpeed and nanotron compute with bf16 copies of float32 parameters (`--precision mixed`).
 
 Two things were learned from these tables. A GPU that trains for minutes lowers its clock to keep its power limit: an H100 reaches about 600
 TFLOP/s in its matrix products, not the 800 of a short benchmark. The power per FLOP at which this begins is fitted on llm-foundry's steps
@@ -58,6 +62,19 @@ MISSES = """## What is missed
 - Which of two trainings has more tokens per second is told in 13 of 19 pairs, which differ by 3 % or more.
 - Networks between nodes are data sheets: 512 GPUs are 6 to 13 % too fast where 8 GPUs are 2 % too fast.
 - An A100 of llm-foundry is 5 to 18 % too fast up to 4,096 tokens; its attention may have been the older one.
+"""
+
+
+MEMORY = """## Memory
+
+The peak of a GPU's memory, by what each source counts: torchtitan what PyTorch's allocator reserves; nanotron does not say, and writes both
+what is reserved and what is allocated in its benchmarks. Both are compared with what is predicted to be reserved: the plan's tensors, as
+PyTorch's caching allocator rounds, caches and splits them in the order in which tasks allocate and free
+(`simulator/engine/memory/caching.py`). Nothing of it is fitted. The CUDA context and NCCL's buffers are in neither figure. Beside it,
+what the plan's tensors alone take.
+"""
+FITS = """Whether a job fits is said of each GPU as it is sold, less 1.4 GiB for the driver and the CUDA context. A run of nanotron that
+failed may have crashed for other reasons; a job that failed once and ran another time is not counted as failed.
 """
 
 
@@ -80,15 +97,20 @@ def gpus(row: Row) -> tuple[int, str]:
 Pair = tuple[Row, ScoredStep]
 
 
-def line(row: Row, step: ScoredStep | str) -> str:
-    """A measured step beside its prediction."""
+def what(row: Row) -> str:
+    """A training in a few words."""
     count, card = gpus(row)
     job = row.job
-    what = f"{row.workload}, {count} {card}, {job.batch // count} x {job.image_size} tokens a GPU, {job.checkpoint}, {row.strategy}"
+    parts = f" in {job.accumulate} parts" if job.accumulate > 1 else ""
+    return f"{row.workload}, {count} {card}, {job.batch // count} x {job.image_size} tokens a GPU{parts}, {job.checkpoint}, {row.strategy}"
+
+
+def line(row: Row, step: ScoredStep | str) -> str:
+    """A measured step beside its prediction."""
     if isinstance(step, str):
-        return f"{what}: {step}"
+        return f"{what(row)}: {step}"
     error = step.predicted_s / step.measured_s - 1
-    return f"{what}: measured {step.measured_s:.3f} s, predicted {step.predicted_s:.3f} s ({error:+.1%})"
+    return f"{what(row)}: measured {step.measured_s:.3f} s, predicted {step.predicted_s:.3f} s ({error:+.1%})"
 
 
 def table(title: str, pairs: Iterable[Pair], name: Callable[[Row], str]) -> Iterator[str]:
@@ -129,7 +151,63 @@ def order(pairs: Iterable[Pair]) -> str:
     return f"Of {total} pairs of trainings of one model on as many GPUs, the one with more tokens per second is told in {right}."
 
 
-def page(pairs: Sequence[Pair], unpredicted: Iterable[str]) -> str:
+class Peak(NamedTuple):
+    """A published peak of a GPU's memory beside the bytes that are predicted to be reserved and allocated."""
+
+    row: Row
+    reserved_bytes: int
+    allocated_bytes: int
+
+    @property
+    def error(self) -> float:
+        """What is predicted to be reserved over what is published, less 1."""
+        return self.reserved_bytes / self.row.memory_bytes - 1
+
+    def __str__(self) -> str:
+        measured, reserved, allocated = (size / 2**30 for size in (self.row.memory_bytes, self.reserved_bytes, self.allocated_bytes))
+        told = f"predicted {reserved:.1f} GiB ({self.error:+.1%}), tensors {allocated:.1f} GiB"
+        return f"{what(self.row)}: measured {measured:.1f} GiB, {told}"
+
+
+def memory(results: Sequence[tuple[Row, Kept]], failed: Sequence[tuple[Row, Kept]]) -> list[str]:
+    """The errors of peaks of memory by source, and of which jobs it is said that they do not fit."""
+    peaks = [Peak(row, kept.reserved_bytes, kept.allocated_bytes) for row, kept in results if row.memory_bytes and not kept.why]
+    lines = [MEMORY, "| source | counts | rows | median error | worst | median signed | tensors alone, median error |", "|---" * 7 + "|"]
+    for source in dict.fromkeys(peak.row.source for peak in peaks):
+        own = [peak for peak in peaks if peak.row.source == source]
+        errors = [peak.error for peak in own]
+        alone = median(abs(peak.allocated_bytes / peak.row.memory_bytes - 1) for peak in own)
+        figures = f"{median(map(abs, errors)):.1%} | {max(errors, key=abs):+.1%} | {median(errors):+.1%} | {alone:.1%}"
+        lines.append(f"| {source} | {own[0].row.counter or 'not said'} | {len(own)} | {figures} |")
+    lines += ["", FITS, "| source | ran | of these said not to fit | failed | of these said not to fit |", "|---" * 5 + "|"]
+    for source in sorted({row.source for row, _ in (*results, *failed)}):
+        ran, not_run = ([kept.fits for row, kept in own if row.source == source and not kept.why] for own in (results, failed))
+        lines.append(f"| {source} | {len(ran)} | {ran.count(False)} | {len(not_run)} | {not_run.count(False)} |")
+    said_to_fit = [what(row) for row, kept in failed if kept.fits and not kept.why]
+    lines += ["", *(f"- failed, and said to fit: {each}" for each in said_to_fit)]
+    lines += [f"- ran, and said not to fit: {what(row)}" for row, kept in results if not kept.fits]
+    return [*lines, "", *(f"- {peak}" for peak in peaks), ""]
+
+
+def fits(row: Row) -> Kept:
+    """Whether the job of a run that failed fits. Float32 gradients that no memory holds need no plan, which takes minutes for 80 layers."""
+    gradients_bytes = 4 * language_models.read(row.job.model).parameters(row.job.image_size or 0) if "gradients=kept" in row.strategy else 0
+    return Kept(fits=False) if gradients_bytes > load_machine(row.machine).memories[0].size_bytes else room(row)
+
+
+def failures(rows: Iterable[Row], left_out: Iterable[LeftOut]) -> list[Row]:
+    """The jobs of runs that failed, each once, without those that ran another time."""
+    ran = {_job(row) for row in rows}
+    jobs = {_job(left.job): left.job for left in left_out if left.job is not None}
+    return [row for key, row in jobs.items() if key not in ran]
+
+
+def _job(row: Row) -> tuple:
+    """What a run is a run of."""
+    return row.source, row.machine, row.strategy, row.job
+
+
+def page(pairs: Sequence[Pair], unpredicted: Iterable[str], of_memory: Iterable[str]) -> str:
     """docs/transformers.md."""
     judged = [pair for pair in pairs if not fitted_on(pair[0]) and not unknown_attention(pair[0])]
     lines = [INTRO, "## Judged\n", *table("all", judged, lambda row: "all"), with_long_sequences(pairs), ""]
@@ -139,7 +217,7 @@ def page(pairs: Sequence[Pair], unpredicted: Iterable[str]) -> str:
     lines += table("checkpointing", judged, lambda row: row.job.checkpoint)
     lines += [order(judged), "", MISSES, "## Long sequences of llm-foundry\n"]
     lines += table("sequence", [pair for pair in pairs if unknown_attention(pair[0])], lambda row: f"{row.job.image_size:6}")
-    lines += ["## Left out\n", "| rows | why |", "|---|---|"]
+    lines += [*of_memory, "## Left out\n", "| rows | why |", "|---|---|"]
     lines += [f"| {count} | {why} |" for why, count in Counter(unpredicted).most_common()]
     return "\n".join([*lines, "", "## Every step\n", *(f"- {line(row, step)}" for row, step in pairs), ""])
 
@@ -174,16 +252,21 @@ def main(arguments: Sequence[str]) -> None:
         print(sustained_watts([row for row in rows if fitted_on(row)]))
         return
     rows.sort(key=lambda row: (row.source, gpus(row)[1], row.job.model, gpus(row)[0], row.job.image_size or 0, row.job.batch))
-    pairs, why = [], [left.why for left in left_out]
+    tried = failures(rows, left_out)
+    steps: list[tuple[Row, Kept]] = []
+    failed: list[tuple[Row, Kept]] = []
     with workers(usual_processes(len(rows))) as run:
-        for row, step in zip(rows, outcomes(rows, [None] * len(rows), run), strict=True):
-            print(line(row, step), flush=True)
-            if isinstance(step, str):
-                why.append(step)
-            else:
-                pairs.append((row, step))
+        for row, kept in zip(rows, kept_forecasts(rows, [None] * len(rows), run), strict=True):
+            steps.append((row, kept))
+            print(line(row, kept.why or scored(row, kept)), flush=True)
+        for row, kept in zip(tried, run([(fits, (row,)) for row in tried]), strict=True):
+            failed.append((row, kept))
+            print(f"failed: {what(row)}: {'fits' if kept.fits else 'does not fit'}", flush=True)
+    pairs = [(row, scored(row, kept)) for row, kept in steps if not kept.why]
+    of_memory = memory(steps, failed)
+    print("\n".join(of_memory))
     if "--write" in arguments:
-        write_atomic(PAGE, page(pairs, why))
+        write_atomic(PAGE, page(pairs, [*(left.why for left in left_out), *(kept.why for _, kept in steps if kept.why)], of_memory))
 
 
 if __name__ == "__main__":

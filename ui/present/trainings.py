@@ -86,7 +86,7 @@ def _median(values: Sequence[float | None], text) -> str:
 
 
 #: By what share of the largest loss two trainings may differ in one step through rounding alone, by precision; USUAL for all others.
-CLOSE = {"tf32": 0.03, "default": 0.03, "bf16": 0.03, "amp": 0.03, "amp-fp16": 0.03}
+CLOSE = {"tf32": 0.03, "default": 0.03, "bf16": 0.03, "mixed": 0.03, "amp": 0.03, "amp-fp16": 0.03}
 USUAL = 1e-3
 #: Beginnings of the names of columns that do not fit a terminal, or that sentences repeat.
 FOR_PAGES = ("iterations", "against", "seconds", "first loss", "loss, mean", "losses against", "train accuracy")

@@ -219,7 +219,7 @@ def facts(request: JobRequest) -> MachineFacts:
     machine, model = target_of(plain.precision, plain.machine, plain.placement(), stamp_now())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
-    precision = {"amp": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
+    precision = {"amp": "bf16", "mixed": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
     launch_s = host.dispatch_s if host is not None else device.task_overhead_s
     figures = {
         "sms": Figure(device.sms, "SMs" if device.kind == "gpu" else "cores"),

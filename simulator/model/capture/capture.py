@@ -26,6 +26,7 @@ from simulator.model.capture.recorder import OwnTensorError, Recorder
 from simulator.model.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.model.gradients import SCALE
 from simulator.model.graph import TrainingGraph
+from simulator.model.ops.mixed import casts_in_place
 from simulator.model.user_code import time_limit, training_step
 from simulator.plan.task import AGAIN, BACKWARD, BUFFER, INPUT, PARAMETER
 from traces.errors import Code, SchedcastError
@@ -153,9 +154,10 @@ def _record(
     operands = {name: recorder.operand(g) for (name, _), g in zip(trainable.items(), gradients, strict=True) if g is not None}
     if not operands:
         raise SchedcastError("the loss does not depend on any trainable parameter; check the model's loss")
+    made = frozenset(operand.value for operand in operands.values())
     graph = TrainingGraph(
         batch=batch,
-        ops=tuple(recorder.ops),
+        ops=casts_in_place(recorder.ops, frozenset(operands), made) if built.lowered else tuple(recorder.ops),
         values=recorder.values,
         storage_bytes=recorder.storage_bytes,
         inputs=tuple(built.named_inputs()),

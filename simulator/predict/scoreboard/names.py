@@ -13,7 +13,7 @@ from simulator.plan.bodies.update import FORMS, STATE
 
 #: GPU of a table -> preset, where it is neither a preset's name nor the driver's name of its GPU.
 GPUS = {
-    "B200-SXM": "b200", "H100-80GB": "h100",
+    "B200-SXM": "b200", "H100-80GB": "h100", "H100-96GB HBM2e (500 W)": "h100-96gb",
     "A100-40GB-SXM4": "a100-40gb", "A100-80GB-PCIe": "a100-pcie", "A100-80GB-SXM4": "a100", "H100-80GB-PCIe": "h100-pcie",
     "H100-80GB-SXM5": "h100", "K80 (one die)": "k80", "T4 locked at 900 MHz": "t4-900mhz", "V100-16GB": "v100", "GTX 1060": "2xgtx1060",
     "GTX 1080 Ti": "gtx1080ti", "RTX 2070 Max-Q": "rtx2070-max-q", "RTX 2080 Max-Q": "rtx2080-max-q", "RTX 2080 Ti": "rtx2080ti",

@@ -2,14 +2,17 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from simulator.engine.costs.model import CostModel
+from simulator.engine.memory.caching import BESIDE_BYTES, reserved_bytes
+from simulator.engine.memory.over_time import carried_bytes
 from simulator.machine.machine import HOST, Machine
+from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
 from simulator.predict.forecast import Forecast, forecast, plan_strategy
@@ -65,19 +68,31 @@ def family_of(plan: Plan) -> str:
 
 
 class Kept(Data):
-    """What is kept of a row's forecast, or why there is none."""
+    """What is kept of a row's forecast, or why there is none.
+
+    `allocated_bytes`: the peak of the device that holds the most. `reserved_bytes`: what PyTorch's allocator reserves for it; 0 for a row
+    without a published peak.
+    """
 
     predicted_s: float = 0.0
     interval_s: tuple[float, float] = (0.0, 0.0)
     family: str = ""
     launches: int = 0
     why: str = ""
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    fits: bool = True
 
 
 def outcomes(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterator[ScoredStep | str]:
     """For each row, in order, the measured step beside its prediction, or why there is none. What was predicted before is not again."""
-    for row, kept in zip(rows, run([(kept_forecast, call) for call in zip(rows, targets, strict=True)]), strict=True):
-        yield kept.why or _scored(row, kept)
+    for row, kept in zip(rows, kept_forecasts(rows, targets, run), strict=True):
+        yield kept.why or scored(row, kept)
+
+
+def kept_forecasts(rows: Sequence[Row], targets: Sequence[Target | None], run: Workers) -> Iterable[Kept]:
+    """For each row, in order, what is kept of its forecast. What was predicted before is not again."""
+    return run([(kept_forecast, call) for call in zip(rows, targets, strict=True)])
 
 
 def kept_forecast(row: Row, target: Target | None = None) -> Kept:
@@ -90,11 +105,31 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
             launches = sum(task.body.launches for task in result.plan.tasks)
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
-            kept = Kept(predicted_s=step_s, interval_s=(low_s, high_s), family=family_of(result.plan), launches=launches)
+            reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine)) if row.memory_bytes else {}
+            kept = Kept(
+                predicted_s=step_s,
+                interval_s=(low_s, high_s),
+                family=family_of(result.plan),
+                launches=launches,
+                allocated_bytes=max(result.peak_bytes.values()),
+                reserved_bytes=max(reserved.values(), default=0),
+                fits=result.fits,
+            )
             store(path, kept.model_dump(mode="json"), "the forecast is not kept")
         return kept
     except SchedcastError as error:
         return Kept(why=_brief(str(error)))
+
+
+def room(row: Row) -> Kept:
+    """Whether the plan of a row fits into its GPUs' memory, without predicting when its tasks run."""
+    plan, machine, _ = plan_of(row)
+    device = plan.devices[0]
+    size = machine.memory(device).size_bytes
+    if carried_bytes(plan)[device] > size:
+        return Kept(fits=False)
+    reserved = max(reserved_bytes(plan, machine, dependencies_of(plan, machine)).values())
+    return Kept(fits=reserved + BESIDE_BYTES <= size, reserved_bytes=reserved)
 
 
 def copy_s(plan: Plan, machine: Machine) -> float:
@@ -109,7 +144,8 @@ def waits_for_host(row: Row, launches: int) -> bool:
     return row.mode == "eager" and row.published_s < launches * (SYNCHRONIZED_S if row.synchronized else HOST_S)
 
 
-def _scored(row: Row, kept: Kept) -> ScoredStep:
+def scored(row: Row, kept: Kept) -> ScoredStep:
+    """The measured step of a row beside its prediction."""
     return ScoredStep(
         file=row.file,
         row=row.number,

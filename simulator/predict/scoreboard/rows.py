@@ -44,7 +44,11 @@ _Record = Mapping[str, str]
 
 
 class Row(NamedTuple):
-    """A measured step that can be predicted. `synchronized`: every step copies its batch to the GPU and waits for the GPU."""
+    """A measured step that can be predicted. `synchronized`: every step copies its batch to the GPU and waits for the GPU.
+
+    `memory_bytes`: the published peak of a GPU's memory, and `counter`, what it counts: what is "reserved" by PyTorch's allocator, what is
+    "allocated", or "" if the table does not say. 0: none is published.
+    """
 
     number: int
     source: str
@@ -58,6 +62,8 @@ class Row(NamedTuple):
     synchronized: bool
     file: str = ""
     strategy: str = "pytorch"
+    memory_bytes: float = 0.0
+    counter: str = ""
 
     @property
     def chip(self) -> str:
@@ -67,7 +73,7 @@ class Row(NamedTuple):
     @property
     def mixed(self) -> bool:
         """Whether it trains in mixed precision."""
-        return self.job.precision.startswith("amp")
+        return self.job.precision.startswith(("amp", "mixed"))
 
     @property
     def model(self) -> str:
@@ -79,11 +85,12 @@ class Row(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A row that is not predicted."""
+    """A row that is not predicted. `job`: of a run that failed, a row of what it tried, without a measured time."""
 
     number: int
     why: str
     file: str = ""
+    job: Row | None = None
 
 
 def read_folder(folder: Path) -> tuple[list[Row], list[LeftOut]]:
@@ -139,13 +146,13 @@ def read(path: Path, name: str = "") -> tuple[list[Row], list[LeftOut]]:
                 if isinstance(row, Row):
                     rows.append(row._replace(file=name))
                 else:
-                    left_out.append(LeftOut(number, row, name))
+                    left_out.append(row._replace(file=name) if isinstance(row, LeftOut) else LeftOut(number, row, name))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise SchedcastError(f"cannot read {path}: {error}; expected a table with the columns {', '.join(REQUIRED)}", Code.FILE) from error
     return rows, left_out
 
 
-def _form(columns: set[str]) -> Callable[[_Record, int], Row | str] | None:
+def _form(columns: set[str]) -> Callable[[_Record, int], Row | LeftOut | str] | None:
     return next((form for needed, form in FORMS if columns.issuperset(needed)), None)
 
 
@@ -232,8 +239,11 @@ _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selec
 _OTHER_DEGREES = ("pp", "cp", "ep")
 
 
-def _transformer(record: _Record, number: int) -> Row | str:
+def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of a table of trainings of transformers: sizes of the model, and how it is divided over GPUs."""
+    if OUT_OF_MEMORY.upper() in record.get("note", ""):
+        tried = _transformer({**record, "note": "", "step_ms": "1"}, number)
+        return LeftOut(number, OUT_OF_MEMORY, job=tried) if isinstance(tried, Row) else tried
     why = _untrained(record)
     if why:
         return why
@@ -255,10 +265,11 @@ def _transformer(record: _Record, number: int) -> Row | str:
         optimizer="adamw",
         clip_norm=1.0,
         accumulate=accumulate,
-        precision="bf16" if record["precision"] == "bf16" else "amp",
+        precision=_trained_in(record),
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
     card = names.preset_of(record["gpu"])
+    counter = next((name for name in ("reserved", "allocated") if record.get(f"peak_{name}_gib")), "")
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
     return Row(
@@ -273,7 +284,19 @@ def _transformer(record: _Record, number: int) -> Row | str:
         float(record["step_ms"]) / 1e3,
         False,
         strategy=":".join(filter(None, ("fsdp", ",".join(options)))),
+        memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
+        counter=counter,
     )
+
+
+def _trained_in(record: _Record) -> str:
+    """The precision of a training: under autocast, with parameters in bf16, or with float32 ones of which bf16 copies compute.
+
+    The last is what FSDP2's mixed precision, DeepSpeed's bf16 and nanotron's float32 gradients are.
+    """
+    if "amp" in record["precision"]:
+        return "amp"
+    return "bf16" if record["precision"] == "bf16" and "DeepSpeed" not in record["shard"] else "mixed"
 
 
 def _untrained(record: _Record) -> str:
@@ -294,14 +317,20 @@ def _untrained(record: _Record) -> str:
     return "" if all(map(_positive, [record["step_ms"], *(record[name] for name in counts)])) else "a size or the time is missing"
 
 
+#: Why runs are left out that did not end.
+OUT_OF_MEMORY, FAILED = "out of memory", "crashed or out of memory"
 #: Models of the runs of nanotron, by name: Llama's form with full attention (scripts/scaling_benchmarks.py).
 _NANOTRON = {"1B": (16, 2048, 32, 8192, "on"), "3B": (28, 3072, 32, 8192, "on"), "80B": (80, 8192, 64, 28672, "off")}
 
 
-def _nanotron(record: _Record, number: int) -> Row | str:
-    """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies."""
+def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
+    """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies.
+
+    Gradients are summed in a float32 buffer that lasts, and AdamW is fused (nanotron's examples/config_tiny_llama.yaml).
+    """
     if record["ok"] != "yes":
-        return "crashed or out of memory"
+        tried = _nanotron({**record, "ok": "yes", "step_ms": "1", "memory_gb": "0"}, number)
+        return LeftOut(number, FAILED, job=tried if isinstance(tried, Row) else None)
     if record["model"] not in _NANOTRON:
         return f"no workload for nanotron's {record['model']}"
     layers, width, heads, ffn, tied = _NANOTRON[record["model"]]
@@ -310,18 +339,22 @@ def _nanotron(record: _Record, number: int) -> Row | str:
         "kv_heads": "", "ffn": str(ffn), "ffn_kind": "swiglu", "vocab": "131072", "tied_embeddings": "yes" if tied == "on" else "no",
         "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
         "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
-        "precision": "bf16 amp", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
+        "precision": "bf16, fp32 gradients", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
     }  # fmt: skip
     row = _transformer(same, number)
-    if isinstance(row, str):
+    if not isinstance(row, Row):
         return row
     divided = f",tp={record['tp']}" if record["tp"] != "1" else ""
-    strategy = f"fsdp:shard={record['zero']}{divided}" if divided or record["zero"] == "1" else "data-parallel"
-    return row._replace(strategy=strategy, job=replace(row.job, clip_norm=None))
+    strategy = f"fsdp:shard={record['zero']}{divided}" if divided or record["zero"] == "1" else "data-parallel:"
+    return row._replace(
+        strategy=f"{strategy.rstrip(':')}{',' if strategy[-1] != ':' else ':'}gradients=kept",
+        job=replace(row.job, clip_norm=None, form="fused"),
+        memory_bytes=float(record.get("memory_gb") or 0) * 2**30,
+    )
 
 
 #: The columns by which a form is known -> what makes a row of it, or says why it is not predicted.
-FORMS: tuple[tuple[tuple[str, ...], Callable[[_Record, int], Row | str]], ...] = (
+FORMS: tuple[tuple[tuple[str, ...], Callable[[_Record, int], Row | LeftOut | str]], ...] = (
     (REQUIRED, _measured),
     (("model", "layout", "batch", "image", "step_ms", "torch"), _timm),
     (("arch", "layers", "d_model", "shard", "gpus", "tp", "pp", "step_ms"), _transformer),

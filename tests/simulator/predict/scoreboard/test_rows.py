@@ -132,12 +132,28 @@ def test_other_trainings_of_transformers_are_left_out_with_the_reason(table, cha
 
 def test_runs_of_nanotron_have_their_models_by_name(table):
     run = {"model": "3B", "gpus": "8", "nodes": "1", "dp": "8", "tp": "1", "pp": "1", "zero": "1", "micro_batch": "2",
-           "accumulation": "16", "step_ms": "8021", "ok": "yes"}  # fmt: skip
-    rows, (crashed,) = read(table(run, {**run, "zero": "0"}, {**run, "ok": "no"}, columns=tuple(run)))
+           "accumulation": "16", "step_ms": "8021", "memory_gb": "69.5", "ok": "yes"}  # fmt: skip
+    failed = {"step_ms": "", "memory_gb": "", "ok": "no"}
+    rows, (crashed, divided) = read(table(run, {**run, "zero": "0"}, run | failed, run | failed | {"tp": "2"}, columns=tuple(run)))
     assert [(row.strategy, row.machine, row.job.batch, row.job.image_size) for row in rows] == [
-        ("fsdp:shard=1", "8xh100", 256, 4096), ("data-parallel", "8xh100", 256, 4096),
+        ("fsdp:shard=1,gradients=kept", "8xh100", 256, 4096), ("data-parallel:gradients=kept", "8xh100", 256, 4096),
     ]  # fmt: skip
-    assert crashed.why == "crashed or out of memory"
+    assert {(row.job.precision, row.job.form, row.memory_bytes, row.counter) for row in rows} == {("mixed", "fused", 69.5 * 2**30, "")}
+    assert (crashed.why, crashed.job.job, crashed.job.strategy) == ("crashed or out of memory", rows[0].job, rows[0].strategy)
+    assert (divided.why, divided.job) == ("crashed or out of memory", None)
+
+
+def test_the_published_peak_of_memory_says_what_it_counts(table):
+    peaks = {**TRAINED, "precision": "bf16 (FSDP mixed precision)", "peak_allocated_gib": "60", "peak_reserved_gib": ""}
+    rows, _ = read(table(peaks, {**peaks, "peak_reserved_gib": "70.5"}, {**peaks, "peak_allocated_gib": ""}, columns=tuple(peaks)))
+    assert [(row.memory_bytes / 2**30, row.counter) for row in rows] == [(60, "allocated"), (70.5, "reserved"), (0, "")]
+    assert {row.job.precision for row in rows} == {"mixed"}
+
+
+def test_a_training_that_ran_out_of_memory_is_left_out_with_its_job(table):
+    failed = {**TRAINED, "step_ms": "", "note": "default allocator; OUT OF MEMORY"}
+    _, (left,) = read(table(failed, columns=tuple(failed)))
+    assert (left.why, left.job.job.batch, left.job.machine) == ("out of memory", 20 * 2 * 16, "16xh100")
 
 
 def test_a_table_of_timm_is_read_in_its_columns(table, tmp_path):

@@ -1,0 +1,83 @@
+"""A bf16 copy of float32 parameters computes: what is cast, when, and what it takes; see tests/executors for the numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+from calibrate.numerics import Expected, compare
+from executors.cpu.backend import CpuBackend
+from simulator.model.built import Built
+from simulator.model.capture.capture import capture
+from simulator.model.job import Job
+from simulator.model.ops.mixed import lowered
+from tests.support import mlp
+from tests.support.applicable import core_groups
+from tests.support.jobs import MLP, planned
+from tests.support.refusals import refuses
+from traces.errors import Code
+
+
+def test_parameters_are_cast_where_they_are_used_and_gradients_where_they_are_complete():
+    module, x = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False)), torch.randn(4, 3)
+    graph = capture(lambda: Built(module, (x,), {}, torch.zeros(()), lambda out, _: out.sum(), lowered="bfloat16"), batch=4)
+    kinds = {"float32": "f", "bfloat16": "b"}
+    types = [f"{op.layer} {op.name} {''.join(kinds[o.dtype] for o in (*op.inputs, *op.writes))}" for op in graph.ops]
+    assert types == [
+        " model/_to_copy#3 fb",  # the input
+        "0 model/_to_copy fb",  # the weight of layer 0
+        "0 0/mm bbb",
+        "1 model/_to_copy#2 fb",
+        "1 1/mm bbb",
+        "loss loss/sum bb",
+        "loss loss/ones_like.dX bb",
+        "1 1/mm.dW bbb",
+        "1 1/_to_copy.dW bf",
+        "1 1/mm.dX bbb",
+        "0 0/mm.dW bbb",
+        "0 0/_to_copy.dW bf",
+    ]
+
+
+def test_the_module_has_its_own_parameters_again_and_a_tied_one_is_cast_once():
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    module = nn.Sequential(first, second)
+    with lowered(module, "bfloat16"):
+        assert first.weight is second.weight
+        out = module(torch.ones(1, 2))
+    assert (out.dtype, first.weight.dtype) == (torch.bfloat16, torch.float32)
+    out.sum().backward()
+    assert isinstance(first.weight, nn.Parameter)
+    assert first.weight.grad.dtype == torch.float32
+
+
+def test_no_op_of_a_decoder_computes_activations_in_float32_but_the_loss_and_rotations():
+    job = Job("lm:form=llama,layers=1,d_model=64,heads=2,kv_heads=1,ffn=128,vocab=100", 2, image_size=16, precision="mixed")
+    wide = {op.layer for op in job.graph().ops if op.phase == "forward" and op.writes and op.writes[0].dtype == "float32"}
+    assert wide == {"loss", "blocks.0.attention"}
+
+
+@pytest.mark.parametrize("text", ["baseline", "fsdp", "fsdp:shard=1,gradients=kept", "data-parallel:gradients=kept"])
+@pytest.mark.parametrize("precision", ["mixed", "fp64"])
+def test_it_trains_as_plain_pytorch_does(text, precision):
+    machine = core_groups(1 if text == "baseline" else 2)
+    job = Job(f"{mlp.__file__}:shared", 8, precision=precision, optimizer="adamw", accumulate=2)
+    built = job.build()
+    numerics = compare(job, built, planned(text, job, machine), CpuBackend(machine), Expected.of(job, built))
+    assert max(numerics.max_grad_error, numerics.max_param_error) <= (1e-10 if precision == "fp64" else 2e-2)
+
+
+def test_kept_gradients_are_carried_and_every_microbatch_adds_to_them():
+    machine = core_groups(2)
+    plan = planned("data-parallel:gradients=kept", Job(MLP, 8, accumulate=2), machine)
+    kept = [value for value in plan.values.values() if value.name.partition("@")[0].endswith("::gradient")]
+    assert all(value.storage in plan.carried for value in kept)
+    assert {value.name for value in kept} == {f"{p}::gradient{end}" for p in plan.gradients for end in ("", f"@{plan.devices[1]}")}
+    assert sum("accumulate" in task.name for task in plan.tasks) == 2 * 2 * len(plan.gradients)
+
+
+def test_gradients_are_kept_only_where_a_device_has_whole_ones():
+    with refuses(Code.REQUEST, "gradients=kept goes with shard=1"):
+        planned("fsdp:gradients=kept", Job(MLP, 8), core_groups(2))
+    with refuses(Code.REQUEST, "gradients=kept goes with update=baseline"):
+        planned("data-parallel:gradients=kept,update=forward-fusion", Job(MLP, 8), core_groups(2))
