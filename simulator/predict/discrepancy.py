@@ -32,6 +32,7 @@ from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import card_of
 from simulator.strategies.registry import family
 from traces.documents.comparison import LOOPS, PYTORCH, Validation
@@ -174,10 +175,11 @@ class PublishedStep(_Entry):
 class PublishedSpeedup(_Entry):
     """A speed-up over the strategy `over`. On several devices: throughput over that of one device, which trains its part of the batch.
 
-    `job`: other fields of the job, as in `PublishedStep`.
+    `job`: other fields of the job, as in `PublishedStep`. `host`: what issues the tasks, as in `load_machine`.
     """
 
     over: str = "baseline"
+    host: str = PYTORCH_HOST
     job: dict[str, str] = {}
 
 

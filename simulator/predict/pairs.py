@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import EAGER
 from simulator.machine.machine import Machine
+from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Task
@@ -23,7 +24,8 @@ PLAIN = {*LOOPS, PYTORCH_GRAPH}
 class Side:
     """One of the two steps. `machine`: a preset's name, or a machine that has no name. `phases`: those that were timed; empty for all.
 
-    `host_counts`: the optimizer counts its steps on the host even in a CUDA graph, as releases of PyTorch before 1.12 did.
+    `host`: what issues the tasks, as in `load_machine`. `host_counts`: the optimizer counts its steps on the host even in a CUDA graph, as
+    releases of PyTorch before 1.12 did.
     """
 
     job: Job
@@ -31,6 +33,7 @@ class Side:
     strategy: str = PYTORCH
     devices: int | None = None
     phases: tuple[str, ...] = ()
+    host: str = PYTORCH_HOST
     host_counts: bool = False
 
 
@@ -53,7 +56,7 @@ def predicted_side(side: Side) -> Forecast:
     if isinstance(side.machine, Machine):
         machine, model = side.machine, CostModel(side.machine, None, dense_precision(job, None))
     else:
-        machine, model = preset_costs(job, side.machine, side.devices)
+        machine, model = preset_costs(job, side.machine, side.devices, host=side.host)
     plan = plan_strategy(side.strategy, {}, job, machine, model)
     if side.host_counts:
         plan = _changed(plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks])

@@ -143,9 +143,7 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
     return len(machine.devices) > most_devices or parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
 
 
-def replica_builders(
-    job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED
-) -> list[PlanBuilder]:
+def replica_builders(job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
     `keep`: gradients from step to step. `division`: so many devices in a row divide the layers of each replica.

@@ -1,8 +1,8 @@
 """The measured pairs with one change, as jobs on presets, and why some are not predicted.
 
 `pairs.csv` of the shared data says in words what ran; every row of it is either a pair here or left out with a reason. Rows of
-`measured_steps.csv` that differ in one thing only, the layout pairs of `timm/`, and the speed-ups of strategies in `published.json` are
-pairs too. What is a pair of two tables counts once, in `pairs.csv`.
+`measured_steps.csv` and of the trainings of transformers that differ in one thing only, the layout pairs of `timm/`, and the speed-ups of
+strategies in `published.json` are pairs too. What is a pair of two tables counts once, in `pairs.csv`.
 """
 
 import csv
@@ -24,10 +24,11 @@ from simulator.plan.bodies.copy import ALL_REDUCE, Collective
 from simulator.plan.task import BACKWARD, FORWARD, UPDATE
 from simulator.predict.discrepancy import published
 from simulator.predict.pairs import Pair, Side
-from simulator.predict.scoreboard.rows import Row, read, sampled
+from simulator.predict.scoreboard.rows import ZERO_1, Row, read, sampled
 from tests.benchmarks.fit_steps import SAMPLE
-from traces.documents.comparison import PYTORCH_GRAPH
+from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 
+TRANSFORMERS = "llm/llm_steps.csv", "llm/ultrascale_h100_steps.csv.gz"
 TABLE, PAIRS, LAYOUTS = "measured_steps.csv", "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
 MODELS = str(Path(__file__).with_name("pair_models.py"))
 #: Torch of the layout pairs, the newest of the table.
@@ -41,12 +42,13 @@ REFUSED = (
     ("kernel", "", "a new kernel: what it takes is what the pair measures"),
     ("float8", "", "no precision of a job"),
     ("async tp", "", "no strategy overlaps products with the collectives of tensor parallelism"),
-    ("activation checkpointing", "", "--checkpoint predicts it; not judged by these pairs yet"),
-    ("sharded optimizer", "", "fsdp:shard=1 predicts it; not judged by these pairs yet"),
-    ("distribute the optimizer", "", "fsdp:shard=1 predicts it; not judged by these pairs yet"),
+    ("activation checkpointing", "selective layer", "every second block is repeated, which --checkpoint does not offer"),
+    ("activation checkpointing", "graph trainer", "the job is compiled, and what it keeps by default is not stated"),
+    ("activation checkpointing", "a mixture of experts", "the sizes of the model are not stated"),
+    ("distribute the optimizer", "", "the job is compiled, and its optimizer is no optimizer of a job"),
     ("gradient communication", "symmetric memory", "symmetric memory is not modeled"),
     ("gradient communication", "", "the job is compiled, with kernels of its own, and the whole change is not stated"),
-    ("scale out", "", "fsdp predicts it; not judged by these pairs yet"),
+    ("scale out", "", "no preset for an H100 of 96 GB and 500 W"),
     ("schedule", "", "no strategy shards the parameters within a pipeline"),
     ("precision", "", "the job is compiled, or its configuration is not stated"),
     ("remove layer", "", "the job is compiled, with kernels of its own"),
@@ -105,6 +107,13 @@ def _sides(record: dict[str, str]) -> tuple[Side, Side] | None:
         model = f"{MODELS}:cs336_xl_{match[1]}"
         before = Side(Job(model, 4, precision="tf32", optimizer="adamw", form="for"), a100_pair(), "data-parallel:overlap=off,bucket=0")
         return before, replace(before, strategy=f"data-parallel:{_reduction(change)}")
+    if rule == "sharded optimizer" and (match := re.search(r"context (\d+)$", job)):
+        model = f"{MODELS}:cs336_xl_{match[1]}"
+        before = Side(Job(model, 4, precision="tf32", optimizer="adamw", form="for"), a100_pair(), "data-parallel:bucket=0")
+        return before, replace(before, strategy=ZERO_1)
+    if rule == "activation checkpointing" and change == "none > selective op":
+        before = Side(Job("llama2:13b", 128, 4096, "adamw", clip_norm=1.0, precision="amp"), "64xa100", "fsdp")
+        return before, _with(before, checkpoint="selective")
     if rule in ("tf32", "amp") and job.startswith("GPT-2 124M"):
         before = Side(Job(f"{MODELS}:gpt2_124m", 16, optimizer="adamw", precision={"tf32": "fp32", "amp": "tf32"}[rule]), "a100")
         return before, _with(before, precision={"tf32": "tf32", "amp": "amp"}[rule])
@@ -144,17 +153,19 @@ def a100_pair() -> Machine:
 
 
 def step_pairs(path: Path) -> Iterator[Pair]:
-    """The rows of `measured_steps.csv` that differ in one thing only: precision, layout, CUDA graph, or the next larger batch."""
+    """The rows of a table that differ in one thing only, of ORDERS: for numbers, the next larger one."""
     rows, _ = read(path)
     taken = {("resnet50", batch) for batch in (1, 64)}  # these graphs are in `pairs.csv`, and the layouts in `timm/`
     for first, second, what in _one_change(rows):
         if (what == "cuda-graph" and (first.workload, first.job.batch) in taken) or (what == "layout" and first.source == "huggingface"):
             continue
         samples = second.job.batch / first.job.batch
-        ran = f"{first.job.model}, {first.job.batch} on {first.gpu}{', a graph' if first.mode == second.mode == 'graph' else ''}"
+        several = f"{gpus} " if (gpus := _value("scale out", first)) != 1 else ""
+        ran = f"{first.workload}, {first.job.batch} on {several}{first.gpu}{', a graph' if first.mode == second.mode == 'graph' else ''}"
         label = f"{ran}: {_value(what, first)} > {_value(what, second)}"
         rule = {"tf32": "tf32"}.get(second.job.precision, "amp") if what == "precision" else what
-        yield Pair(rule, label, first.source, _side(first), _side(second), samples * first.published_s / second.published_s, True)
+        gain = samples * first.published_s / second.published_s
+        yield Pair(rule, label, first.source, _side(first), _side(second), gain, path.name == TABLE)
 
 
 def _one_change(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, str]]:
@@ -163,27 +174,33 @@ def _one_change(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, str]]:
         groups: dict[object, dict[object, Row]] = {}
         for row in rows:
             key = {name: _value(name, row) for name in ORDERS if name != what}
-            key |= {"job": (row.source, row.gpu, row.workload, row.job.image_size, row.job.optimizer, row.job.form, row.updates)}
+            same = (row.gpu, row.job.image_size, row.job.accumulate, row.job.checkpoint, row.job.optimizer, row.job.form, row.updates)
+            key |= {"job": (row.source, row.workload, *same)}
             groups.setdefault(tuple(key.items()), {}).setdefault(_value(what, row), row)
         for group in groups.values():
-            known = sorted(group, key=lambda value: value if values is None else values.index(value))
+            known = sorted(group) if values is None else [value for value in values if value in group]
             yield from ((group[a], group[b], what) for a, b in pairwise(known))
 
 
 #: What two rows may differ in, and the order of its values (None: of numbers).
 ORDERS = {
     "precision": ("fp32", "tf32", "amp-fp16"), "layout": ("nchw", "nhwc"), "cuda-graph": ("eager", "graph"), "batch": None,
+    "sharded optimizer": ("data-parallel", ZERO_1), "scale out": None,
 }  # fmt: skip
 
 
 def _value(name: str, row: Row) -> object:
-    return {"precision": row.job.precision, "layout": row.job.layout, "cuda-graph": row.mode, "batch": row.job.batch}[name]
+    gpus = 1 if row.strategy == PYTORCH else int(row.machine.partition("x")[0])
+    return {
+        "precision": row.job.precision, "layout": row.job.layout, "cuda-graph": row.mode, "batch": row.job.batch // gpus,
+        "sharded optimizer": row.strategy, "scale out": gpus,
+    }[name]  # fmt: skip
 
 
 def _side(row: Row) -> Side:
     phases = () if row.updates else (FORWARD, BACKWARD)
     if row.mode == "eager":
-        return Side(row.job, row.machine, phases=phases)
+        return Side(row.job, row.machine, row.strategy, phases=phases)
     return Side(row.job, row.machine, PYTORCH_GRAPH, phases=phases, host_counts=True)  # they are of PyTorch 1.11
 
 
@@ -192,7 +209,7 @@ def form_pairs(path: Path) -> Iterator[Pair]:
     with path.open(newline="") as file:
         took = {record["optimizer"]: float(record["value_ms"]) for record in csv.DictReader(file) if "step() only" in record["what"]}
     forms = {"for": took["AdamW for-loop (foreach=False)"], "foreach": took["AdamW foreach"], "fused": took["AdamW fused"]}
-    for first, second in (("for", "foreach"), ("foreach", "fused"), ("for", "fused")):
+    for first, second in pairwise(forms):
         one, other = (
             Side(Job(f"{MODELS}:ten_linear", 32, optimizer="adamw", form=form), "a100", phases=(UPDATE,)) for form in (first, second)
         )
@@ -226,15 +243,16 @@ def strategy_pairs() -> Iterator[Pair]:
         one = entry.batch // entry.devices if entry.devices else entry.batch
         job = Job(entry.model, one, optimizer=entry.job.get("optimizer", "momentum"), form=entry.job.get("form", "foreach"),
                   precision=entry.job.get("precision", "fp32"))  # fmt: skip
-        before = Side(job, entry.machine, entry.over, devices=1 if entry.devices else None)
-        after = Side(replace(job, batch=entry.batch), entry.machine, entry.strategy, devices=entry.devices)
-        rule = "scale out" if entry.devices else entry.strategy
-        yield Pair(rule, f"{entry.model}, {entry.batch}: {entry.strategy}", entry.source, before, after, entry.published)
+        before = Side(job, entry.machine, entry.over, devices=1 if entry.devices else None, host=entry.host)
+        after = Side(replace(job, batch=entry.batch), entry.machine, entry.strategy, devices=entry.devices, host=entry.host)
+        rule = "scale out" if entry.devices else entry.strategy.partition(":")[0]
+        yield Pair(rule, f"{entry.model}, {entry.batch}: {entry.strategy.partition(':')[0]}", entry.source, before, after, entry.published)
 
 
 def every_pair(folder: Path) -> tuple[list[Pair], list[tuple[str, str]]]:
     """All pairs of the folder that are predicted without a trace, and (rule, reason) of those left out."""
     pairs, left_out = pairs_table(folder / PAIRS)
     measured = folder / TABLE
+    pairs += [pair for table in TRANSFORMERS for pair in step_pairs(folder / table)]
     pairs += [*step_pairs(measured), *form_pairs(measured), *layout_pairs(folder / LAYOUTS, measured), *strategy_pairs()]
     return pairs, left_out

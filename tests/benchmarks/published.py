@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from simulator.machine.presets import PYTORCH
 from simulator.model.job import Job
 from simulator.predict.discrepancy import DATA, PublishedSpeedup, PublishedStep, published, speedup_accuracy, step_accuracy
 from simulator.predict.forecast import Forecast, forecast, paired_interval
@@ -18,10 +19,10 @@ from simulator.strategies.registry import family
 from tests.support.jobs import planned
 
 
-def predicted(entry: PublishedStep) -> Forecast:
-    """The forecast of a published step."""
+def predicted(entry: PublishedStep, host: str = PYTORCH) -> Forecast:
+    """The forecast of a published step that `host` issues."""
     job = Job(entry.model, entry.batch, optimizer=entry.optimizer, form=entry.form, precision=entry.precision)
-    machine, model = preset_costs(job, entry.machine, entry.devices)
+    machine, model = preset_costs(job, entry.machine, entry.devices, host=host)
     return forecast(planned(entry.strategy, job, machine, model), machine, model)
 
 
@@ -30,8 +31,8 @@ def pair(entry: PublishedSpeedup) -> tuple[Forecast, Forecast]:
     figures = {"source": "", "machine": entry.machine, "model": entry.model, "published": 1.0, "predicted": 1.0, **entry.job}
     one = {"devices": 1, "batch": entry.batch // entry.devices} if entry.devices else {"batch": entry.batch}
     return (
-        predicted(PublishedStep(**figures, strategy=entry.over, **one)),
-        predicted(PublishedStep(**figures, strategy=entry.strategy, batch=entry.batch, devices=entry.devices)),
+        predicted(PublishedStep(**figures, strategy=entry.over, **one), entry.host),
+        predicted(PublishedStep(**figures, strategy=entry.strategy, batch=entry.batch, devices=entry.devices), entry.host),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from simulator.engine.costs import products
-from simulator.engine.costs.products import Attention, Product, ProductKernel, serves
+from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
 from simulator.engine.costs.site import Number, Site, figure
 from simulator.plan.bodies.op_class import winograd
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
@@ -35,8 +35,6 @@ WINOGRAD = "conv.winograd"
 HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 #: The rows of normalizations of images in 16 bits: those in channels-last order have kernels of their own.
 NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
-#: Precisions that tensor cores multiply in, and the length of their operands over 16 bits.
-_OPERANDS = {"fp16": 1.0, "bf16": 1.0, "tf32": 2.0}
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
 #: Ops that multiply their last two inputs.
@@ -180,7 +178,7 @@ def terms(
 def operands(site: Site, precision: str) -> float:
     """The length, over 16 bits, of what tensor cores multiply in a precision; 0 if the site multiplies in it as in FP32."""
     known = precision in site.peak_flops or (precision == "fp16" and "bf16" in site.peak_flops)
-    return _OPERANDS.get(precision, 0.0) if known else 0.0
+    return OPERANDS.get(precision, 0.0) if known else 0.0
 
 
 def seconds(

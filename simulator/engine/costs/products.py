@@ -38,6 +38,8 @@ _ACCUMULATORS, _MOST_BLOCKS = 32768, 8
 _STEP_BYTES = 128
 #: Queries and keys of a block of attention, and exponentials of an SM in a cycle (CUDA C Programming Guide, arithmetic instructions).
 _BLOCK, _EXPONENTIALS = 64, 16
+#: Precisions of tensor cores, and the length of what they multiply, over 16 bits.
+OPERANDS = {"fp16": 1.0, "bf16": 1.0, "tf32": 2.0}
 #: FLOPs per boost cycle in 16 bits that only SMs have whose tensor cores read operands from shared memory (Hopper's wgmma, and later).
 _NEWER = 3000
 
@@ -83,10 +85,10 @@ class ProductKernel(BaseModel):
 
     `start_cycles`: from a kernel to the next in a graph, if it computes nothing. `edge_depth`: a tile begins and ends for as long as it
     computes this many terms. `step_cycles`: the latency of a step. `compute`: share of the peak. `feed`: operand bytes that reach the
-    tensor cores in the time of a FLOP. `memory`: share of the bandwidth. `draw`: bytes per cycle that an SM of 4096 FLOPs per cycle can
-    draw from the cache; others as the square root of their FLOPs. `split_s`: time to add the parts of a split sum. `watts`: power per
-    TFLOP/s of the peak below which a GPU lowers its clock, with the square root of the power, if it computes for a moment;
-    `sustained_watts`: the same if it computes for minutes, as in training.
+    tensor cores in the time of a FLOP in 16 bits. `memory`: share of the bandwidth. `draw`: bytes per cycle that an SM of 4096 such FLOPs
+    per cycle can draw from the cache; others as the square root of their FLOPs. `split_s`: time to add the parts of a split sum. `watts`:
+    power per TFLOP/s of the peak in 16 bits below which a GPU lowers its clock, with the square root of the power, if it computes for a
+    moment; `sustained_watts`: the same if it computes for minutes, as in training.
 
     Of attention: `attention`: share of the peak. `score_cycles`: time of a score's exponential and what goes with it, as a multiple of that
     of the exponential alone, of which an SM computes 16 a cycle. `tail`: how much of the longest row of blocks is not hidden by others.
@@ -115,14 +117,15 @@ class ProductKernel(BaseModel):
 def serves(site: Site, precision: str) -> bool:
     """Whether a site has a peak of its own in a precision of tensor cores."""
     own = "bf16" if precision == "fp16" and "fp16" not in site.peak_flops else precision
-    return site.kind == "gpu" and own in ("bf16", "fp16", "tf32") and own in site.peak_flops
+    return site.kind == "gpu" and own in OPERANDS and own in site.peak_flops
 
 
 class _Sms(NamedTuple):
-    """SMs, the FLOP/s of each, their clock, and the factor of the FLOP/s that the power limit leaves."""
+    """SMs, the FLOP/s of each and what they are in 16 bits, their clock, and the factor of the FLOP/s that the power limit leaves."""
 
     number: int
     flops_per_s: float
+    half_flops_per_s: float
     clock_hz: float
     power: float
 
@@ -133,15 +136,16 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
     `alone`: as benchmarks time the best kernel, for a moment; else as PyTorch's kernels run in a training.
     """
     peak = figure(site.peak_flops, precision)
+    half = peak * OPERANDS[precision]  # longer operands are multiplied more slowly, and do not arrive more slowly
     clock_hz = site.cycles_per_s
     watts = (kernel.watts if alone else kernel.sustained_watts).value
-    power = min(1.0, (site.power_w / (peak / 1e12) / watts) ** 0.5) if site.power_w else 1.0
-    sms = _Sms(site.sms, peak / site.sms, clock_hz, power)
-    draw = kernel.draw.value * clock_hz * (sms.flops_per_s / clock_hz / 4096) ** 0.5
+    power = min(1.0, (site.power_w / (half / 1e12) / watts) ** 0.5) if site.power_w else 1.0
+    sms = _Sms(site.sms, peak / site.sms, half / site.sms, clock_hz, power)
+    draw = kernel.draw.value * clock_hz * (sms.half_flops_per_s / clock_hz / 4096) ** 0.5
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)
     drawn_s = np.asarray(work.bytes, float) / draw  # by one SM
     if isinstance(work, Attention):
-        newer = sms.flops_per_s / clock_hz * (2 if precision == "tf32" else 1) >= _NEWER and not alone
+        newer = sms.half_flops_per_s / clock_hz >= _NEWER and not alone
         busy_s = _attention_s(kernel, sms, work, missed_s, drawn_s) * (kernel.portable.value if newer else 1.0)
     else:
         busy_s = _product_s(kernel, sms, work, missed_s, drawn_s)
@@ -157,7 +161,8 @@ def _product_s(kernel: ProductKernel, sms: _Sms, work: Product, missed_s: np.nda
     busiest = np.ceil(tiles / sms.number)
     rounds = np.ceil(busiest / np.clip(_ACCUMULATORS // (_ROWS * _COLUMNS), 1, _MOST_BLOCKS))
     flops = 2 * _ROWS * _COLUMNS
-    term_s = np.maximum(flops / (kernel.compute.value * sms.power), (_ROWS + _COLUMNS) * work.size / kernel.feed.value) / sms.flops_per_s
+    multiplying_s = flops / (kernel.compute.value * sms.power) / sms.flops_per_s
+    term_s = np.maximum(multiplying_s, (_ROWS + _COLUMNS) * work.size / kernel.feed.value / sms.half_flops_per_s)
     compute_s = busiest * kernel.edge_depth.value * flops / sms.flops_per_s
     compute_s = compute_s + terms * np.maximum(busiest * term_s, rounds * kernel.step_cycles.value / sms.clock_hz / step)
     move_s = np.maximum(missed_s[..., None], drawn_s[..., None] / np.minimum(tiles, sms.number))

@@ -319,6 +319,8 @@ def _untrained(record: _Record) -> str:
 
 #: Why runs are left out that did not end.
 OUT_OF_MEMORY, FAILED = "out of memory", "crashed or out of memory"
+#: Stage 1 of ZeRO whose gathers nothing hides.
+ZERO_1 = "fsdp:shard=1,prefetch=0"
 #: Models of the runs of nanotron, by name: Llama's form with full attention (scripts/scaling_benchmarks.py).
 _NANOTRON = {"1B": (16, 2048, 32, 8192, "on"), "3B": (28, 3072, 32, 8192, "on"), "80B": (80, 8192, 64, 28672, "off")}
 
@@ -326,7 +328,8 @@ _NANOTRON = {"1B": (16, 2048, 32, 8192, "on"), "3B": (28, 3072, 32, 8192, "on"),
 def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     """A row of the Ultra-Scale Playbook: nanotron on nodes of eight H100, sequences of 4,096 tokens, bf16 weights with master copies.
 
-    Gradients are summed in a float32 buffer that lasts, and AdamW is fused (nanotron's examples/config_tiny_llama.yaml).
+    Gradients are summed in a float32 buffer that lasts, AdamW is fused (examples/config_tiny_llama_bench.yaml), and ZeRO-1 gathers all
+    parameters between the update and the next forward (src/nanotron/optim/zero.py), so that nothing hides that.
     """
     if record["ok"] != "yes":
         tried = _nanotron({**record, "ok": "yes", "step_ms": "1", "memory_gb": "0"}, number)
@@ -344,10 +347,10 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     row = _transformer(same, number)
     if not isinstance(row, Row):
         return row
-    divided = f",tp={record['tp']}" if record["tp"] != "1" else ""
-    strategy = f"fsdp:shard={record['zero']}{divided}" if divided or record["zero"] == "1" else "data-parallel:"
+    strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if record["tp"] != "1" else "data-parallel"
+    options = ["gradients=kept"] + ([f"tp={record['tp']}"] if record["tp"] != "1" else [])
     return row._replace(
-        strategy=f"{strategy.rstrip(':')}{',' if strategy[-1] != ':' else ':'}gradients=kept",
+        strategy=f"{strategy}{',' if ':' in strategy else ':'}{','.join(options)}",
         job=replace(row.job, clip_norm=None, form="fused"),
         memory_bytes=float(record.get("memory_gb") or 0) * 2**30,
     )

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from simulator.machine.presets import HOSTS
 from simulator.model.job import Job
 from simulator.plan.task import BACKWARD, FORWARD, UPDATE
 from simulator.predict.judgments import LEAST, Judgment, accuracy, by_rule, record, scored
@@ -81,6 +82,20 @@ def test_phases_that_were_not_timed_take_no_time():
     assert {task.phase for task in of_phases(whole.plan, (UPDATE,)).tasks} == {UPDATE}
     assert forward.timeline.step_s < both.timeline.step_s < whole.timeline.step_s
     assert both.timeline.step_s + update.timeline.step_s == pytest.approx(whole.timeline.step_s, rel=0.02)
+
+
+def test_a_checkpointed_side_has_a_graph_of_its_own():
+    predict = benchmark.Predicted()
+    sides = (Side(Job("lenet5", 8, checkpoint=how), "h100") for how in ("none", "full"))
+    plain, checkpointed = (len(predict(side).plan.tasks) for side in sides)
+    assert plain < checkpointed
+
+
+def test_another_host_issues_the_same_tasks():
+    """Caffe's C++ launches a kernel sooner than PyTorch."""
+    ours, caffe = (predicted_side(replace(SIDE, strategy="baseline", host=host)) for host in HOSTS)
+    assert [task.name for task in ours.plan.tasks] == [task.name for task in caffe.plan.tasks]
+    assert caffe.timeline.step_s < ours.timeline.step_s
 
 
 def test_a_graph_of_older_releases_launches_fewer_kernels_of_adam():

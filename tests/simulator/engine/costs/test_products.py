@@ -45,6 +45,14 @@ def test_one_tile_more_than_the_sms_hold_is_another_wave():
     assert more - full > 3 * (full - fewer) > 0, "1320 are ten for each of 132 SMs"
 
 
+def test_operands_in_tf32_are_twice_as_long_and_arrive_as_fast():
+    site = H100._replace(peak_flops={**H100.peak_flops, "tf32": H100.peak_flops["bf16"] / 2})
+    work = Product(1.0, 8192.0, 8192.0, 8192.0, 4.0)
+    assert products.seconds(KERNEL, site, "tf32", work, 0.0) == pytest.approx(2 * seconds(8192, 8192, 8192, alone=False), rel=0.05)
+    weight = Product(1.0, 16.0, 8192.0, 8192.0, 4.0)  # its operands are all that counts
+    assert products.seconds(KERNEL, site, "tf32", weight, 0.0) == pytest.approx(2 * seconds(16, 8192, 8192, alone=False), rel=0.3)
+
+
 def test_larger_products_have_smaller_tiles_where_large_ones_would_leave_sms_idle():
     full, more = (seconds(256 * count, 128, 4096) for count in (132, 133))
     assert full < more < 1.2 * full

@@ -136,7 +136,7 @@ def test_runs_of_nanotron_have_their_models_by_name(table):
     failed = {"step_ms": "", "memory_gb": "", "ok": "no"}
     rows, (crashed, divided) = read(table(run, {**run, "zero": "0"}, run | failed, run | failed | {"tp": "2"}, columns=tuple(run)))
     assert [(row.strategy, row.machine, row.job.batch, row.job.image_size) for row in rows] == [
-        ("fsdp:shard=1,gradients=kept", "8xh100", 256, 4096), ("data-parallel:gradients=kept", "8xh100", 256, 4096),
+        ("fsdp:shard=1,prefetch=0,gradients=kept", "8xh100", 256, 4096), ("data-parallel:gradients=kept", "8xh100", 256, 4096),
     ]  # fmt: skip
     assert {(row.job.precision, row.job.form, row.memory_bytes, row.counter) for row in rows} == {("mixed", "fused", 69.5 * 2**30, "")}
     assert (crashed.why, crashed.job.job, crashed.job.strategy) == ("crashed or out of memory", rows[0].job, rows[0].strategy)
