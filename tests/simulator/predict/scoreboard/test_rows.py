@@ -116,8 +116,8 @@ def test_a_training_of_a_transformer_is_fsdp_on_nodes_of_its_gpus(table):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"tp": "8"}, "divides tensors, layers, sequences or experts"),
-        ({"moe": "64 experts"}, "divides tensors, layers, sequences or experts"),
+        ({"pp": "2"}, "divides layers, sequences or experts"),
+        ({"moe": "64 experts"}, "divides layers, sequences or experts"),
         ({"precision": "fp8 amp"}, "a precision below 16 bits"),
         ({"compile": "yes"}, "compiled: its fused kernels are not those of the plan"),
         ({"gpu": "Gaudi"}, "no preset for Gaudi"),
@@ -140,7 +140,15 @@ def test_runs_of_nanotron_have_their_models_by_name(table):
     ]  # fmt: skip
     assert {(row.job.precision, row.job.form, row.memory_bytes, row.counter) for row in rows} == {("mixed", "fused", 69.5 * 2**30, "")}
     assert (crashed.why, crashed.job.job, crashed.job.strategy) == ("crashed or out of memory", rows[0].job, rows[0].strategy)
-    assert (divided.why, divided.job) == ("crashed or out of memory", None)
+    assert (divided.job.strategy, divided.job.job.batch) == ("fsdp:shard=1,prefetch=0,gradients=kept,tp=2", 128)
+
+
+def test_a_training_with_divided_layers_has_fewer_replicas(table):
+    divided = {**TRAINED, "tp": "4", "shard": "distributed optimizer (ZeRO-1)"}
+    (whole, row), _ = read(table(TRAINED, divided, columns=tuple(TRAINED)))
+    assert (row.strategy, row.job.batch) == ("fsdp:shard=1,tp=4", whole.job.batch // 4)
+    _, (left,) = read(table({**TRAINED, "tp": "3"}, columns=tuple(TRAINED)))
+    assert left.why == "its degrees do not multiply to its GPUs"
 
 
 def test_the_published_peak_of_memory_says_what_it_counts(table):
