@@ -51,6 +51,7 @@ class IssueTimes:
             index: issue_seconds(host, launches[index], seconds) + (host.record_s if index in recorded else 0.0)
             for index, seconds in issue_s.items()
         }
+        self._indices = sorted(self._issue)
         self._by_row: dict[int, dict[int, float]] = {}
 
     @property
@@ -64,7 +65,7 @@ class IssueTimes:
         if id(row) not in self._by_row:
             seconds = {index: issue + self._host.wait_s * len(row[index]) for index, issue in self._issue.items()}
             current = None
-            for index in filter(seconds.__contains__, self._dependencies.existing(period, self._iterations)):
+            for index in self._dependencies.existing(period, self._iterations, self._indices):
                 if (lane := self._dependencies.tasks[index].lane) != current:
                     seconds[index] += self._host.switch_s
                     current = lane

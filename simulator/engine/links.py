@@ -74,12 +74,15 @@ class Links(Allocator):
             if (link.target, link.source) not in self._edges:
                 self._add(link.target, link.source, link, "back" if link.duplex else "")
         self._routes: dict[tuple[str, str], Route] = {}
+        self._groups: dict[tuple[tuple[tuple[str, str], ...], int], Route] = {}  # of transfers that one stands for
         self._collectives: dict[Collective, tuple[Route, float, list[Line]]] = {}
         self._near: dict[int, networkx.DiGraph] = {}
         self._timed_collectives: dict[tuple[Collective, float], tuple[Route, float]] = {}
         self._rates: dict[int, tuple[Route, float]] = {}  # while nothing else moves, by id: routes over many links are long
+        self._shared: dict[tuple[int, ...], tuple[list[Route], list[float]]] = {}  # the rates of routes that move together
         self._queues: dict[tuple[str, str], list[Transfer]] = {}
         self._freed_by: dict[tuple[str, str], int] = {}
+        self._waiting: list[Transfer] = []  # one of a lane at most
         self._started: list[Transfer] = []
         self._timer: Event | None = None
 
@@ -183,11 +186,34 @@ class Links(Allocator):
         measured = route._replace(latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s, loads=loads)
         return measured._replace(latency_error=0.0, bandwidth_error=0.0)
 
-    def transfer(self, source: str, target: str, moved_bytes: int) -> tuple[Route, float]:
-        """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured."""
+    def transfer(self, source: str, target: str, moved_bytes: int, beside: tuple[tuple[str, str], ...] = ()) -> tuple[Route, float]:
+        """The route of a transfer, and the bytes that it moves. A message between two processes takes its library's time, if measured.
+
+        `beside`: the ends of transfers of as many bytes that it stands for too (`Copy`). Together they take as long as the slowest.
+        """
+        if beside:
+            return self._together(((source, target), *beside), moved_bytes), float(moved_bytes)
         route = self.route(source, target)
         parts = None if route.alias or HOST in (source, target) else message_times(self._machine, source, target, moved_bytes)
         return (route, float(moved_bytes)) if parts is None else self._timed(route, float(moved_bytes), *parts, moved_bytes)
+
+    def _together(self, pairs: tuple[tuple[str, str], ...], moved_bytes: int) -> Route:
+        """One route for transfers of as many bytes between several pairs of devices."""
+        if (pairs, moved_bytes) not in self._groups:
+            routes = [self.transfer(*ends, moved_bytes)[0] for ends in pairs]
+            flow = Flow()
+            flow.add(routes, 1.0)
+            self._groups[pairs, moved_bytes] = Route(
+                tuple(flow.directions),
+                tuple(flow.loads),
+                max(route.latency_s for route in routes),
+                1.0 / flow.slowest_s if flow.slowest_s else inf,
+                not flow.loads,
+                tuple(flow.loads.values()),
+                flow.latency_error,
+                flow.bandwidth_error,
+            )
+        return self._groups[pairs, moved_bytes]
 
     def stated(self, source: str, target: str) -> Route | None:
         """The route over a link that the machine states between two places of one memory; None where nothing limits them."""
@@ -334,12 +360,14 @@ class Links(Allocator):
         for direction in route.directions:
             queue = self._queues.setdefault(direction, [])
             insort(queue, transfer, lo=bool(queue and queue[0].start_s >= 0.0))
+        self._waiting.append(transfer)
         self._request_allocation()
 
     def _allocate(self, now: float) -> None:
-        for transfer in sorted({queue[0] for queue in self._queues.values() if queue}, key=lambda t: t.order):
+        for transfer in sorted(self._waiting, key=lambda t: t.order):
             route = transfer.route
-            if transfer.start_s < 0.0 and all(self._queues[d][0] is transfer for d in route.directions):
+            if all(self._queues[d][0] is transfer for d in route.directions):
+                self._waiting.remove(transfer)
                 transfer.start_s, transfer.next_s = now, now + route.latency_s
                 transfer.freed_by = max(self._freed_by.get(d, -1) for d in route.directions)
                 self._started.append(transfer)
@@ -352,7 +380,11 @@ class Links(Allocator):
 
     def _share(self, now: float) -> None:
         moving = [t for t in self._started if t.moving]
-        for transfer, rate in zip(moving, max_min([t.route for t in moving], self._capacity), strict=True):
+        routes = [t.route for t in moving]
+        together = tuple(map(id, routes))  # comparing routes of thousands of channels takes long
+        if together not in self._shared:  # an entry holds its routes, so that no others get their ids
+            self._shared[together] = (routes, max_min(routes, self._capacity))
+        for transfer, rate in zip(moving, self._shared[together][1], strict=True):
             if rate != transfer.rate:
                 transfer.done_bytes += (now - transfer.anchor_s) * transfer.rate
                 transfer.anchor_s, transfer.rate = now, rate

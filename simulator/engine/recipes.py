@@ -230,7 +230,7 @@ def _recipe(task: Task, cost: Cost, seconds: float, gap_s: float, site: _Site, l
         )
     if resource is Resource.LINK and body.ends[0] != body.ends[1]:
         source, target = body.ends
-        route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(source, target, body.moved_bytes(task))
+        route, moved = (ALIAS_ROUTE, 0.0) if body.aliases else links.transfer(source, target, body.moved_bytes(task), body.beside)
         # A worker moves the bytes, or the library's thread.
         core = site.shape(cost)._replace(held=True) if site.on_core and not site.library else None
         return Recipe(overhead_s, task.priority, core, route, moved, launches=0 if route.alias else cost.launches)

@@ -220,9 +220,9 @@ class Machine:
 
     def for_devices(self, devices: Iterable[str]) -> "Machine":
         """This machine, or the one of its variants that has `devices`: the unsplit GPU, or the CPU as plain PyTorch uses it."""
-        if set(devices).isdisjoint(self._by_name):
+        if self._by_name.keys().isdisjoint(devices):
             for variant in filter(None, (self.whole, self.plain)):
-                if not set(devices).isdisjoint(variant._by_name):
+                if not variant._by_name.keys().isdisjoint(devices):
                     return variant
         return self
 
@@ -251,9 +251,8 @@ class Machine:
 
     def device(self, name: str) -> Device:
         """The device called `name`. Raises UnknownNameError if there is none."""
-        own = self._by_name.get(name)  # of most, many times
-        if own is not None:
-            return own
+        if name in self._by_name:  # most are, and simulations ask often
+            return self._by_name[name]
         try:
             return self.for_devices((name,))._by_name[name]
         except KeyError:
@@ -265,7 +264,7 @@ class Machine:
 
     def host(self, device: str) -> HostLane | None:
         """The host lane that issues to a device; None if dispatch is part of the task (CPU)."""
-        return self.for_devices((device,))._hosts.get(device)
+        return self._hosts.get(device) if device in self._by_name else self.for_devices((device,))._hosts.get(device)
 
     def memory_name(self, place: str) -> str:
         """The name of the memory of a device or of the host. A CPU and the host share one memory."""

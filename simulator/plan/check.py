@@ -64,8 +64,9 @@ def excerpt(tasks: Sequence[Task], fault: int, around: int = 4) -> str:
 
 def _value_faults(plan: PlanContents, machine: Machine) -> Iterator[str]:
     devices = {device.name for device in machine.devices}
+    places = devices | {HOST}
     for storage in plan.storages.values():
-        if storage.device not in devices | {HOST}:
+        if storage.device not in places:
             yield f"storage {storage.name!r} lies on {storage.device!r}, which {machine.name} lacks; it has {', '.join(sorted(devices))}"
     for value in plan.values.values():
         storage = plan.storages.get(value.storage)

@@ -195,6 +195,8 @@ class Body:
     is_update: bool = False
     #: Whether it waits for another process while it runs, so that no worker of the device should.
     waits_for_peers: bool = False
+    #: The ends of what moves as many bytes at the same time and is not in the plan (`bodies.copy.Copy`).
+    beside: tuple[tuple[str, str], ...] = ()
     #: Whether the host that issues it goes on only when it has ended. A graph, whose launch issues everything at once, cannot contain it.
     blocks_host: bool = False
 

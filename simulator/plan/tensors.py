@@ -84,9 +84,10 @@ class PlanTensors:
         """Return the largest value on each storage of the device, as a whole operand."""
         largest: dict[str, tuple[int, Value]] = {}
         for value in self.values.values():
-            size = math.prod(value.shape)
-            if value.device == device and (value.storage not in largest or size > largest[value.storage][0]):
-                largest[value.storage] = (size, value)
+            if value.device == device:
+                size = math.prod(value.shape)
+                if value.storage not in largest or size > largest[value.storage][0]:
+                    largest[value.storage] = (size, value)
         return {storage: value.operand() for storage, (_, value) in largest.items()}
 
     def touched(self, task: Task) -> set[str]:

@@ -169,7 +169,7 @@ class _Attribution:
             route = self._links.collective(body, body.payload_bytes(task))[0]
         elif body.resource is Resource.LINK and body.ends[0] != body.ends[1] and not body.aliases:
             source, target = body.ends
-            route = self._links.transfer(source, target, body.moved_bytes(task))[0]
+            route = self._links.transfer(source, target, body.moved_bytes(task), body.beside)[0]
         else:
             return None
         return None if route.alias else route

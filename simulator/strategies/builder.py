@@ -237,8 +237,12 @@ class PlanBuilder:
     def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
         """Return `tasks` with one update per layer as soon as the layer may be updated: backward-fusion.
 
-        A layer whose parameters lie on several devices has an update on each of them. `stream`: that of the updates.
+        `stream`: that of the updates.
         """
+        return fused(tasks, self.fused_updates(stream), self.tensors)
+
+    def fused_updates(self, stream: int = 0) -> list[Task]:
+        """Return one update per layer. A layer whose parameters lie on several devices has an update on each of them."""
         updates = []
         for layer, parameters in self.layers.items():
             owned: dict[str, list[str]] = {}  # by device
@@ -247,7 +251,7 @@ class PlanBuilder:
             for number, own in enumerate(owned.values()):
                 name = f"{layer}/update/{number}" if number else f"{layer}/update"
                 updates.append(self.update(own, name, layer, stream=stream))
-        return fused(tasks, updates, self.tensors)
+        return updates
 
     def first_use(self, tasks: Sequence[Task]) -> dict[str, int]:
         """Return by layer the index of the first task that reads its parameters. Layers are sorted by this index."""
@@ -303,6 +307,12 @@ class PlanBuilder:
             return self.tensors.values[name].operand()
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
+    def whole_gradients(self, parameters: Sequence[str]) -> tuple[Operand, ...]:
+        """Return the largest values on the storages of the parameters' gradients, which lie on one device, as whole operands."""
+        gradients = [self.tensors.values[self.gradient(parameter).value] for parameter in parameters]
+        holders = self.tensors.holders(gradients[0].device)
+        return tuple(holders[storage] for storage in dict.fromkeys(value.storage for value in gradients))
+
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
         """Make a contiguous scratch value that is not in the graph, and return its operand."""
         return self.tensors.scratch(name, shape, dtype, self.device)
@@ -320,10 +330,15 @@ class PlanBuilder:
         second = replace(first, name=f"{first.name}{AGAIN}", storage=f"{first.storage}{AGAIN}")
         return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
 
-    def sent(self, value: str, held: str, copy: str, target: str, microbatch: int) -> tuple[Operand, Operand]:
-        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`."""
+    def sent(
+        self, value: str, held: str, copy: str, target: str, microbatch: int, instead: Mapping[str, Operand] | None = None
+    ) -> tuple[Operand, Operand]:
+        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`.
+
+        `instead`: as in `ops`.
+        """
         of_graph = self.graph.values[value]
-        source = self._operand(of_graph.operand(), microbatch)
+        source = self._operand(of_graph.operand(), microbatch, instead=instead)
         if held != value:
             source = self.tensors.values[self.copy_name(held, of_graph.kind, microbatch)].operand()
         name = self.copy_name(copy, of_graph.kind, microbatch)
@@ -369,19 +384,24 @@ class PlanBuilder:
         options: AnyOptions,
         semantics: dict[str, object] | None = None,
         others: "Sequence[PlanBuilder]" = (),
+        shards: Sequence[PlanTensors] = (),
+        gradients: Mapping[str, Operand] | None = None,
     ) -> Plan:
-        """Return the finished plan. `others`: the builders of the model's other copies."""
+        """Return the finished plan. `others`: the builders of the model's other copies.
+
+        `shards`: what holds the trained parameters in pieces, with their `gradients`, if the copies do not.
+        """
         notes: dict[str, object] = {"staleness": 0, **(semantics or {}), **self.graph_notes(bool(others))}
         for builder in (self, *others):
-            builder.carry_unused()
-        tensors = merged(builder.tensors for builder in (self, *others))
+            builder.carry_unused(frozenset(self.graph.parameters if shards else ()))
+        tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])
         return Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
             values=tensors.values,
             storages=tensors.storages,
             losses=tuple(name for builder in (self, *others) for name in builder.losses),
-            gradients={parameter: self.gradient(parameter) for parameter in self.graph.parameters},
+            gradients=gradients or {parameter: self.gradient(parameter) for parameter in self.graph.parameters},
             options=option_values(options),
             semantics=notes,
         )

@@ -130,17 +130,18 @@ def held_share(job: Job, machine: Machine, options: Options) -> float | None:
     return 1.0
 
 
-def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1) -> bool:
+def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:
     """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
 
-    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's layers.
+    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's layers. `tasks`:
+    those of a plan of all devices; 0: if each has a copy of the model.
     """
     if fold != "auto":
         return fold == "on"
     if not machine.library:
         return False
     parts = len(machine.devices) // per_replica * job.accumulate
-    return len(machine.devices) > most_devices or parts * len(job.graph(job.batch // parts, parts).ops) > MOST_TASKS
+    return len(machine.devices) > most_devices or (tasks or parts * len(job.graph(job.batch // parts, parts).ops)) > MOST_TASKS
 
 
 def replica_builders(job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED) -> list[PlanBuilder]:

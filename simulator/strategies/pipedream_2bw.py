@@ -19,7 +19,6 @@ from simulator.strategies.pipeline.planning import (
     microbatches_in,
     named,
     refuse_clipping,
-    stage_notes,
     stages_in,
 )
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
@@ -57,7 +56,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         with named(NAME):
             pipeline = Pipeline(job, machine, cut(job, machine, costs, options, stages, count), count, devices, devices)
         tasks = _period(pipeline, count)
-        draft = pipeline.build.plan(NAME, tasks, options, stage_notes(pipeline, count))
+        draft = pipeline.build.plan(NAME, tasks, options, pipeline.notes)
         with named(NAME):
             return replace(draft, semantics={**draft.semantics, **stale_notes(draft, pipeline.cut.parameters)})
 

@@ -60,9 +60,10 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     stages = stages_in(options, 0, NAME)
     if stages % per_device:
         raise SchedcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
-    devices = devices_of(machine, stages // per_device, NAME)
-    stages = len(devices) * per_device
-    microbatches = microbatches_in(job, options, len(devices))
+    devices = devices_of(machine, stages // per_device, NAME, options.replicas)
+    ranks = len(devices) // options.replicas
+    stages = ranks * per_device
+    microbatches = microbatches_in(job, options, ranks)
     with named(NAME):
         cut_graph = cut(job, machine, costs, options, stages, microbatches)
     seconds = op_seconds(job, machine, costs, cut_graph.graph)

@@ -194,6 +194,8 @@ FEW = [STYLES[0], STYLES[3], STYLES[4], SHARDED[0]]
 #: Pipelines, and the models that they train: chains of layers (with dropout and a convolution of another layout), a skip connection, and
 #: a layer in two stages.
 PIPELINES = ["gpipe", "1f1b", "interleaved-1f1b", "pipedream", "stale-pipeline", "hybrid-pipeline:then=gpipe"]
+#: Each stage on two devices.
+REPLICATED = ["1f1b:replicas=2", "gpipe:replicas=2,shard=1", "interleaved-1f1b:replicas=2,update=backward-fusion"]
 PIPELINED = {
     f"{SUPPORT}/chain_models.py:every_layer": [
         *PIPELINES,
@@ -222,7 +224,7 @@ def numerics(channel) -> dict[str, float]:
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]
-    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": [*PIPELINES, "bppsa:scan=blelloch,devices=4"]}
+    models |= PIPELINED if two else {f"{SUPPORT}/chain_models.py:deep": [*PIPELINES, *REPLICATED, "bppsa:scan=blelloch,devices=4"]}
     errors_by_case = {}
     for model, texts in models.items():
         job = Job(model, 8, 8 if model == DECODER else None, precision="fp64", optimizer="adam")
@@ -301,7 +303,7 @@ def on_gpus(channel) -> dict[str, float]:
     built = job.build()
     errors_by_strategy = {}
     references = References(job, built, STEPS, backend)
-    for text in [*FEW, "gpipe", "stale-pipeline", "hybrid-pipeline", "owt"]:
+    for text in [*FEW, "gpipe", "gpipe:stages=1,replicas=2,shard=1", "stale-pipeline", "hybrid-pipeline", "owt"]:
         plan = planned(text, job, machine)
         with gpu():
             errors = compare(job, built, plan, backend, references.of(plan))

@@ -22,6 +22,7 @@ from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
 from traces.documents.normal import Normal
 from traces.errors import Refusal, SchedcastError, required
 from traces.outputs import check_outputs
+from traces.process import gc_paused
 from ui.commands import job_options, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
@@ -178,7 +179,12 @@ def _asked(
     def made() -> tuple[Machine, CostModel, Forecasts]:
         machine, model = target(jobs[0], profile, name, placement)
         chosen = texts or strategies.names(len(machine.devices))
-        return machine, model, {job: dict(forecast_many(job, chosen, shared, machine, model, placement.mode)) for job in jobs}
+
+        @gc_paused()  # once for all strategies: each end of a pause walks the heap
+        def of(job: Job) -> dict[str, Forecast | Refusal]:
+            return dict(forecast_many(job, chosen, shared, machine, model, placement.mode))
+
+        return machine, model, {job: of(job) for job in jobs}
 
     asked = made()
     _, model, forecasts = asked

@@ -5,8 +5,8 @@ lists everything that runs. If a library runs collectives (`Machine.library`), i
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.engine.collectives.rounds import RING, Move, rounds
@@ -59,10 +59,14 @@ def fetches(machine: Machine, tensors: PlanTensors, device: str) -> list[Task]:
 
 @dataclass(frozen=True)
 class Sender:
-    """Makes the tasks that send tensors among `devices`, which give each of them its stream."""
+    """Makes the tasks that send tensors among `devices`, which give each of them its stream.
+
+    `others`: by device, those for which it stands, as many for each.
+    """
 
     machine: Machine
     devices: tuple[str, ...]
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def streams(self) -> int:
@@ -82,7 +86,8 @@ class Sender:
         microbatch: int = 0,
     ) -> Task:
         """The task that puts `reads`, on device `source`, into fresh values or, with `mutates`, into parts of values on `target`."""
-        body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)))
+        beside = tuple(zip(self.others.get(source, ()), self.others.get(target, ()), strict=True))
+        body = Copy(source, target, add, means(self.machine, source, target, changed or bool(mutates)), beside)
         levels = self.machine.device(source).priority_levels
         return Task(
             name,
@@ -152,7 +157,7 @@ class Group:
 
         `at_host`: values of the same shapes on the host, needed if the host serves.
         """
-        if self.machine.library:
+        if self.machine.library or self.listed:
             # A process on a CPU is its own host, so the first device's process serves in its place.
             at_first = self.root == HOST and self.machine.memory_name(HOST) == self.machine.memory_name(self.devices[0])
             body = Collective(ALL_REDUCE, self.devices, self.algorithm, self.devices[0] if at_first else self.root, self.listed)

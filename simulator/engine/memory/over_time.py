@@ -221,15 +221,14 @@ def peaks(memory: Mapping[str, Steps]) -> dict[str, int]:
 def _by_iteration(plan: Plan, spans: Sequence[Span]) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """Start and end times of every iteration, by task index; infinite for tasks that have not run."""
     position = {task.name: index for index, task in enumerate(plan.tasks)}
-    tables: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    of_iteration: dict[int, list[Span]] = {}
     for span in spans:
-        table = tables.get(span.iteration)
-        if table is None:
-            table = tables[span.iteration] = (np.full(len(position), np.inf), np.full(len(position), np.inf))
-        index = position[span.task]
-        table[0][index] = span.start_s
-        table[1][index] = span.end_s
-    return tables.values()
+        of_iteration.setdefault(span.iteration, []).append(span)
+    for own in of_iteration.values():
+        indices = [position[span.task] for span in own]
+        started, ended = np.full(len(position), np.inf), np.full(len(position), np.inf)
+        started[indices], ended[indices] = [span.start_s for span in own], [span.end_s for span in own]
+        yield started, ended
 
 
 # What each memory of a machine must hold at its highest moment, against its size.

@@ -21,7 +21,7 @@ def _live(graph: TrainingGraph) -> TrainingGraph:
     live = []
     for op in reversed(graph.ops):
         changed = {values[o.value].storage for o in (*op.writes, *op.mutates)}
-        if op.body.target == CHECK or changed & (needed | carried):
+        if op.body.target == CHECK or not (changed.isdisjoint(needed) and changed.isdisjoint(carried)):
             live.append(op)
             needed |= {values[o.value].storage for o in op.inputs}
     ops = tuple(reversed(live))

@@ -20,12 +20,16 @@ class Copy(Body):
 
     With `add`, add it to what the mutated operand holds. `means` is "link", "kernel" or "alias". The bytes of a "kernel" also pass the link
     that the machine states between the two devices, if it states one.
+
+    `beside`: sources and targets of copies of as many bytes that run at the same time. They load the links but are not in the plan, because
+    its devices stand for others that do the same. Such a task is predicted, and no executor runs it.
     """
 
     source: str
     target: str
     add: bool = False
     means: Means = LINK
+    beside: tuple[tuple[str, str], ...] = ()
     kind: Literal["copy"] = "copy"
 
     crosses_devices = True

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,9 +58,10 @@ def predicted(row: Row, target: Target | None = None) -> Forecast:
 def family_of(plan: Plan) -> str:
     """The family of a plan's model: what most of its FLOPs are, and whether convolutions have few channels in each of their groups."""
     flops: dict[str, float] = {}
-    for task in plan.tasks:
+    counts, tasks = Counter(plan.body_keys), dict(zip(plan.body_keys, plan.tasks, strict=True))
+    for key, task in tasks.items():
         work = task.body.work(task)
-        flops[work.op_class.partition(".")[0]] = flops.get(work.op_class.partition(".")[0], 0.0) + work.flops
+        flops[work.op_class.partition(".")[0]] = flops.get(work.op_class.partition(".")[0], 0.0) + counts[key] * work.flops
     if flops.get("recurrent"):
         return "recurrent"
     if flops.get("matmul", 0.0) > flops.get("conv", 0.0) + flops.get("grouped-conv", 0.0):

@@ -14,7 +14,7 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.pipeline.pipeline import Pipeline
-from simulator.strategies.pipeline.planning import StageOptions, cut, named, refuse_clipping, stage_notes
+from simulator.strategies.pipeline.planning import StageOptions, cut, named, refuse_clipping
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.pipeline.staleness import stale_notes
 from traces.errors import Code, SchedcastError
@@ -75,7 +75,7 @@ def asynchronous(
             backwards += pipeline.work(Action(stage, BACKWARD, 0), lag, stashes.get(stage))
             backwards += pipeline.updates(stage, lag)
         tasks = _joined(forwards, backwards, cycle)
-        draft = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, 1))
+        draft = pipeline.build.plan(name, tasks, options, pipeline.notes)
         with named(name):
             return replace(draft, semantics={**draft.semantics, **stale_notes(draft, pipeline.cut.parameters)})
 

@@ -7,6 +7,7 @@ name the reduction of a stage's gradients (`0REDUCE_GRAD`); it follows the stage
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
@@ -109,14 +110,16 @@ def _cells(schedule: Schedule, actions: tuple[Action, ...], steps: list[int]) ->
 def schedule_of(plan: Plan) -> Schedule:
     """Return the order in which each of the plan's devices runs its actions, with a rank for each device in order of first use.
 
-    Raises SchedcastError for a plan without actions, or of a pipeline that does not drain in every step.
+    Of replicas, which run the same, it is the order of the first. Raises SchedcastError for a plan without actions, or of a pipeline that
+    does not drain in every step.
     """
     if any(task.lag for task in plan.every_task):
         raise SchedcastError(f"{plan.strategy} works on several steps at once, which a schedule cannot say; use gpipe, 1f1b or another")
+    own = cast(int, plan.semantics.get("microbatches", plan.microbatches))  # of the first replica, whose numbers are the smallest
     ranks: dict[str, dict[Action, None]] = {}  # a dictionary keeps the order of first use
     for task in plan.tasks:
         action = Action.read(task.action) if task.phase in (FORWARD_PHASE, BACKWARD_PHASE) else None
-        if action is not None and action.kind in UNITS:
+        if action is not None and action.kind in UNITS and action.microbatch < own:
             ranks.setdefault(task.device, {})[action] = None
     schedule = Schedule(tuple(tuple(_with_empty_halves(actions)) for actions in ranks.values()))
     try:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from simulator.engine.collectives.tasks import COMPUTE, Sender, means
 from simulator.machine.machine import HOST, Machine
@@ -21,6 +22,8 @@ class Pipeline:
     """The tasks of a job in stages. `forward` and `backward`: the device of each stage's forward, and of its backward and update.
 
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
+    `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
+    numbered from `replica * microbatches`. `others`: as in `Sender`.
     """
 
     def __init__(
@@ -32,18 +35,25 @@ class Pipeline:
         forward: Sequence[str],
         backward: Sequence[str],
         staged: bool = False,
+        replica: int = 0,
+        replicas: int = 1,
+        others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ):
-        self.machine, self.cut = machine, cut
+        self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
-        self.build = PlanBuilder(job, place, cut.graph, Share(microbatches, range(microbatches)))
-        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))))
+        share = Share(microbatches * replicas, range(self.first, self.first + microbatches))
+        self.build = PlanBuilder(job, place, cut.graph, share, f"@replica{replica}" if replica else "")
+        self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)
         self._fetches: dict[int, list[Sent]] = defaultdict(list)
         #: By op: what it is the first to read of what was staged.
         self._arrivals: dict[int, list[Sent]] = defaultdict(list)
         self._staged = staged
+        #: By stage, what its ops read instead of parameters; and the ops that are left out, because they would make it.
+        self.weights: list[dict[str, Operand]] = [{} for _ in range(cut.stages)]
+        self.left_out: set[int] = set()
         for sent in self._sent:
             (self._fetches[sent.before] if sent.after < 0 else self._sends[sent.after]).append(sent)
             if self._is_staged(sent):
@@ -53,6 +63,11 @@ class Pipeline:
     def stages(self) -> int:
         """The number of stages."""
         return self.cut.stages
+
+    @property
+    def notes(self) -> dict[str, object]:
+        """What the semantics of a plan say of its stages."""
+        return {"stages": self.stages, "microbatches": len(self.build.microbatches), "placement": "-".join(map(str, self.cut.placement))}
 
     def begin_with(self, actions: Sequence[Action]) -> None:
         """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""
@@ -75,10 +90,15 @@ class Pipeline:
         before = [task for sent in fetched for task in self._send(sent, microbatch)]
         arriving = [sent for index in indices for sent in self._arrivals.get(index, ()) if sent.value not in instead]
         before += [task for sent in arriving for task in self._receive(sent, microbatch)]
-        ops = self.build.ops(indices, microbatch, COMPUTE, instead, lag, str(action))
+        ops = self.ops(action, indices, instead, lag)
         after = [task for index in indices for sent in self._sends.get(index, ()) for task in self._send(sent, microbatch)]
         sends = [[replace(task, lag=lag, action=str(action)) for task in tasks] for tasks in (before, after)]
         return [*sends[0], *ops, *sends[1]]
+
+    def ops(self, action: Action, indices: Sequence[int], instead: Mapping[str, str], lag: int = 0) -> list[Task]:
+        """The tasks of some ops of an action's stage. `instead`: as in `work`."""
+        own = [index for index in indices if index not in self.left_out]
+        return self.build.ops(own, action.microbatch, COMPUTE, {**self.weights[action.stage], **instead}, lag, str(action))
 
     def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
         """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""
@@ -105,7 +125,8 @@ class Pipeline:
 
     def _send(self, sent: Sent, microbatch: int) -> list[Task]:
         """The copy of a value from one device to another, on the sender's stream for the receiver; staged, the copy to the host."""
-        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch)
+        gathered = next((own for own in self.weights if sent.value in own), None)
+        source, target = self.build.sent(sent.value, sent.held, sent.copy, sent.target, microbatch, gathered)
         name = f"send {target.value}"
         if self._is_staged(sent):
             return self._waited(name, sent.source, HOST, source, self._on_host(target))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
@@ -14,13 +14,15 @@ from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.data_parallel import folds
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
 from simulator.strategies.pipeline.partition import balanced, units
 from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
-from simulator.strategies.pipeline.schedule import FORWARD, Schedule, linear
+from simulator.strategies.pipeline.replicas import Replicas
+from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, linear
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
 
@@ -41,7 +43,7 @@ class StageOptions:
     stages: int = 0
     """Stages; 0: one for each device (of interleaved schedules: as many as each device takes)."""
     microbatches: int = 0
-    """Microbatches of a step; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
+    """Microbatches of a step, of each replica; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
     """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
 
@@ -66,6 +68,22 @@ class DrainingOptions(StageOptions):
     update: Literal["baseline", "backward-fusion"] = "baseline"
     """When a stage updates its parameters: after its last backward; backward-fusion: each layer during that backward, once its gradient is
     complete."""
+    replicas: int = 1
+    """Devices that hold each stage, each in a pipeline of its own for its part of the batch; gradients are summed over them."""
+    fold: Literal["auto", "on", "off"] = "auto"
+    """Plan one pipeline for all replicas, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
+    shard: Literal["0", "1"] = "0"
+    """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
+
+    def __post_init__(self):
+        """Raise SchedcastError for less than one replica, or for shards that cannot be."""
+        super().__post_init__()
+        if self.replicas < 1:
+            raise SchedcastError(f"replicas is {self.replicas}; expected at least 1")
+        if self.shard != "0" and self.replicas == 1:
+            raise SchedcastError(f"shard={self.shard} needs replicas to shard over, replicas is 1; give replicas=2 or more")
+        if self.shard != "0" and self.update != "baseline":
+            raise SchedcastError(f"shard={self.shard} updates after a stage's last backward; use update=baseline")
 
 
 @dataclass(frozen=True)
@@ -81,16 +99,23 @@ class ScheduledOptions(DrainingOptions):
     """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly."""
 
 
-def devices_of(machine: Machine, count: int, name: str) -> tuple[str, ...]:
-    """Return the first `count` devices (0: all). Raises SchedcastError if there are too few."""
+def devices_of(machine: Machine, count: int, name: str, replicas: int = 1) -> tuple[str, ...]:
+    """Return the first `count` devices (0: all), or `replicas` times as many. Raises SchedcastError if there are too few."""
     devices = tuple(device.name for device in machine.devices)
-    if len(devices) < max(count, 2):
+    needed = max(count * replicas, 2)
+    if len(devices) < needed:
         gpu = machine.devices[0].kind == "gpu"
-        do = f"split the GPU with --partition {max(count, 2)}, or use a machine with several" if gpu else f"use --devices {max(count, 2)}"
-        raise SchedcastError(
-            f"{name} needs {max(count, 2)} devices, there {'is' if len(devices) == 1 else 'are'} {len(devices)}; {do}", Code.DEVICES
-        )
-    return devices[:count] if count else devices
+        do = f"split the GPU with --partition {needed}, or use a machine with several" if gpu else f"use --devices {needed}"
+        there = f"there {'is' if len(devices) == 1 else 'are'} {len(devices)}"
+        raise SchedcastError(f"{name} needs {needed} devices, {there}; {do}", Code.DEVICES)
+    if len(devices) % replicas and not count:
+        raise SchedcastError(f"{name}: {len(devices)} devices do not divide into {replicas} replicas; give stages", Code.DEVICES)
+    return devices[: count * replicas] if count else devices
+
+
+def replicas_of(options: StageOptions) -> int:
+    """The number of replicas of each stage."""
+    return options.replicas if isinstance(options, DrainingOptions) else 1
 
 
 def stages_in(options: StageOptions, default: int, name: str) -> int:
@@ -101,23 +126,26 @@ def stages_in(options: StageOptions, default: int, name: str) -> int:
 
 
 def microbatches_in(job: Job, options: StageOptions, devices: int) -> int:
-    """Return the number of microbatches of a step. Raises SchedcastError if the batch does not divide into them."""
+    """Return the number of microbatches of each replica. Raises SchedcastError if the batch does not divide into them."""
+    replicas = replicas_of(options)
+    if job.batch % replicas:
+        raise SchedcastError(f"--batch {job.batch} does not divide among {replicas} replicas; choose a multiple of them", Code.BATCH)
+    batch = job.batch // replicas
     if options.microbatches:
         if job.accumulate not in (1, options.microbatches):
             raise SchedcastError(
                 f"microbatches is {options.microbatches} and --accumulate {job.accumulate}: a pipeline accumulates over its microbatches;"
                 " give one of the two"
             )
-        if job.batch % options.microbatches:
-            divisors = ", ".join(str(d) for d in range(1, min(job.batch, 64) + 1) if job.batch % d == 0)
-            raise SchedcastError(
-                f"--batch {job.batch} does not divide into {options.microbatches} microbatches; choose one of {divisors}", Code.BATCH
-            )
+        if batch % options.microbatches:
+            divisors = ", ".join(str(d) for d in range(1, min(batch, 64) + 1) if batch % d == 0)
+            given = f"--batch {job.batch}" if replicas == 1 else f"--batch {job.batch}, of which each replica has {batch},"
+            raise SchedcastError(f"{given} does not divide into {options.microbatches} microbatches; choose one of {divisors}", Code.BATCH)
         return options.microbatches
     if job.accumulate > 1:
         return job.accumulate
-    most = min(job.batch // _SAMPLES or 1, _PER_DEVICE * devices)
-    return max(d for d in range(1, most + 1) if job.batch % d == 0)
+    most = min(batch // _SAMPLES or 1, _PER_DEVICE * devices)
+    return max(d for d in range(1, most + 1) if batch % d == 0)
 
 
 def microbatch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
@@ -145,11 +173,12 @@ def named(name: str) -> Iterator[None]:
 
 def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptions, stages: int, microbatches: int) -> Cut:
     """Return the job's graph cut where the options say, or into stages of balanced predicted times."""
-    if job.batch % microbatches:
-        raise SchedcastError(f"--batch {job.batch} does not divide into {microbatches} microbatches; choose a multiple of it", Code.BATCH)
+    parts = microbatches * replicas_of(options)
+    if job.batch % parts:
+        raise SchedcastError(f"--batch {job.batch} does not divide into {parts} microbatches; choose a multiple of it", Code.BATCH)
     if microbatches > MOST_MICROBATCHES:
         raise SchedcastError(f"{microbatches} microbatches: expected at most {MOST_MICROBATCHES}; choose larger ones")
-    graph = job.graph(job.batch // microbatches, microbatches)
+    graph = job.graph(job.batch // parts, parts)
     if options.cuts:
         return Cut(graph, options.cuts)
     if stages == 1:
@@ -204,16 +233,16 @@ def synchronous(
         raise SchedcastError(
             f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
         )
-    devices = devices_of(machine, stages // per_rank, name)
-    stages = len(devices) * per_rank
-    microbatches = microbatches or microbatches_in(job, options, len(devices))
+    devices = devices_of(machine, stages // per_rank, name, replicas_of(options))
+    ranks = len(devices) // replicas_of(options)
+    microbatches = microbatches or microbatches_in(job, options, ranks)
     with named(name):
-        cut_graph = cut(job, machine, costs, options, stages, microbatches)
-    return scheduled(name, job, machine, options, order(len(devices), microbatches), devices, cut_graph)
+        cut_graph = cut(job, machine, costs, options, ranks * per_rank, microbatches)
+    return scheduled(name, job, machine, options, order(ranks, microbatches), devices, cut_graph)
 
 
 def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | None, options: ScheduledOptions) -> Plan:
-    """Plan the schedule in the file that the options name: its stages, one device for each of its ranks, its microbatches.
+    """Plan the schedule in the file that the options name: its stages, a device for each of its ranks and replicas, its microbatches.
 
     Raises SchedcastError for an unusable file, or one that contradicts other options.
     """
@@ -226,7 +255,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     ):
         if wanted not in (0, count):
             raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
-    devices = devices_of(machine, len(schedule.ranks), name)
+    devices = devices_of(machine, len(schedule.ranks), name, replicas_of(options))
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
@@ -242,7 +271,7 @@ def scheduled(
     cut_graph: Cut,
     backward: Sequence[str] = (),
 ) -> Plan:
-    """Plan a synchronous schedule of a cut graph on devices, one for each of its ranks.
+    """Plan a synchronous schedule of a cut graph on devices, those of its first rank's replicas first (`replicas`).
 
     `backward`: the devices of the ranks' backwards and updates, if they are others than those of their forwards.
     """
@@ -252,33 +281,42 @@ def scheduled(
             f"{name}: rematerialize=on and checkpointing ({cut_graph.graph.checkpoint}) both repeat forwards; give one of the two",
             Code.MODEL,
         )
+    count = replicas_of(options)
     with gc_paused():
         places, backward_places = (
-            [of_rank[schedule.rank_of[stage]] for stage in range(schedule.stages)] for of_rank in (devices, backward or devices)
+            [tuple(of_rank[schedule.rank_of[stage] * count + number] for number in range(count)) for stage in range(schedule.stages)]
+            for of_rank in (devices, backward or devices)
         )
+        ops = count * schedule.microbatches * len(cut_graph.graph.ops)
+        folded = isinstance(options, DrainingOptions) and count > 1 and folds(options.fold, job, machine, tasks=ops)
         with named(name):
-            pipeline = Pipeline(job, machine, cut_graph, schedule.microbatches, places, backward_places)
+            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded)
+            begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
         actions = linear(schedule)
-        pipeline.begin_with(actions)
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
         fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
-        forwards = Rematerialization(pipeline) if repeats else None
-        instead: dict[tuple[int, int], dict[str, str]] = {work: {} for work in at_once(schedule)}
+        works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
-            work = action.stage, action.microbatch
-            if forwards is not None and action.kind != FORWARD and work not in instead:
-                again, instead[work] = forwards.forward(*work)
-                tasks += again
-            tasks += pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)
+            tasks += begins.pop(action.stage, ())
+            tasks += chain.from_iterable(map(next, works))
             if last[action.stage] == number and not fused:
-                tasks += pipeline.updates(action.stage)
+                tasks += replicas.updates(action.stage)
         if fused:
-            tasks = pipeline.build.with_fused_updates(tasks)
-        plan = pipeline.build.plan(name, tasks, options, stage_notes(pipeline, schedule.microbatches))
+            tasks = replicas.with_fused_updates(tasks)
+        plan = replicas.plan(name, tasks, options)
         return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
 
 
-def stage_notes(pipeline: Pipeline, microbatches: int) -> dict[str, object]:
-    """What the semantics of a plan say of its stages."""
-    return {"stages": pipeline.stages, "microbatches": microbatches, "placement": "-".join(map(str, pipeline.cut.placement))}
+def _works(pipeline: Pipeline, schedule: Schedule, actions: Sequence[Action], repeats: bool) -> Iterator[list[Task]]:
+    """The tasks of each action of a schedule in one replica. `repeats`: whether forwards are repeated before their backwards."""
+    own = [action._replace(microbatch=pipeline.first + action.microbatch) for action in actions]
+    pipeline.begin_with(own)
+    forwards = Rematerialization(pipeline) if repeats else None
+    instead: dict[tuple[int, int], dict[str, str]] = {(stage, pipeline.first + m): {} for stage, m in at_once(schedule)}
+    for action in own:
+        again: list[Task] = []
+        work = action.stage, action.microbatch
+        if forwards is not None and action.kind != FORWARD and work not in instead:
+            again, instead[work] = forwards.forward(*work)
+        yield again + pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from simulator.engine.collectives.tasks import COMPUTE
 from simulator.model.checkpoint.repeats import Repeats, without_statistics
 from simulator.plan.bodies.opcall import is_random
 from simulator.plan.task import AGAIN, Task
@@ -43,9 +42,8 @@ class Rematerialization:
         build = self.pipeline.build
         indices, graph = self._repeated[stage], build.graph
         instead = {o.value: build.again(o.value, microbatch) for index in indices for o in graph.ops[index].writes}
-        tasks = [without_statistics(task) for task in build.ops(indices, microbatch, COMPUTE, instead)]
-        action = str(Action(stage, REPEATED, microbatch))
-        return [replace(task, name=f"{task.name}{AGAIN}", phase=BACKWARD_PHASE, action=action) for task in tasks], instead
+        tasks = map(without_statistics, self.pipeline.ops(Action(stage, REPEATED, microbatch), indices, instead))
+        return [replace(task, name=f"{task.name}{AGAIN}", phase=BACKWARD_PHASE) for task in tasks], instead
 
 
 def repeated(cut: Cut, stage: int) -> list[int]:

@@ -108,7 +108,7 @@ class Pieces:
         """The update of every device's pieces, with the gradients of `lag` steps before; in the for-loop form one task for each piece."""
         by_device: dict[str, list[Piece]] = {}
         for parameter in self.graph.parameters:
-            for piece in self.of[parameter]:
+            for piece in self.of.get(parameter, ()):
                 by_device.setdefault(piece.device, []).append(piece)
         tasks = []
         for device, pieces in by_device.items():

@@ -5,7 +5,7 @@ is cut along its first dimension into as many equal parts as there are devices; 
 `fully_shard`: "dim-0 per-parameter sharding"). Under autocast a unit gathers what its ops read: the cast parameters.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -47,24 +47,31 @@ def unit_of(path: str) -> str:
 class Units:
     """The units of a graph, with what each gathers and where it is used."""
 
-    def __init__(self, strategy: str, graph: TrainingGraph):
-        """Raise SchedcastError for parameters whose memory is not contiguous."""
-        self.graph = graph
-        trained = frozenset(graph.parameters)
-        for name in graph.parameters:
+    def __init__(self, strategy: str, graph: TrainingGraph, parameters: Sequence[str] = (), ops: Collection[int] = ()):
+        """`parameters`: those that are in shards; `ops`: those that run where they are gathered (default: all).
+
+        Raise SchedcastError if the memory of a parameter is not contiguous.
+        """
+        self.graph, self.trained = graph, tuple(parameters or graph.parameters)
+        trained = frozenset(self.trained)
+        for name in self.trained:
             value = graph.values[name]
             if value.strides != contiguous(value.shape):
                 raise SchedcastError(f"{strategy} cuts contiguous parameters, and {name} is not; use --layout nchw", Code.MODEL)
         #: Ops that only cast a whole parameter: its shards are cast instead.
-        self.casts = {index: name for index, name in graph.casts.items() if name in trained and not graph.ops[index].reads[0].views}
+        self.casts = {
+            index: name
+            for index, name in graph.casts.items()
+            if name in trained and not graph.ops[index].reads[0].views and (not ops or index in ops)
+        }
         read = {o.value for index, op in enumerate(graph.ops) if index not in self.casts for o in op.inputs}
-        names: dict[tuple[str, str], list[str]] = {(p, graph.values[p].dtype): [p] for p in graph.parameters if p in read}
+        names: dict[tuple[str, str], list[str]] = {(p, graph.values[p].dtype): [p] for p in self.trained if p in read}
         for index, parameter in self.casts.items():
             made = graph.ops[index].writes[0]
             names.setdefault((parameter, made.dtype), []).append(made.value)
         #: By unit, its weights, those of one type in a row.
         self.weights: dict[str, list[Weight]] = {}
-        for parameter in graph.parameters:
+        for parameter in self.trained:
             for (own, dtype), stands_for in names.items():
                 if own == parameter:
                     weight = Weight(own, dtype, graph.values[own].shape, tuple(stands_for))
@@ -77,7 +84,7 @@ class Units:
     def parameters(self) -> dict[str, list[str]]:
         """By unit, its trained parameters."""
         units: dict[str, list[str]] = {}
-        for name in self.graph.parameters:
+        for name in self.trained:
             units.setdefault(unit_of(self.graph.layers[name]), []).append(name)
         return units
 

@@ -39,6 +39,12 @@ def test_every_action_is_found_again(spec):
     assert schedule_of(plan_of(spec)) == ORDERS[spec]
 
 
+@pytest.mark.parametrize("fold", ["on", "off"])
+def test_replicas_follow_one_schedule(fold):
+    plan = planned(f"1f1b:replicas=2,microbatches=4,fold={fold}", Job(MLP, 8), core_groups(4))
+    assert schedule_of(plan) == ORDERS["1f1b"]
+
+
 @pytest.mark.parametrize("spec", ["gpipe", "1f1b", "interleaved-1f1b:per_device=1", "zero-bubble", "zero-bubble:memory=free"])
 def test_torchs_runtime_loads_what_is_written(tmp_path, spec):
     schedule = schedule_of(plan_of(spec))

@@ -1,0 +1,144 @@
+"""Replicas of a pipeline: each works on its part of the batch, and the replicas of a stage sum their gradients before their update.
+
+The replicas of a stage are successive devices, stage after stage. This is Megatron-LM's default order, data parallelism inside and the
+pipeline outside ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", Narayanan et al., 2021): gradients have
+many bytes and stay inside a node as far as they can, activations have few and cross nodes. With R replicas, rank p of replica r is device
+number p * R + r.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.engine.collectives.tasks import COMPUTE, Group
+from simulator.machine.machine import Machine
+from simulator.model.division.divide import UNDIVIDED
+from simulator.model.job import Job
+from simulator.plan.fusion import fused, insert
+from simulator.plan.plan import Plan
+from simulator.plan.task import Task
+from simulator.plan.tensors import merged
+from simulator.strategies.options import AnyOptions
+from simulator.strategies.pipeline.cut import Cut
+from simulator.strategies.pipeline.pipeline import Pipeline
+from simulator.strategies.sharding.mesh import Mesh
+from simulator.strategies.sharding.shards import Shards
+from simulator.strategies.sharding.units import Span, Units
+
+
+class Replicas:
+    """The pipelines of a plan: all replicas or, `folded`, the first, which stands for all.
+
+    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        machine: Machine,
+        cut: Cut,
+        microbatches: int,
+        forward: Sequence[tuple[str, ...]],
+        backward: Sequence[tuple[str, ...]],
+        folded: bool = False,
+    ):
+        self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
+        self.count = len(forward[0])
+        others = {stage[0]: stage[1:] for stage in (*forward, *backward)} if folded else {}
+        self.pipelines = [
+            Pipeline(
+                job,
+                machine,
+                cut,
+                microbatches,
+                [stage[number] for stage in forward],
+                [stage[number] for stage in backward],
+                replica=number,
+                replicas=self.count,
+                others=others,
+            )
+            for number in range(1 if folded else self.count)
+        ]
+        self._shards: dict[int, Shards] = {}  # by stage
+        #: The stream of sums of gradients, and that of the updates that wait for them during backward, or of gathered parameters.
+        self._sums = self.pipelines[0].sender.streams
+        self._updates = self._sums + 1
+        self._priority = 1 - min(device.priority_levels for device in machine.devices)
+
+    def shard(self) -> dict[int, list[Task]]:
+        """Let each replica of a stage hold a shard of its parameters. Returns, by stage, the tasks that gather them as the step begins.
+
+        Raises SchedcastError for parameters whose memory is not contiguous.
+        """
+        builders = [pipeline.build for pipeline in self.pipelines]
+        tasks: dict[int, list[Task]] = {}
+        for stage, owned in enumerate(self.cut.parameters):
+            if not owned:
+                continue
+            own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
+            units = Units("shard=1", self.cut.graph, owned, own)
+            mesh = Mesh(self.machine, self.devices[stage], UNDIVIDED, self.count, self.folded, self._priority)
+            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], (COMPUTE, self._updates, self._sums))
+            self._shards[stage], tasks[stage] = shards, []
+            for unit in units.weights:
+                name = f"gather {stage}"
+                gather, gathered = shards.gather(Span(unit, 0, 0, False), name, [()] * len(builders))
+                unpack, read = shards.unpack(Span(unit, 0, 0, False), name, gathered)
+                tasks[stage] += [*gather, *unpack]
+                for pipeline, weights in zip(self.pipelines, read, strict=True):
+                    pipeline.weights[stage] |= weights
+            for pipeline in self.pipelines:
+                pipeline.left_out |= units.casts.keys()
+        return tasks
+
+    def updates(self, stage: int) -> list[Task]:
+        """The optimizer's tasks of a stage, after the sum of its gradients over the replicas."""
+        if stage in self._shards:
+            shards = self._shards[stage]
+            summed = [task for unit in shards.units.parameters for task in shards.reduce(unit, self.job.accumulate - 1, f"reduce {stage}")]
+            return summed + [replace(task, name=f"{task.name}/{stage}") for task in shards.pieces.updates()]
+        summed = self._summed(stage, self.cut.parameters[stage], f"reduce {stage}")
+        return [*summed, *(task for pipeline in self.pipelines for task in pipeline.updates(stage))]
+
+    def with_fused_updates(self, tasks: Sequence[Task]) -> list[Task]:
+        """`tasks` with the updates of backward-fusion; before them, each layer's gradients are summed beside the backward."""
+        if self.count == 1:
+            return self.pipelines[0].build.with_fused_updates(tasks)
+        tensors = merged(pipeline.build.tensors for pipeline in self.pipelines)
+        last = {storage: index for index, task in enumerate(tasks) for storage in tensors.touched(task)}
+        sums: list[tuple[int, Task]] = []
+        for stage, owned in enumerate(self.cut.parameters):
+            layers: dict[str, list[str]] = {}
+            for parameter in owned:
+                layers.setdefault(self.cut.graph.layers[parameter], []).append(parameter)
+            for layer, parameters in layers.items():
+                summed = self._summed(stage, parameters, f"{layer}/reduce {stage}")
+                position = 1 + max(last[storage] for task in summed for storage in tensors.touched(task))
+                sums += [(position, task) for task in summed]
+        updates = [update for pipeline in self.pipelines for update in pipeline.build.fused_updates(self._updates)]
+        return fused(insert(tasks, sums), updates, tensors)
+
+    def _summed(self, stage: int, parameters: Sequence[str], name: str) -> list[Task]:
+        """The tasks that sum the gradients of some parameters of a stage over the replicas."""
+        if self.count == 1 or not parameters:
+            return []
+        group = Group(self.machine, self.devices[stage], stream=self._sums, priority=self._priority, listed=int(self.folded))
+        return group.all_reduce(name, [pipeline.build.whole_gradients(parameters) for pipeline in self.pipelines])
+
+    def plan(self, strategy: str, tasks: Sequence[Task], options: AnyOptions) -> Plan:
+        """The finished plan."""
+        first, *others = self.pipelines
+        shards = self._shards.values()
+        gradients = {name: operand for each in shards for name, operand in each.pieces.gradients.items()}
+        builders, tensors = [pipeline.build for pipeline in others], [each.tensors for each in shards]
+        return first.build.plan(strategy, tasks, options, self._notes(), builders, tensors, gradients)
+
+    def _notes(self) -> dict[str, object]:
+        """What the plan's semantics say of the stages and their replicas."""
+        notes = self.pipelines[0].notes
+        if self.count > 1:
+            notes["replicas"] = self.count
+        if self._shards:
+            notes["shards"] = self.count
+        if self.folded:
+            notes["folded"] = f"One pipeline on {len(set(self.devices))} devices stands for {self.count}, which do the same"
+        return notes

@@ -1,0 +1,113 @@
+"""How parameters and gradients are packed into the flat tensors that are gathered and scattered, and how they come out of these."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
+from simulator.plan.task import COLLECTIVE, Operand, Task
+from simulator.plan.tensors import PlanTensors, contiguous
+from simulator.strategies.sharding.units import Flat, shaped
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Makes the tasks that pack and unpack what `size` devices share.
+
+    `compute`, `gather` and `reduce`: the streams of what a device computes, of what is gathered and of what is scattered; `priority`: of
+    the latter two.
+    """
+
+    tensors: PlanTensors
+    devices: Sequence[str]
+    size: int
+    compute: int
+    gather: int
+    reduce: int
+    priority: int
+
+    def packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], Operand]:
+        """The flat shard of a device: its parts of the tensors one after another, in the type in which they are gathered."""
+        device = self.devices[at]
+        if len(own) == 1 and own[0] is not None and own[0].dtype == dtype and own[0].elements == flat.length:
+            return [], shaped(own[0], (flat.length,))
+        steps = _Steps(f"{name}@{device}")
+        held = next((operand.dtype for operand in own if operand is not None), dtype)
+        parts = []
+        for operand, length in zip(own, flat.lengths, strict=True):
+            if operand is None:
+                kwargs = json.dumps({"dtype": {"dtype": held}, "device": {"device": None}}, separators=(",", ":"))
+                parts.append(steps.add("full.default", [[length], 0.0], (), (length,), held, kwargs))
+            elif operand.elements < length:
+                padded = steps.add(
+                    "constant_pad_nd.default",
+                    [{"$": 0}, [0, length - operand.elements]],
+                    (shaped(operand, (operand.elements,)),),
+                    (length,),
+                    held,
+                )
+                parts.append(padded)
+            else:
+                parts.append(shaped(operand, (length,)))
+        if len(parts) > 1:
+            parts = [steps.add("cat.default", [[{"$": i} for i in range(len(parts))]], tuple(parts), (flat.length,), held)]
+        if held != dtype:
+            kwargs = json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":"))
+            parts = [steps.add("_to_copy.default", [{"$": 0}], tuple(parts), (flat.length,), dtype, kwargs)]
+        task, (result,) = steps.task(self.tensors, device, self.gather, self.priority, 1)
+        return [task], result
+
+    def unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
+        """The task that copies each gathered tensor to a place of its own, and the copies."""
+        steps = _Steps(f"{name}@{self.devices[at]}")
+        for number, length in enumerate(flat.lengths):
+            steps.add("clone.default", [{"$": 0}], (flat.part_of(gathered, number),), (self.size, length), gathered.dtype)
+        task, copies = steps.task(self.tensors, self.devices[at], self.compute, 0, len(flat.lengths))
+        return task, list(copies)
+
+    def packed_gradients(self, own: Sequence[Operand], flat: Flat, name: str, at: int) -> tuple[list[Task], Operand]:
+        """A device's gradients as one flat tensor in which the parts of each rank lie together."""
+        steps, parts, length = _Steps(f"{name}@{self.devices[at]}"), [], flat.length * self.size
+        for operand, each in zip(own, flat.lengths, strict=True):
+            if operand.strides != contiguous(operand.shape):
+                kwargs = '{"memory_format":{"memory_format":"contiguous_format"}}'
+                operand = steps.add("clone.default", [{"$": 0}], (operand,), operand.shape, operand.dtype, kwargs)
+            if operand.elements < each * self.size:
+                padding = [0, each * self.size - operand.elements]
+                flattened = shaped(operand, (operand.elements,))
+                operand = steps.add("constant_pad_nd.default", [{"$": 0}, padding], (flattened,), (each * self.size,), operand.dtype)
+            parts.append(shaped(operand, (self.size, each)))
+        if len(parts) > 1:
+            args = [[{"$": i} for i in range(len(parts))], 1]
+            parts = [steps.add("cat.default", args, tuple(parts), (self.size, flat.length), parts[0].dtype)]
+        if not steps.steps:
+            return [], shaped(parts[0], (length,))
+        task, (result,) = steps.task(self.tensors, self.devices[at], self.reduce, self.priority, 1)
+        return [task], shaped(result, (length,))
+
+
+class _Steps:
+    """Ops that run one after another as one task, whose last results are the task's."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.steps: list[ListedOp] = []
+
+    def add(self, target: str, args: list, reads: tuple[Operand, ...], shape: tuple[int, ...], dtype: str, kwargs: str = "{}") -> Operand:
+        """Add an op. Returns its result, which is contiguous."""
+        made = Operand(f"{self.name}:{len(self.steps)}", shape, contiguous(shape), dtype)
+        body = OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":")), kwargs)
+        self.steps.append(ListedOp(body, reads, (made,)))
+        return made
+
+    def task(self, tensors: PlanTensors, device: str, stream: int, priority: int, results: int) -> tuple[Task, tuple[Operand, ...]]:
+        """The task, and its last `results`, which are values of the plan."""
+        made = tuple(step.writes[0] for step in self.steps[-results:])
+        for operand in made:
+            tensors.scratch(operand.value, operand.shape, operand.dtype, device)
+        inner = {step.writes[0].value for step in self.steps}
+        if len(self.steps) == 1:
+            return Task(self.name, self.steps[0].body, device, stream, priority, self.steps[0].reads, made, phase=COLLECTIVE), made
+        reads = tuple(dict.fromkeys(operand for step in self.steps for operand in step.reads if operand.value not in inner))
+        body = OpList(tuple(self.steps), "shards")
+        return Task(self.name, body, device, stream, priority, reads, made, phase=COLLECTIVE), made

@@ -1,0 +1,169 @@
+"""Replicas of pipelines: which devices they have, the numbers of plain PyTorch, and one pipeline that stands for all."""
+
+from dataclasses import replace
+
+import pytest
+
+from executors.cpu.backend import CpuBackend
+from executors.tensors import job_tensors
+from simulator.engine.costs.cost import Cost
+from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.simulation import simulate
+from simulator.machine.machine import Link, Machine
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
+from simulator.plan.json import dump, load
+from simulator.plan.messages import between_devices
+from simulator.plan.plan import Plan
+from simulator.plan.task import OPTIMIZER_STATE, PARAMETER
+from tests.support import mlp, staged_models, tiny
+from tests.support.applicable import core_groups
+from tests.support.jobs import planned
+from tests.support.pipeline_plans import plan_pipeline
+from tests.support.refusals import refuses
+from tests.support.same_numbers import largest_error
+from traces.errors import Code
+
+CHAIN = f"{staged_models.__file__}:chain"
+
+
+def gpus(count: int, bytes_per_s: float = 1e9, shared: str = "") -> Machine:
+    """GPUs with a link to every other, or with one that all share, without a host that takes time."""
+    names = [f"g{i}" for i in range(count)]
+    links = tuple(Link(a, b, 0.0, bytes_per_s, channel=shared) for a in names for b in names if a != b)
+    return replace(tiny.gpu(*names, links=links), library="nccl")
+
+
+def test_a_stages_replicas_are_neighbors_and_sum_its_gradients_after_its_last_backward():
+    """As in Megatron-LM: on two nodes of eight GPUs, gradients stay inside a node and activations go to the same place of the other."""
+    machine = load_machine("16xa100")
+    plan = planned("1f1b:placement=4,replicas=8,fold=off", Job(CHAIN, 16), machine)
+    sums = {task.name: task.body.devices for task in plan.tasks if task.body.kind == "collective"}
+    assert sums == {f"reduce {stage}": tuple(f"cuda:{stage * 8 + replica}" for replica in range(8)) for stage in range(2)}
+    ends = {task.body.ends for task in plan.tasks if between_devices(task)}
+    assert ends == {(f"cuda:{a}", f"cuda:{b}") for r in range(8) for a, b in ((r, 8 + r), (8 + r, r))}
+    order = [task.name for task in plan.tasks]
+    for stage in range(2):
+        own = [task.name for task in plan.tasks if task.device == f"cuda:{8 * stage}" and task.phase == "backward"]
+        assert order.index(own[-1]) < order.index(f"reduce {stage}") < order.index(f"update {stage}")
+
+
+def test_an_interleaved_pipeline_has_several_stages_on_each_of_its_devices():
+    plan = planned("interleaved-1f1b:replicas=2,placement=2-4-6", Job(CHAIN, 8), gpus(4))
+    sums = {task.name: task.body.devices for task in plan.tasks if task.body.kind == "collective"}
+    assert sums == {f"reduce {stage}": (("g0", "g1"), ("g2", "g3"))[stage % 2] for stage in range(4)}
+
+
+STRATEGIES = (
+    "gpipe:replicas=2", "1f1b:replicas=2,microbatches=4", "interleaved-1f1b:replicas=2", "zero-bubble:replicas=2,shape=v",
+    "model-parallel:replicas=2", "1f1b:replicas=2,rematerialize=on", "1f1b:replicas=4,stages=1", "1f1b:replicas=2,update=backward-fusion",
+    "1f1b:replicas=2,granularity=stage",
+)  # fmt: skip
+SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("text", [*STRATEGIES, *SHARDED])
+@pytest.mark.parametrize(("model", "fields"), [("residual", {"optimizer": "adam"}), ("chain", {"form": "for"})], ids=["residual", "chain"])
+def test_it_trains_as_plain_pytorch_does(text, model, fields):
+    machine = core_groups(4)
+    job = Job(f"{staged_models.__file__}:{model}", 8, precision="fp64", **fields)
+    assert largest_error(job, plan_pipeline(text, job, machine), CpuBackend(machine, cores=[0] * 4)) <= 1e-10
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("link_bytes_per_s", [0.0, 1e9])
+def test_weights_that_two_stages_use_are_sent_from_the_one_that_updates_them(shard, link_bytes_per_s):
+    machine = core_groups(4, link_bytes_per_s)
+    job = Job(f"{staged_models.__file__}:tied", 8, precision="fp64")
+    plan = plan_pipeline(f"gpipe:placement=1,replicas=2,shard={shard}", job, machine)
+    assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
+
+
+def test_three_replicas_hold_uneven_rows_of_a_checkpointed_stage_under_autocast():
+    """The shards are cast before they are gathered, and the casts that checkpointing repeats are left out too."""
+    model = "lm:form=llama,layers=4,d_model=32,heads=2,kv_heads=2,ffn=64,vocab=100"
+    job = Job(model, 6, image_size=8, precision="amp", checkpoint="full")
+    plan = planned("1f1b:stages=2,replicas=3,shard=1,microbatches=2", job, load_machine("8xh100"))
+    gathers = [task for task in plan.tasks if task.body.kind == "collective" and "/gather" in task.name]
+    assert {task.writes[0].dtype for task in gathers} == {"bfloat16", "float32"}
+    casts = [task for task in plan.tasks if task.body.op == "aten._to_copy.default" and not task.name.endswith(tuple(plan.devices))]
+    assert casts
+    assert not {task.reads[0].value.partition("@")[0] for task in casts} & set(job.graph(1, 6).parameters)
+
+
+def held(plan: Plan, kind: str) -> list[int]:
+    """Bytes of a kind of values that each device of the plan carries."""
+    return [sum(v.operand().bytes for v in plan.values.values() if (v.device, v.kind) == (device, kind)) for device in plan.devices]
+
+
+def test_optimizer_state_and_parameters_of_a_stage_are_divided_among_its_replicas():
+    job = Job(f"{mlp.__file__}:square", 8, optimizer="momentum")
+    whole, shards = (planned(f"gpipe:placement=1,replicas=2{more}", job, gpus(4)) for more in ("", ",shard=1"))
+    for kind in (PARAMETER, OPTIMIZER_STATE):
+        assert [2 * own for own in held(shards, kind)] == held(whole, kind)
+
+
+def timed(plan: Plan, machine: Machine) -> float:
+    """The seconds of a step if each op takes ten microseconds, and what moves takes what links allow."""
+    return simulate(plan, machine, [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]).step_s
+
+
+@pytest.mark.parametrize("shared", ["", "network"])
+@pytest.mark.parametrize(
+    "text", ["gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,"]
+)
+def test_one_pipeline_stands_for_all(text, shared):
+    """A folded plan has the time of the whole plan and its devices their memory, also if all messages share one link."""
+    machine = gpus(8, 1e6, shared)
+    one, every = (planned(f"{text}replicas=4,fold={fold}", Job(CHAIN, 16), machine) for fold in ("on", "off"))
+    assert one.devices == ("g0", "g4")
+    assert load(dump(one)) == one
+    assert one.semantics["folded"] == "One pipeline on 2 devices stands for 4, which do the same"
+    assert timed(one, machine) == pytest.approx(timed(every, machine), rel=1e-9)
+    assert [carried_bytes(one)[device] for device in one.devices] == [carried_bytes(every)[device] for device in one.devices]
+    if shared:
+        alone = [replace(task, body=replace(task.body, beside=())) if between_devices(task) else task for task in one.tasks]
+        assert timed(replace(one, segments=(replace(one.segments[0], tasks=tuple(alone)),)), machine) < timed(every, machine) * 0.99
+
+
+def test_a_folded_plan_does_not_run():
+    machine = core_groups(4)
+    job = Job(CHAIN, 8)
+    plan = planned("gpipe:replicas=2,fold=on", job, machine)
+    with refuses(Code.PLAN, "plan it with fold=off"):
+        CpuBackend(machine, cores=[0] * 4).load(plan, job_tensors(job, job.build(), job.graph()))
+
+
+def test_replicas_add_the_sum_of_gradients_to_the_time_of_their_pipeline():
+    """Each replica takes the time of a pipeline of its share of the batch; the first stage, which ends last, then sums its gradients."""
+    machine = gpus(4, 1e6)
+    alone = timed(planned("gpipe:placement=4,microbatches=2", Job(CHAIN, 4, optimizer="sgd"), machine), machine)
+    plan = planned("gpipe:placement=4,microbatches=2,replicas=2", Job(CHAIN, 8, optimizer="sgd"), machine)
+    summed = next(task.body.payload_bytes(task) for task in plan.tasks if task.name == "reduce 0")
+    assert timed(plan, machine) == pytest.approx(alone + summed / 1e6)  # each of two sends half of the bytes twice
+
+
+def test_a_large_machine_is_folded_by_itself():
+    plan = planned("1f1b:stages=2,replicas=128,microbatches=8", Job(CHAIN, 1024), load_machine("256xh100"))
+    assert plan.devices == ("cuda:0", "cuda:128")
+    assert {len(task.body.devices) for task in plan.tasks if task.body.kind == "collective"} == {128}
+    assert {len(task.body.beside) for task in plan.tasks if between_devices(task)} == {127}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("gpipe:replicas=0", Code.REQUEST, "replicas is 0; expected at least 1"),
+        ("gpipe:replicas=3", Code.DEVICES, "4 devices do not divide into 3 replicas; give stages"),
+        ("gpipe:replicas=3,stages=2", Code.DEVICES, "gpipe needs 6 devices, there are 4"),
+        ("gpipe:replicas=3,stages=1", Code.BATCH, "--batch 8 does not divide among 3 replicas"),
+        ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
+        ("gpipe:shard=1", Code.REQUEST, "shard=1 needs replicas to shard over"),
+        ("gpipe:shard=1,replicas=2,update=backward-fusion", Code.REQUEST, "shard=1 updates after a stage's last backward"),
+        ("pipedream:replicas=2", Code.NAME, "unknown option of strategy pipedream 'replicas'"),
+    ],
+)
+def test_unusable_options_are_one_line(text, code, said):
+    with refuses(code, said):
+        planned(text, Job(CHAIN, 8), gpus(4))
