@@ -307,6 +307,11 @@ class PlanBuilder:
             return self.tensors.values[name].operand()
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
 
+    @property
+    def gradients(self) -> dict[str, Operand]:
+        """By name of this copy of a parameter, the operand with its gradient."""
+        return {self._own(parameter): self.gradient(parameter) for parameter in self.graph.parameters}
+
     def whole_gradients(self, parameters: Sequence[str]) -> tuple[Operand, ...]:
         """Return the largest values on the storages of the parameters' gradients, which lie on one device, as whole operands."""
         gradients = [self.tensors.values[self.gradient(parameter).value] for parameter in parameters]
@@ -401,7 +406,7 @@ class PlanBuilder:
             values=tensors.values,
             storages=tensors.storages,
             losses=tuple(name for builder in (self, *others) for name in builder.losses),
-            gradients=gradients or {parameter: self.gradient(parameter) for parameter in self.graph.parameters},
+            gradients=gradients or self.gradients,
             options=option_values(options),
             semantics=notes,
         )
@@ -483,10 +488,9 @@ class PlanBuilder:
                 self.tensors.add(placed, self.graph.storage_bytes[value.storage])
         return operand if name == operand.value else _named(operand, name)
 
-    @staticmethod
-    def copy_name(copy: str, kind: str, microbatch: int) -> str:
+    def copy_name(self, copy: str, kind: str, microbatch: int) -> str:
         """The name of a microbatch's copy of a value of this kind on another device. A buffer's serves all microbatches."""
-        return copy if microbatch == 0 or kind == BUFFER else f"{copy}@{microbatch}"
+        return (copy if microbatch == 0 or kind == BUFFER else f"{copy}@{microbatch}") + self._of_rank
 
     def _copied(self, value: Value, name: str, microbatch: int, device: str) -> None:
         """Add a value that another device has too: inputs are fed to both, and buffers that nothing changes are carried by both."""

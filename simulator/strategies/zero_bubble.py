@@ -17,6 +17,7 @@ from simulator.strategies.pipeline.planning import (
     combined,
     cut,
     devices_of,
+    holders_of,
     microbatch_texts,
     microbatches_in,
     named,
@@ -60,8 +61,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     stages = stages_in(options, 0, NAME)
     if stages % per_device:
         raise SchedcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
-    devices = devices_of(machine, stages // per_device, NAME, options.replicas)
-    ranks = len(devices) // options.replicas
+    devices = devices_of(machine, stages // per_device, NAME, holders_of(options))
+    ranks = len(devices) // holders_of(options)
     stages = ranks * per_device
     microbatches = microbatches_in(job, options, ranks)
     with named(NAME):

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from simulator.engine.collectives.tasks import COMPUTE, Sender, means
 from simulator.machine.machine import HOST, Machine
+from simulator.model.division.divide import Division
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import LINK, Copy
 from simulator.plan.bodies.host import Synchronize
@@ -23,7 +24,8 @@ class Pipeline:
 
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
     `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
-    numbered from `replica * microbatches`. `others`: as in `Sender`.
+    numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device
+    among those that divide the layers of a replica, whose graph `cut` has.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Pipeline:
         replica: int = 0,
         replicas: int = 1,
         others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+        rank: int = 0,
     ):
         self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
         share = Share(microbatches * replicas, range(self.first, self.first + microbatches))
-        self.build = PlanBuilder(job, place, cut.graph, share, f"@replica{replica}" if replica else "")
+        suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
+        self.build = PlanBuilder(job, place, cut.graph, share, suffix, division=Division(1, rank))
         self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)

@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.division.divide import UNDIVIDED, Division
+from simulator.model.division.local import COLLECTIVES
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
@@ -70,6 +72,10 @@ class DrainingOptions(StageOptions):
     complete."""
     replicas: int = 1
     """Devices that hold each stage, each in a pipeline of its own for its part of the batch; gradients are summed over them."""
+    tp: int = 1
+    """So many devices divide the layers of each replica's stages by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
+    sp: bool = True
+    """With tp, divide what lies between the products by tokens (sequence parallelism)."""
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one pipeline for all replicas, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
@@ -78,8 +84,11 @@ class DrainingOptions(StageOptions):
     def __post_init__(self):
         """Raise SchedcastError for less than one replica, or for shards that cannot be."""
         super().__post_init__()
-        if self.replicas < 1:
-            raise SchedcastError(f"replicas is {self.replicas}; expected at least 1")
+        for name, count in (("replicas", self.replicas), ("tp", self.tp)):
+            if count < 1:
+                raise SchedcastError(f"{name} is {count}; expected at least 1")
+        if self.tp > 1 and self.update != "baseline":
+            raise SchedcastError(f"tp={self.tp} goes with update=baseline, and update is {self.update}; leave one of them out")
         if self.shard != "0" and self.replicas == 1:
             raise SchedcastError(f"shard={self.shard} needs replicas to shard over, replicas is 1; give replicas=2 or more")
         if self.shard != "0" and self.update != "baseline":
@@ -116,6 +125,16 @@ def devices_of(machine: Machine, count: int, name: str, replicas: int = 1) -> tu
 def replicas_of(options: StageOptions) -> int:
     """The number of replicas of each stage."""
     return options.replicas if isinstance(options, DrainingOptions) else 1
+
+
+def division_of(options: StageOptions) -> Division:
+    """How the layers of a stage are divided."""
+    return Division(options.tp, sequence=options.sp) if isinstance(options, DrainingOptions) and options.tp > 1 else UNDIVIDED
+
+
+def holders_of(options: StageOptions) -> int:
+    """The number of devices of each stage."""
+    return replicas_of(options) * division_of(options).degree
 
 
 def stages_in(options: StageOptions, default: int, name: str) -> int:
@@ -178,7 +197,7 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
         raise SchedcastError(f"--batch {job.batch} does not divide into {parts} microbatches; choose a multiple of it", Code.BATCH)
     if microbatches > MOST_MICROBATCHES:
         raise SchedcastError(f"{microbatches} microbatches: expected at most {MOST_MICROBATCHES}; choose larger ones")
-    graph = job.graph(job.batch // parts, parts)
+    graph = job.graph(job.batch // parts, parts, division=division_of(options))
     if options.cuts:
         return Cut(graph, options.cuts)
     if stages == 1:
@@ -197,8 +216,12 @@ def op_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: Train
     from simulator.engine.costs.model import CostModel  # here, so that listing and checking strategies does not load numpy
 
     build = PlanBuilder(job, machine.devices[0].name, graph)
-    draft = build.plan("draft", build.ops(range(len(graph.ops))), StageOptions())
-    return [cost.cold_s for cost in (costs or CostModel(machine)).resolve(draft)]
+    computing = [index for index, op in enumerate(graph.ops) if op.body.target not in COLLECTIVES]
+    draft = build.plan("draft", build.ops(computing), StageOptions())
+    seconds = [0.0] * len(graph.ops)
+    for index, cost in zip(computing, (costs or CostModel(machine)).resolve(draft), strict=True):
+        seconds[index] = cost.cold_s
+    return seconds
 
 
 def refuse_clipping(job: Job, name: str) -> None:
@@ -233,8 +256,8 @@ def synchronous(
         raise SchedcastError(
             f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
         )
-    devices = devices_of(machine, stages // per_rank, name, replicas_of(options))
-    ranks = len(devices) // replicas_of(options)
+    devices = devices_of(machine, stages // per_rank, name, holders_of(options))
+    ranks = len(devices) // holders_of(options)
     microbatches = microbatches or microbatches_in(job, options, ranks)
     with named(name):
         cut_graph = cut(job, machine, costs, options, ranks * per_rank, microbatches)
@@ -255,7 +278,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     ):
         if wanted not in (0, count):
             raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
-    devices = devices_of(machine, len(schedule.ranks), name, replicas_of(options))
+    devices = devices_of(machine, len(schedule.ranks), name, holders_of(options))
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)
@@ -281,7 +304,7 @@ def scheduled(
             f"{name}: rematerialize=on and checkpointing ({cut_graph.graph.checkpoint}) both repeat forwards; give one of the two",
             Code.MODEL,
         )
-    count = replicas_of(options)
+    count, division = holders_of(options), division_of(options)
     with gc_paused():
         places, backward_places = (
             [tuple(of_rank[schedule.rank_of[stage] * count + number] for number in range(count)) for stage in range(schedule.stages)]
@@ -290,7 +313,7 @@ def scheduled(
         ops = count * schedule.microbatches * len(cut_graph.graph.ops)
         folded = isinstance(options, DrainingOptions) and count > 1 and folds(options.fold, job, machine, tasks=ops)
         with named(name):
-            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded)
+            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division)
             begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
         actions = linear(schedule)
         last = {action.stage: number for number, action in enumerate(actions)}
@@ -299,7 +322,7 @@ def scheduled(
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
-            tasks += chain.from_iterable(map(next, works))
+            tasks += replicas.together(action.stage, [next(work) for work in works])
             if last[action.stage] == number and not fused:
                 tasks += replicas.updates(action.stage)
         if fused:

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from simulator.engine.collectives.tasks import COMPUTE, Group
 from simulator.machine.machine import Machine
-from simulator.model.division.divide import UNDIVIDED
+from simulator.model.division.divide import UNDIVIDED, Division
+from simulator.model.division.local import COLLECTIVES
 from simulator.model.job import Job
 from simulator.plan.fusion import fused, insert
 from simulator.plan.plan import Plan
@@ -40,29 +41,64 @@ class Replicas:
         forward: Sequence[tuple[str, ...]],
         backward: Sequence[tuple[str, ...]],
         folded: bool = False,
+        division: Division = UNDIVIDED,
     ):
+        """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
         self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
-        self.count = len(forward[0])
+        self.division, self.count = division, len(forward[0]) // division.degree
+        self.forward = tuple(forward)
         others = {stage[0]: stage[1:] for stage in (*forward, *backward)} if folded else {}
         self.pipelines = [
             Pipeline(
                 job,
                 machine,
-                cut,
+                self._cut_of(number % division.degree, microbatches),
                 microbatches,
                 [stage[number] for stage in forward],
                 [stage[number] for stage in backward],
-                replica=number,
+                replica=number // division.degree,
                 replicas=self.count,
                 others=others,
+                rank=number % division.degree,
             )
-            for number in range(1 if folded else self.count)
+            for number in range(1 if folded else len(forward[0]))
         ]
         self._shards: dict[int, Shards] = {}  # by stage
         #: The stream of sums of gradients, and that of the updates that wait for them during backward, or of gathered parameters.
         self._sums = self.pipelines[0].sender.streams
-        self._updates = self._sums + 1
+        self._updates, self._tensor = self._sums + 1, self._sums + 2
         self._priority = 1 - min(device.priority_levels for device in machine.devices)
+
+    def _cut_of(self, rank: int, microbatches: int) -> Cut:
+        """The graph in stages of one of the devices that divide layers."""
+        if not rank:
+            return self.cut
+        parts = microbatches * self.count
+        graph = self.job.graph(self.job.batch // parts, parts, division=replace(self.division, rank=rank))
+        return Cut(graph, self.cut.placement)
+
+    def together(self, stage: int, works: Sequence[Sequence[Task]]) -> list[Task]:
+        """The tasks of an action of all pipelines, in turn. What devices that divide layers do together becomes one collective."""
+        tasks: list[Task] = []
+        degree = 1 if self.folded else self.division.degree
+        for first in range(0, len(works), degree):
+            own = works[first : first + degree]
+            if self.division.degree == 1:
+                tasks += own[0]
+                continue
+            for turn in zip(*own, strict=True):
+                if turn[0].body.op in COLLECTIVES:
+                    tasks += self._group(stage, turn[0].device).together(self.pipelines[0].build.tensors, turn)
+                else:
+                    tasks += turn
+        return tasks
+
+    def _group(self, stage: int, device: str) -> Group:
+        """The devices that divide the layers of a stage with a device."""
+        devices = next(own for own in (self.forward[stage], self.devices[stage]) if device in own)
+        first = devices.index(device) // self.division.degree * self.division.degree
+        members = devices[first : first + self.division.degree]
+        return Group(self.machine, members, stream=self._tensor, priority=self._priority, listed=int(self.folded))
 
     def shard(self) -> dict[int, list[Task]]:
         """Let each replica of a stage hold a shard of its parameters. Returns, by stage, the tasks that gather them as the step begins.
@@ -76,7 +112,7 @@ class Replicas:
                 continue
             own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
             units = Units("shard=1", self.cut.graph, owned, own)
-            mesh = Mesh(self.machine, self.devices[stage], UNDIVIDED, self.count, self.folded, self._priority)
+            mesh = Mesh(self.machine, self.devices[stage], self.division, self.count, self.folded, self._priority)
             shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], (COMPUTE, self._updates, self._sums))
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
@@ -121,8 +157,12 @@ class Replicas:
         """The tasks that sum the gradients of some parameters of a stage over the replicas."""
         if self.count == 1 or not parameters:
             return []
-        group = Group(self.machine, self.devices[stage], stream=self._sums, priority=self._priority, listed=int(self.folded))
-        return group.all_reduce(name, [pipeline.build.whole_gradients(parameters) for pipeline in self.pipelines])
+        tasks: list[Task] = []
+        mesh = Mesh(self.machine, self.devices[stage], self.division, self.count, self.folded, self._priority)
+        own = [pipeline.build.whole_gradients(parameters) for pipeline in self.pipelines]
+        for rank, (group, numbers) in enumerate(mesh.sharding(self._sums)):
+            tasks += group.all_reduce(f"{name} of rank {rank}" if rank else name, [own[at] for at in numbers])
+        return tasks
 
     def plan(self, strategy: str, tasks: Sequence[Task], options: AnyOptions) -> Plan:
         """The finished plan."""
@@ -130,6 +170,9 @@ class Replicas:
         shards = self._shards.values()
         gradients = {name: operand for each in shards for name, operand in each.pieces.gradients.items()}
         builders, tensors = [pipeline.build for pipeline in others], [each.tensors for each in shards]
+        if self.division.degree > 1 and not gradients:
+            parts = self.pipelines[: self.division.degree]
+            gradients = {name: operand for pipeline in parts for name, operand in pipeline.build.gradients.items()}
         return first.build.plan(strategy, tasks, options, self._notes(), builders, tensors, gradients)
 
     def _notes(self) -> dict[str, object]:
@@ -139,6 +182,9 @@ class Replicas:
             notes["replicas"] = self.count
         if self._shards:
             notes["shards"] = self.count
+        if self.division.degree > 1:
+            notes["divided"] = f"heads, hidden channels and vocabulary over {self.division.degree} devices"
         if self.folded:
-            notes["folded"] = f"One pipeline on {len(set(self.devices))} devices stands for {self.count}, which do the same"
+            each = self.count * self.division.degree
+            notes["folded"] = f"One pipeline on {len(set(self.devices))} devices stands for {each}, which do the same"
         return notes
