@@ -1,7 +1,8 @@
 """Coarse plans of pipelines: one task for each action of a stage, in the place of a task for each op.
 
 The ops of an action run one after another as an `OpList`. An action has several lists if it sends something before its last op, or if it
-updates a layer before it: a list ends with each op whose result is sent, so that transfers begin when they would, and before each update.
+updates a layer or runs a collective before it: a list ends with each op whose result is sent, so that transfers begin when they would, and
+before each update and collective.
 Values that no other task uses live inside the list; one scratch value of the task stands for the most bytes that they hold at once.
 """
 
@@ -11,7 +12,7 @@ from itertools import groupby
 
 from simulator.plan.bodies.opcall import ListedOp, OpList
 from simulator.plan.plan import Plan
-from simulator.plan.task import CARRIED_KINDS, INPUT, SCRATCH, TRANSFER, UPDATE, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, COLLECTIVE, INPUT, SCRATCH, TRANSFER, UPDATE, Operand, Segment, Storage, Task, Value
 
 
 def by_action(plan: Plan) -> Plan:
@@ -59,7 +60,7 @@ def _units(plan: Plan) -> list[str]:
     for index, task in enumerate(plan.tasks):
         if not task.action or task.phase in (TRANSFER, UPDATE):
             names.append(task.name)
-            if task.phase == UPDATE and action:
+            if task.phase in (UPDATE, COLLECTIVE) and action:
                 parts[action] += 1
             continue
         action = task.action

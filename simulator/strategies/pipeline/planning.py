@@ -105,7 +105,10 @@ class ScheduledOptions(DrainingOptions):
     rematerialize: bool = False
     """Keep only what each stage's forward reads, and repeat the forward before the backward, unless that follows at once."""
     granularity: Literal["op", "stage"] = "op"
-    """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly."""
+    """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly.
+
+    One pipeline that stands for all and has more than 20,000 ops is always planned by stage.
+    """
 
 
 def devices_of(machine: Machine, count: int, name: str, replicas: int = 1) -> tuple[str, ...]:
@@ -179,6 +182,10 @@ def microbatch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
 def combined(*choices: Iterable[str]) -> tuple[str, ...]:
     """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
     return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
+
+
+#: A folded plan of more ops has one task for each action of a stage.
+MOST_OPS = 20_000
 
 
 @contextmanager
@@ -312,6 +319,10 @@ def scheduled(
         )
         ops = count * schedule.microbatches * len(cut_graph.graph.ops)
         folded = isinstance(options, DrainingOptions) and count > 1 and folds(options.fold, job, machine, tasks=ops)
+        by_stage = isinstance(options, ScheduledOptions) and options.granularity == "stage"
+        if by_stage and division.degree > 1 and not folded:
+            raise SchedcastError(f"{name}: granularity=stage with tp={division.degree} goes with fold=on only; give that too")
+        coarse = by_stage or (folded and ops > count * MOST_OPS)
         with named(name):
             replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division)
             begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
@@ -328,7 +339,7 @@ def scheduled(
         if fused:
             tasks = replicas.with_fused_updates(tasks)
         plan = replicas.plan(name, tasks, options)
-        return by_action(plan) if isinstance(options, ScheduledOptions) and options.granularity == "stage" else plan
+        return by_action(plan) if coarse else plan
 
 
 def _works(pipeline: Pipeline, schedule: Schedule, actions: Sequence[Action], repeats: bool) -> Iterator[list[Task]]:
