@@ -295,7 +295,8 @@ def forecast_strategy(
 ) -> Forecast | Refusal:
     """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be."""
     try:
-        return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
+        with gc_paused():  # planning walks the heap as often as simulating would
+            return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
     except SchedcastError as error:
         return Refusal.by(error)
 

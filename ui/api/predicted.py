@@ -206,7 +206,9 @@ class Predicted(Shown):
         steps = round(total * epochs / self.job.batch)
         hours = steps * self.step_s / 3600
         bounds = None if self.interval_s is None else (steps * self.interval_s[0] / 3600, steps * self.interval_s[1] / 3600)
-        return Cost(hours, bounds, None if price is None else price * hours * len(self.prediction.devices), steps)
+        given = self.costs.machine.for_devices(device.name for device in self.prediction.devices).devices
+        used = len(given) - self.prediction.unused_devices  # one device may stand for all of them
+        return Cost(hours, bounds, None if price is None else price * hours * used, steps)
 
     def _tokens_of_a_sample(self) -> int:
         tokens = tokens_of(self.job)

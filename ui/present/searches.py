@@ -231,18 +231,21 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
     known = {plan.plan: plan.measured.step_s for plan in result.plans if plan.measured is not None} | verified
     plain = result.pytorch
     shown = bool(known) or (plain is not None and plain.measured is not None)
-    rows = [_plain_cells(plain, shown)] if plain is not None else []
+    varied = any(plan.plan != plan.text for plan in result.plans)
+    rows = [_plain_cells(plain, shown, varied, result.tokens)] if plain is not None else []
     for number, group in enumerate(groups(result.plans), 1):
         plan = group[0]
         row = {
             "": str(number) if plan.fits else "",
-            "plan": plan.plan + (f" (and {_count(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
+            "plan": plan.text + (f" (and {_count(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
+            **({"microbatches": str(plan.accumulate), "checkpointing": plan.checkpoint} if varied else {}),
             "step ms": units.ms(plan.step_s),
             "90 % interval": units.interval(plan.interval_s),
             AGAINST if plain is not None else "over baseline": units.speedup(plan.against_pytorch if plain is not None else plan.speedup),
             "step over the best": units.speedup(plan.behind, plan.behind_interval) if plan.fits else units.NONE,
             "P(fastest)": units.percent(sum(own.probability for own in group), signed=False) if plan.fits else units.NONE,
             "peak memory": units.memory(plan.peak_bytes) + ("" if plan.fits else ", too much"),
+            **({"tokens/s": f"{result.tokens / plan.step_s:,.0f}", "MFU": units.percent(plan.mfu, signed=False)} if result.tokens else {}),
             "lower bound ms": units.ms(plan.bound_s),
             "weights": "stale" if is_stale(plan) else "current",
         }
@@ -252,11 +255,14 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
     return rows
 
 
-def _plain_cells(plain: PlainStep, measured: bool) -> dict[str, str]:
+def _plain_cells(plain: PlainStep, measured: bool, varied: bool, tokens: int | None) -> dict[str, str]:
     """The row of plain PyTorch, which has no rank: it is no plan, but what plans are compared with."""
-    row = dict.fromkeys(("", "plan", "step ms", "90 % interval", AGAINST), "") | dict.fromkeys(
-        ("step over the best", "P(fastest)", "peak memory", "lower bound ms", "weights"), units.NONE
+    more = ("microbatches", "checkpointing") if varied else ()
+    row = dict.fromkeys(("", "plan", *more, "step ms", "90 % interval", AGAINST), "") | dict.fromkeys(
+        ("step over the best", "P(fastest)", "peak memory", *(("tokens/s", "MFU") if tokens else ()), "lower bound ms", "weights"),
+        units.NONE,
     )
+    row |= {"tokens/s": f"{tokens / plain.step_s:,.0f}"} if tokens else {}
     row |= {"plan": PLAIN, "step ms": units.ms(plain.step_s), "90 % interval": units.interval(plain.interval_s)}
     row |= {AGAINST: units.speedup(1.0), "peak memory": units.memory(plain.peak_bytes), "weights": "current"}
     return row | ({"measured ms": units.ms(plain.measured.step_s if plain.measured is not None else None)} if measured else {})
@@ -285,9 +291,10 @@ def table(result: SearchResult, most: int) -> Grid:
     rows = cells(result)
     shown = [_folded(row) for row in rows[:most]]
     caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
-    spare = ("weights", "over baseline", "peak memory", "P(fastest)")
+    compared = ("over baseline", AGAINST) if rows and "microbatches" in rows[0] else ("over baseline",)
+    spare = ("weights", *compared, "tokens/s", "MFU", "P(fastest)", "peak memory")
     red = {n: "red" for n, row in enumerate(shown) if not row[""] and row["plan"] != PLAIN}
-    return Grid(shown, ("plan", "weights"), spare, caption=caption, styles=red)
+    return Grid(shown, ("plan", "checkpointing", "weights"), spare, caption=caption, styles=red)
 
 
 def _folded(row: Mapping[str, str]) -> dict[str, str]:

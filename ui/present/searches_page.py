@@ -9,21 +9,13 @@ from traces.documents.search_result import RankedPlan, SearchResult
 from ui.present import palette, searches
 from ui.present.charts import finished
 from ui.present.charts_page import chart_html
+from ui.present.configurations import frontier
 from ui.present.labels import model_name, plotly_escaped
 from ui.present.page import Section, document_data, section
 from ui.present.searches import groups
 from ui.present.waterfall_figures import waterfall_figure
 
 TITLE = "Step time and peak memory of every plan"
-
-
-def frontier(plans: Sequence[RankedPlan]) -> list[RankedPlan]:
-    """The plans that no other plan beats in both time and memory, the fastest first."""
-    chosen: list[RankedPlan] = []
-    for plan in sorted(plans, key=lambda plan: (plan.step_s, plan.peak_bytes)):
-        if not chosen or plan.peak_bytes < chosen[-1].peak_bytes:
-            chosen.append(plan)
-    return chosen
 
 
 def search_figure(result: SearchResult) -> go.Figure:

@@ -29,10 +29,11 @@ from traces.errors import Code, Refusal
 from ui.present import charts, palette
 from ui.present import reproductions_page as picture
 from ui.present.charts import coverage_figure
+from ui.present.configurations import frontier
 from ui.present.machine_charts import fitted_lines, roofline_figure, transfers_figure
 from ui.present.memory import heading, memory_picture, panel_of
 from ui.present.reproductions_page import Place, color_of, divided_cells, division_picture, places_of, words
-from ui.present.searches_page import frontier, search_figure
+from ui.present.searches_page import search_figure
 from ui.present.sweep_chart import (
     MEMORY,
     RATE,

@@ -5,15 +5,15 @@ from dataclasses import replace
 import streamlit as st
 
 from traces import units
-from traces.documents.search_result import SearchResult
+from traces.documents.search_result import RankedPlan, SearchResult
 from traces.errors import SchedcastError
 from ui.app.links import command, query_of
 from ui.app.navigation import link_ui
 from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
-from ui.app.state import BUTTON, select, several
-from ui.present import searches
+from ui.app.state import BUTTON, quantity, select, several, text
+from ui.present import configurations, searches
 from ui.present.formulas import FORMULAS, formulas_of
 from ui.present.labels import markdown_escaped, strategy_name
 from ui.present.searches_page import search_figure, search_section
@@ -25,7 +25,8 @@ from ui.service.jobs import Searched
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
     "Tries everything that the strategies offer on this job and machine: their options and combinations. Plans whose lower bound"
-    " shows that they cannot win are not simulated. Without a strategy in the sidebar, all are tried."
+    " shows that they cannot win, or that they cannot fit, are not simulated. Without a strategy in the sidebar, all are tried. For a"
+    " language model on several devices, the search also varies microbatches and activation checkpointing."
 )
 #: Rows of the table that are shown before the rest is asked for.
 SHOWN = 20
@@ -35,10 +36,11 @@ def page() -> None:
     """Show the controls in the sidebar, the button that searches, and the last answer under the job that it belongs to."""
     linked = put_link("search")
     if linked is not None:
-        st.session_state["searched strategies"] = [text.partition(":")[0] for text in linked.get("strategy", ())]
+        st.session_state["searched strategies"] = [each.partition(":")[0] for each in linked.get("strategy", ())]
+        st.session_state["tries"] = " ".join(linked.get("try", ()))
     try:
         with st.sidebar:
-            request = request_ui(every=True)
+            request = replace(request_ui(every=True), tries=tries_ui())
         keep_link("search", query_of(request))
         st.subheader(title(request), anchor=False)
         st.write(ABOUT)
@@ -55,6 +57,13 @@ def page() -> None:
     answer_ui(answered, answer)
 
 
+def tries_ui() -> tuple[str, ...]:
+    """The variants of the job that the user wants tried; none for the usual ones."""
+    about = "Microbatches per update, and activation checkpointing. Empty: both, for a language model on several devices."
+    given = text(st.text_input, "Variants of the job", "tries", placeholder="accumulate=1,2,4 checkpoint=none,full", help=about)
+    return tuple(given.split())
+
+
 def answer_to(request: JobRequest, place) -> None:
     """Search, with progress and a button that cancels. Plans that were evaluated are kept, so that another search continues."""
     st.session_state.pop("searched", None)
@@ -62,8 +71,8 @@ def answer_to(request: JobRequest, place) -> None:
         bar = st.progress(0.0, "Capturing the model")
         st.button("Cancel", key=f"{BUTTON}cancel", help="What is evaluated by now is kept: Search continues there.")
 
-        def progress(done: int, total: int, text: str) -> None:
-            bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(text)}")
+        def progress(done: int, total: int, candidate: str) -> None:
+            bar.progress(done / total, f"{done} of {total} plans: {markdown_escaped(candidate)}")
 
         st.session_state["searched"] = (request, jobs.search(request, progress))
     place.empty()
@@ -74,6 +83,8 @@ def answer_ui(request: JobRequest, answer: Searched) -> None:
     result = answer.result
     box = st.error if result.winner is None else st.info if searches.tied(result) else st.success
     box(markdown_escaped(searches.headline(result)))
+    if result.tokens:
+        configurations_ui(request, result)
     figures_ui(result)
     st.plotly_chart(search_figure(result), key="search")
     st.markdown("\n".join(f"- {markdown_escaped(line)}" for line in searches.words(result)))
@@ -81,6 +92,39 @@ def answer_ui(request: JobRequest, answer: Searched) -> None:
     take_ui(request, result)
     why_ui(answer)
     share_ui(command(request, name="search"), query_of(request), downloads(result))
+
+
+def configurations_ui(request: JobRequest, result: SearchResult) -> None:
+    """Show the few configurations worth knowing side by side, with what a training costs, each with its link."""
+    known = configurations.worth_knowing(result)
+    if not known:
+        return
+    st.subheader("Configurations worth knowing", anchor=False)
+    asked = st.columns(2)
+    billions = quantity(asked[0], "Tokens of the training, billions", "search tokens", "none")
+    price = quantity(asked[1], "Price of one device for an hour, $", "search price", "none")
+    for column, own in zip(st.columns(len(known)), known, strict=True):
+        with column.container(border=True):
+            st.markdown(f"**{own.why}**")
+            st.code(own.plan.text, language=None, wrap_lines=True)
+            st.caption(f"microbatches per update: {own.plan.accumulate}, checkpointing: {markdown_escaped(own.plan.checkpoint)}")
+            st.metric("Step time", units.duration(own.plan.step_s))
+            st.metric("Speed", configurations.rate_words(result, own))
+            st.metric("MFU", units.percent(own.plan.mfu, signed=False), help=FORMULAS["MFU"])
+            st.metric("Peak memory", units.memory(own.plan.peak_bytes))
+            st.caption(markdown_escaped(own.memory_words))
+            if billions:
+                hours = configurations.training_hours(result, own, billions * 1e9)
+                st.metric("Training", units.rough_time(hours * 3600))
+                if price:
+                    st.metric("Cost", configurations.money_words(hours, result.devices, price))
+            link_ui("what_if", "Open in What if", query_of(_request_of(request, own.plan)))
+
+
+def _request_of(request: JobRequest, plan: RankedPlan) -> JobRequest:
+    """The request of a plan's own job, beside the baseline."""
+    texts = tuple(dict.fromkeys(("baseline", plan.text)))
+    return replace(request, strategies=texts, accumulate=plan.accumulate, checkpoint=plan.checkpoint, tries=())
 
 
 def plans_ui(result: SearchResult) -> None:
@@ -105,7 +149,7 @@ def take_ui(request: JobRequest, result: SearchResult) -> None:
     names = [group[0].plan for group in searches.groups(result.fitting)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = select(st, "A plan, to see beside the baseline", names, "search taken", names[0])
-        query = query_of(replace(request, strategies=tuple(dict.fromkeys(("baseline", chosen)))))
+        query = query_of(_request_of(request, next(plan for plan in result.fitting if plan.plan == chosen)))
         link_ui("what_if", "Open in What if", query)
         link_ui("compare", "Open in Compare", query)
 

@@ -1,0 +1,53 @@
+"""The configurations of a search that are worth knowing."""
+
+import pytest
+
+from tests.support.search_samples import GIB, ranked, search_result
+from ui.present import configurations, searches
+from ui.present.configurations import BETWEEN, FASTEST, SMALLEST
+
+
+def of_a_language_model():
+    """Five plans of a step of a million tokens; the fourth is beaten in time and memory, and the last does not fit."""
+    held = {"activations": 40 * GIB, "optimizer state": 12 * GIB, "scratch": 0}
+    plans = (
+        ranked("fsdp --accumulate 8 --checkpoint none", 10.0, 60.0, accumulate=8, mfu=0.46, held_bytes=held),
+        ranked("fsdp --accumulate 4 --checkpoint selective", 10.5, 50.0, accumulate=4, checkpoint="selective"),
+        ranked("fsdp --accumulate 8 --checkpoint selective", 11.0, 35.0, accumulate=8, checkpoint="selective"),
+        ranked("fsdp:shard=1 --accumulate 8 --checkpoint selective", 11.5, 45.0, accumulate=8, checkpoint="selective"),
+        ranked("fsdp --accumulate 8 --checkpoint full", 13.0, 20.0, accumulate=8, checkpoint="full"),
+        ranked("fsdp --accumulate 1 --checkpoint none", 9.0, 500.0, fits=False),
+    )
+    return search_result(plans=plans, best=plans[0].plan, tokens=1_000_000, devices=64, rival=None)
+
+
+def test_the_fastest_the_smallest_and_what_lies_between_them():
+    known = configurations.worth_knowing(of_a_language_model())
+    assert [(each.why, each.plan.checkpoint, each.plan.accumulate) for each in known] == [
+        (FASTEST, "none", 8), (BETWEEN, "selective", 8), (SMALLEST, "full", 8),
+    ]  # fmt: skip
+    assert configurations.worth_knowing(search_result(fits=False)) == []
+    (only,) = configurations.worth_knowing(search_result(plans=(ranked("baseline", 0.01, 3.0),), best="baseline", rival=None))
+    assert only.why == FASTEST
+
+
+def test_its_speed_its_memory_and_what_a_training_costs():
+    result = of_a_language_model()
+    fastest = configurations.worth_knowing(result)[0]
+    assert configurations.rate_words(result, fastest) == "100,000 tokens/s"
+    assert fastest.memory_words == "activations 40 GiB, optimizer state 12 GiB"
+    hours = configurations.training_hours(result, fastest, 3.6e9)
+    assert hours == pytest.approx(10)
+    assert configurations.money_words(hours, result.devices, 2.5) == "$1,600"
+    images = search_result()
+    assert configurations.rate_words(images, configurations.worth_knowing(images)[0]) == "3,200 samples/s"
+
+
+def test_every_row_says_its_microbatches_and_checkpointing():
+    rows = searches.cells(of_a_language_model())
+    assert [(row["plan"], row["microbatches"], row["checkpointing"]) for row in rows[:2]] == [
+        ("fsdp", "8", "none"),
+        ("fsdp", "4", "selective"),
+    ]
+    assert (rows[0]["tokens/s"], rows[0]["MFU"]) == ("100,000", "46.0 %")
+    assert "microbatches" not in searches.cells(search_result())[0]
