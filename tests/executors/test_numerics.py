@@ -213,6 +213,21 @@ def test_a_mixture_of_experts_trains_as_in_plain_pytorch(two_cores, backend):
     assert_trains_alike(replace(real_job("transformers", "mixtral"), precision="fp32"), two_cores, backend)
 
 
+#: Library -> models of tests.support.real_models whose layers two devices divide. Llama's norms compute in float32.
+DIVIDED = {
+    "timm": ("vit", "swin", "beit", "convnext", "mixer"),
+    "transformers": ("gpt2_mask", "bert", "t5", "bart", "whisper", "llama_tied"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in DIVIDED.items() for name in names])
+def test_families_whose_layers_are_divided_train_as_in_plain_pytorch(library, name, backends):
+    machine, executor = backends(2)
+    job = replace(real_job(library, name), precision="fp32" if "llama" in name else "fp64")
+    assert_trains_alike(job, machine, executor, ("fsdp:tp=2", "fsdp:tp=2,sp=off"))
+
+
 # Loops over cells, results written into given tensors, CTC loss, distinct elements and odd filters: they run with equal numbers.
 
 
@@ -220,6 +235,13 @@ def test_a_mixture_of_experts_trains_as_in_plain_pytorch(two_cores, backend):
 def test_unusual_models_train_as_in_plain_pytorch(name, two_cores, backend):
     job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
     assert_trains_alike(job, two_cores, backend)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", unusual_models.NAMES)
+def test_unusual_models_whose_layers_are_divided_train_as_in_plain_pytorch(name, backends):
+    job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
+    assert_trains_alike(job, *backends(2), ("fsdp:tp=2",))
 
 
 def test_a_loop_over_a_cell_is_captured_with_all_of_its_steps():

@@ -140,8 +140,45 @@ def joined(batch):
     return _classified(batch, _Joined())
 
 
+class _Written(nn.Module):
+    """What divided layers make is written into rows of one tensor, which all devices read then."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x):
+        rows = x.new_zeros(len(x), 2, 16)
+        rows[:, 0] = self.first(x).tanh()
+        rows[:, 1] = self.first(-x).tanh()
+        return self.head(rows.mean(1))
+
+
+def written(batch):
+    return _classified(batch, _Written())
+
+
+class _Averaged(nn.Module):
+    """A buffer with an average of hidden channels, which the next step uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES)
+        self.register_buffer("average", torch.zeros(16))
+
+    def forward(self, x):
+        hidden = self.first(x).tanh()
+        x = self.second(hidden - self.average.flip(0))
+        self.average.mul_(0.9).add_(hidden.detach().sum(0), alpha=0.1)
+        return self.head(x)
+
+
+def averaged(batch):
+    return _classified(batch, _Averaged())
+
+
 #: All of them.
 NAMES = (
     "plain", "weighted", "without_class_0", "without_class_4", "squared", "summed", "smoothed", "shifted", "words", "padded",
-    "by_frequency", "dropped_rows", "gated", "joined",
+    "by_frequency", "dropped_rows", "gated", "joined", "written", "averaged",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before
 from simulator.model.division.vocabulary import Vocabulary
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
-from simulator.plan.task import INPUT, Operand, ViewStep
+from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, ViewStep
 from simulator.plan.views import NotABoxError
 
 
@@ -102,7 +102,8 @@ class _Divider:
                 self._decide_weight(op, name == "addmm")
             for operand in op.inputs:
                 self._decide(operand, WHOLE)
-            self._emit(op, min(self._ways(op), key=lambda way: way.moved))
+            way = min(self._ways(op), key=lambda way: way.moved)
+            self.local.add(op, way.inputs, way.writes, self.degree if way.divided else 1)
 
     # --- parameters
 
@@ -171,27 +172,18 @@ class _Divider:
 
     def _cut(self, operand: Operand) -> Placement:
         """How an operand is held: cut, if a version of it is; else an addend; else whole."""
-        known = [placement for placement, _ in self._versions(operand)]
+        known = [placement for placement, *_ in self.local.seen(operand)]
         return next((each for each in known if each.dim is not None), WHOLE if WHOLE in known else (*known, WHOLE)[0])
 
     def _is_cut(self, operand: Operand, dim: int) -> bool:
-        return any(placement.dim == dim for placement, _ in self._versions(operand))
-
-    def _versions(self, operand: Operand) -> Iterator[tuple[Placement, Placement]]:
-        """Yield how an operand is held, and its value, in each version of the value that the device has."""
-        shape = self.local.shapes[operand.value]
-        for placement in self.local.versions.get(operand.value, ()):
-            try:
-                yield behind(operand.views, shape, placement, self.degree)[0], placement
-            except NotABoxError:
-                continue
+        return any(placement.dim == dim for placement, *_ in self.local.seen(operand))
 
     def _moved(self, operand: Operand, wanted: Placement, imposed: bool) -> float:
         """Bytes that pass a device's links until it has an operand as `wanted`; infinite if there is no way.
 
         `imposed`: the op reads something else that is cut already; otherwise an addend is cut by tokens only, and for that only.
         """
-        if any(placement == wanted for placement, _ in self._versions(operand)):
+        if any(placement == wanted for placement, *_ in self.local.seen(operand)):
             return 0.0
         held = self.local.versions[operand.value]
         if operand.value in self.graph.weights and WHOLE not in held:
@@ -213,6 +205,10 @@ class _Divider:
         if len(operand.shape) == 2:
             return self.sequence and wanted.dim == 0 and wanted.blocks == self._tokens.get(operand.shape[0])
         return self.sequence and len(operand.shape) == 3 and wanted.dim == int(operand.shape[0] % self.degree > 0)
+
+    def _is_carried(self, operand: Operand) -> bool:
+        """Whether the next step reads an operand, as whole as this step did."""
+        return self.graph.values[operand.value].kind in CARRIED_KINDS
 
     def _blocks_of(self, operand: Operand, dim: int) -> tuple[int, ...]:
         """The blocks of a dimension that nothing has cut yet."""
@@ -243,7 +239,7 @@ class _Divider:
         inputs, moved = [], 0.0
         for operand, dim in zip(op.inputs, axis.inputs, strict=True):
             wanted = WHOLE if dim is None else Placement(dim, blocks.get(operand.shape[dim], self._blocks_of(operand, dim)))
-            if not wanted.fits(operand.shape, self.degree):
+            if not wanted.fits(operand.shape, self.degree) or (wanted != WHOLE and operand in op.mutates and self._is_carried(operand)):
                 return None
             inputs.append(wanted)
             moved += self._moved(operand, wanted, imposed)
@@ -260,10 +256,6 @@ class _Divider:
             if not writes[-1].fits(operand.shape, self.degree) or (op.body.target == DROPOUT and len(own) > 1):
                 return None  # what a device draws of a mask is one box of it
         return _Way(tuple(inputs), tuple(writes), moved, True) if moved < inf and (imposed or moved > 0.0) else None
-
-    def _emit(self, op: Op, way: _Way) -> None:
-        reads = [self.local.placed(op, operand, wanted) for operand, wanted in zip(op.inputs, way.inputs, strict=True)]
-        self.local.add(op, reads, way.writes, self.degree if way.divided else 1)
 
 
 def _product_and_sum(op: Op) -> tuple[Op, Op]:

@@ -1,7 +1,7 @@
 """The tensors and ops of one device: in which versions it holds each value of the graph, and the collectives that make others of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -81,17 +81,27 @@ class LocalTensors:
 
     # --- ops
 
-    def add(self, op: Op, reads: Sequence[Operand], placements: Sequence[Placement], parts: int) -> None:
-        """Add an op on local operands. `parts`: how many devices share its FLOPs."""
+    def add(self, op: Op, inputs: Sequence[Placement], placements: Sequence[Placement], parts: int) -> None:
+        """Add an op whose inputs and results are placed so. `parts`: how many devices share its FLOPs."""
+        reads = [self.placed(op, operand, wanted) for operand, wanted in zip(op.inputs, inputs, strict=True)]
         writes = tuple(self.written(operand, placement) for operand, placement in zip(op.writes, placements, strict=True))
         body = op.body
         if parts > 1:
             body = replace(body, flops=body.flops / parts, args=self._arguments(op, writes), kwargs=self._drawn(op, placements))
         count = len(op.reads)
         self.ops.append(replace(op, body=body, reads=tuple(reads[:count]), writes=writes, mutates=tuple(reads[count:])))
-        for before_it, now in zip(op.mutates, reads[count:], strict=True):
-            own = self.versions[before_it.value]
-            self.versions[before_it.value] = {each: operand for each, operand in own.items() if operand.value == now.value}
+        for changed, wanted, local in zip(op.mutates, inputs[count:], reads[count:], strict=True):
+            self._keep_changed(changed, wanted, local.value)
+
+    def _keep_changed(self, operand: Operand, wanted: Placement, changed: str) -> None:
+        """Forget the versions of a value that lack what an op changed of it, as `wanted`, in the local value `changed`.
+
+        A part may be a view of the whole, of which the others' parts are old now.
+        """
+        versions = self.versions[operand.value]
+        self.versions[operand.value] = {
+            held: versions[held] for seen, held, _ in self.seen(operand) if versions[held].value == changed and wanted in (WHOLE, seen)
+        }
 
     def call(
         self, name: str, target: str, args: list, reads: Sequence[Operand], shape: tuple[int, ...], dtype: str = "", kwargs: str = "{}"
@@ -154,17 +164,22 @@ class LocalTensors:
 
     # --- operands
 
-    def placed(self, op: Op, operand: Operand, wanted: Placement) -> Operand:
-        """A local operand that holds an operand of the graph as `wanted`, made for `op` if the device has none."""
-        shape, views = self.shapes[operand.value], operand.views
-        for placement, held in self.versions[operand.value].items():
+    def seen(self, operand: Operand) -> Iterator[tuple[Placement, Placement, Sequence[ViewStep]]]:
+        """Yield, for each version of its value that has one, the placement of an operand, that of the value, and the steps on the part."""
+        for held in tuple(self.versions.get(operand.value, ())):
             try:
-                seen, steps = behind(views, shape, placement, self.degree)
+                placement, steps = behind(operand.views, self.shapes[operand.value], held, self.degree)
             except NotABoxError:
                 continue
+            yield placement, held, steps
+
+    def placed(self, op: Op, operand: Operand, wanted: Placement) -> Operand:
+        """A local operand that holds an operand of the graph as `wanted`, made for `op` if the device has none."""
+        for seen, held, steps in self.seen(operand):
             if seen == wanted:
-                return self._viewed(held, steps, operand)
+                return self._viewed(self.versions[operand.value][held], steps, operand)
         self.serve(op)
+        shape, views = self.shapes[operand.value], operand.views
         if wanted == WHOLE:
             self._make_whole(operand.value)
             return self._viewed(self.versions[operand.value][WHOLE], views, operand)
@@ -183,17 +198,21 @@ class LocalTensors:
 
     def _viewed(self, held: Operand, steps: Sequence[ViewStep], like: Operand) -> Operand:
         """An operand with the view steps of `like`; of a copy in the order of the graph's own value, if its strides do not allow them."""
-        value = self.graph.values.get(like.value)
-        if value is not None and held == value.operand():
-            return like
         try:
-            return replace(with_views(held, steps), dtype=like.dtype)
+            return self._view_of(held, steps, like)
         except NotABoxError:
             strides = self.graph.values[like.value].strides
             order = sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
             back = [order.index(dim) for dim in range(len(order))]
             copy = self._clone(with_views(held, [_permute(*order)]), f"{held.value}#dense", tuple(held.shape[dim] for dim in order))
-            return replace(with_views(copy, [_permute(*back), *steps]), dtype=like.dtype)
+            return self._view_of(with_views(copy, [_permute(*back)]), steps, like)
+
+    def _view_of(self, held: Operand, steps: Sequence[ViewStep], like: Operand) -> Operand:
+        """An operand with the view steps of `like`, which may be of unknown kinds if it lies in memory as the graph's own value does."""
+        value = self.graph.values.get(like.value)
+        if value is not None and (held.shape, held.strides) == (value.shape, value.strides):
+            return replace(like, value=held.value, views=(*held.views, *like.views))
+        return replace(with_views(held, steps), dtype=like.dtype)
 
     def _cut(self, whole: Operand, placement: Placement) -> Operand:
         """The device's part of an operand that it has all of; if there are several blocks, they are a dimension of it."""

@@ -8,10 +8,10 @@ import json
 
 from simulator.model.division.axes import arguments_of, scales_by_frequency
 from simulator.model.division.local import LocalTensors
-from simulator.model.division.placement import PARTIAL, WHOLE, Placement, behind, cut_along
+from simulator.model.division.placement import PARTIAL, WHOLE, Placement, cut_along
 from simulator.model.graph import Op
 from simulator.plan.task import Operand, ViewStep
-from simulator.plan.views import NotABoxError, with_views
+from simulator.plan.views import with_views
 
 _MEAN, _SUM = 1, 2  # aten's numbers of reductions
 _NONE = -100  # the number of no class
@@ -44,13 +44,7 @@ class Vocabulary:
         return True
 
     def _placement(self, operand: Operand) -> Placement:
-        shape = self._local.shapes[operand.value]
-        for placement in self._local.versions.get(operand.value, ()):
-            try:
-                return behind(operand.views, shape, placement, self._local.degree)[0]
-            except NotABoxError:
-                continue
-        return WHOLE
+        return next((placement for placement, *_ in self._local.seen(operand)), WHOLE)
 
     def _class_dim(self, operand: Operand) -> int | None:
         """The dimension along which each device has one range of an operand; None if there is none."""
