@@ -235,8 +235,8 @@ def _timm(record: _Record, number: int) -> Row | str:
 
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
-#: Degrees of parallelism that `fsdp` lacks: of stages, sequences, experts.
-_OTHER_DEGREES = ("pp", "cp", "ep")
+#: Degrees of parallelism that are not read: several stages per device, sequences, experts.
+_OTHER_DEGREES = ("vp", "cp", "ep")
 
 
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
@@ -247,7 +247,8 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     why = _untrained(record)
     if why:
         return why
-    gpus, accumulate, tensor = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp"))
+    gpus, accumulate, tensor, stages = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp", "pp"))
+    replicas = gpus // (tensor * stages)
     form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
     sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
     more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
@@ -260,10 +261,10 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
     job = Job(
         model,
-        int(record["micro_batch"]) * accumulate * gpus // tensor,
+        int(record["micro_batch"]) * accumulate * replicas,
         image_size=int(record["seq"]),
         optimizer="adamw",
-        clip_norm=1.0,
+        clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
         accumulate=accumulate,
         precision=_trained_in(record),
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
@@ -272,6 +273,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     counter = next((name for name in ("reserved", "allocated") if record.get(f"peak_{name}_gib")), "")
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
+    strategy = ":".join(filter(None, ("fsdp", ",".join(options))))
     return Row(
         number,
         record["source"].partition(" ")[0],
@@ -283,10 +285,16 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         "eager",
         float(record["step_ms"]) / 1e3,
         False,
-        strategy=":".join(filter(None, ("fsdp", ",".join(options)))),
+        strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"]),
         memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
         counter=counter,
     )
+
+
+def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool) -> str:
+    """A pipeline in replicas as the text of a strategy. `shards`: optimizer state over the replicas."""
+    more = (f",replicas={replicas}" if replicas > 1 else "") + (f",tp={tensor}" if tensor > 1 else "")
+    return f"1f1b:stages={stages},microbatches={microbatches}{more}{',shard=1' if shards and replicas > 1 else ''}"
 
 
 def _trained_in(record: _Record) -> str:
@@ -301,9 +309,9 @@ def _trained_in(record: _Record) -> str:
 
 def _untrained(record: _Record) -> str:
     """Why a row of a training of a transformer is not predicted; "" if it is."""
-    if any(record[degree] not in ("", "1") for degree in _OTHER_DEGREES) or record["moe"]:
-        return "divides layers, sequences or experts"
-    if int(record["gpus"] or 1) % int(record["tp"] or 1):
+    if any(record.get(degree, "") not in ("", "1") for degree in _OTHER_DEGREES) or record["moe"]:
+        return "divides sequences or experts, or has several stages per device"
+    if int(record["gpus"] or 1) % (int(record["tp"] or 1) * int(record["pp"] or 1)):
         return "its degrees do not multiply to its GPUs"
     if not record["precision"].startswith("bf16"):
         return "a precision below 16 bits"
@@ -339,7 +347,8 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     layers, width, heads, ffn, tied = _NANOTRON[record["model"]]
     same = {
         "source": "nanotron", "arch": f"nanotron {record['model']}", "layers": str(layers), "d_model": str(width), "heads": str(heads),
-        "kv_heads": "", "ffn": str(ffn), "ffn_kind": "swiglu", "vocab": "131072", "tied_embeddings": "yes" if tied == "on" else "no",
+        "kv_heads": "", "ffn": str(ffn), "ffn_kind": "swiglu", "vocab": "131072",
+        "tied_embeddings": "yes" if tied == "on" and record["pp"] == "1" else "no",
         "moe": "", "seq": "4096", "micro_batch": record["micro_batch"], "accumulation": record["accumulation"], "gpus": record["gpus"],
         "gpu": "H100-80GB-SXM5", "tp": record["tp"], "pp": record["pp"], "cp": "", "ep": "", "activation_checkpointing": "none",
         "precision": "bf16, fp32 gradients", "compile": "no", "shard": "", "software": "nanotron", "step_ms": record["step_ms"],
@@ -347,8 +356,13 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     row = _transformer(same, number)
     if not isinstance(row, Row):
         return row
-    strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if record["tp"] != "1" else "data-parallel"
-    options = ["gradients=kept"] + ([f"tp={record['tp']}"] if record["tp"] != "1" else [])
+    tensor, stages = int(record["tp"]), int(record["pp"])
+    if stages > 1:
+        replicas = int(record["gpus"]) // (tensor * stages)
+        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1")
+        return row._replace(strategy=pipeline, job=replace(row.job, form="fused"), memory_bytes=float(record.get("memory_gb") or 0) * 2**30)
+    strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
+    options = ["gradients=kept"] + ([f"tp={tensor}"] if tensor > 1 else [])
     return row._replace(
         strategy=f"{strategy}{',' if ':' in strategy else ':'}{','.join(options)}",
         job=replace(row.job, clip_norm=None, form="fused"),

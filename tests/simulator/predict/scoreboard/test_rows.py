@@ -116,8 +116,8 @@ def test_a_training_of_a_transformer_is_fsdp_on_nodes_of_its_gpus(table):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"pp": "2"}, "divides layers, sequences or experts"),
-        ({"moe": "64 experts"}, "divides layers, sequences or experts"),
+        ({"cp": "2"}, "divides sequences or experts, or has several stages per device"),
+        ({"moe": "64 experts"}, "divides sequences or experts, or has several stages per device"),
         ({"precision": "fp8 amp"}, "a precision below 16 bits"),
         ({"compile": "yes"}, "compiled: its fused kernels are not those of the plan"),
         ({"gpu": "Gaudi"}, "no preset for Gaudi"),
