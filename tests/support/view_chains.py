@@ -63,8 +63,9 @@ def _next(draw: Callable, tensor: torch.Tensor) -> ViewStep:
     names = ["view", "view", "unsqueeze", "expand", "detach"]
     names += ["permute", "transpose", "squeeze", "slice", "slice", "select", "split", "split_with_sizes", "unbind"] if rank else []
     names += ["t"] if rank == 2 else []
-    names += ["view_as_complex"] * (2 if real and rank > 1 and tensor.shape[-1] == 2 and tensor.is_contiguous() else 0)
-    names += [] if real else ["view_as_real", "_conj"]
+    pairs = rank > 1 and tensor.shape[-1] == 2 and tensor.is_contiguous() and tensor.storage_offset() % 2 == 0
+    names += ["view_as_complex"] * (2 if real and pairs else 0)
+    names += [] if real else ["_conj"] if tensor.is_conj() else ["view_as_real", "_conj"]
     name = draw(st.sampled_from(names))
     if name in ("view", "expand"):
         return step(name, (_shape if name == "view" else _expanded)(draw, tensor))

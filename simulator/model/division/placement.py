@@ -129,14 +129,12 @@ def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placeme
     for (first, end), (start, stop) in _groups(shape, after):
         if not first <= placement.dim < end:
             continue
-        outer, inner = prod(shape[first : placement.dim]), prod(shape[placement.dim + 1 : end])
-        blocks = [block * inner for block in placement.blocks] * outer
+        block = placement.blocks[0] * prod(shape[placement.dim + 1 : end])
+        count = len(placement.blocks) * prod(shape[first : placement.dim])
         for dim in range(start, stop):
             repeats, step = prod(after[start:dim]), prod(after[dim + 1 : stop])
-            own = blocks[: len(blocks) // repeats]
-            fitting = len(blocks) % repeats == 0 and blocks == own * repeats and all(block % (step * degree) == 0 for block in own)
-            seen = Placement(dim, tuple(block // step for block in own)) if fitting else WHOLE
-            if fitting and seen.fits(after, degree):
+            seen = Placement(dim, (block // step,) * (count // repeats))
+            if count % repeats == 0 and block % (step * degree) == 0 and seen.fits(after, degree):
                 return seen
     raise NotABoxError(f"{shape} seen as {after}, with dimension {placement.dim} divided")
 

@@ -16,7 +16,7 @@ GPT = "lm:form=gpt,layers=1,d_model=24,heads=4,ffn=36,vocab=30"
 def error(model: str, text: str, devices: int = 2, **fields) -> float:
     """The largest difference from plain PyTorch after three steps."""
     machine = core_groups(devices)
-    job = Job(model, 8 if ":make" in model or "/" in model else 2, precision="fp64", **fields)
+    job = Job(model, 2 if model.startswith("lm:") else 8, precision="fp64", **fields)
     return largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * devices), 3)
 
 
@@ -37,6 +37,7 @@ def test_small_models(name):
         (f"{GPT},positions=alibi", 2),
     ],
 )
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("between", ["on", "off"])
 def test_decoders(model, devices, between):
     assert error(model, f"fsdp:tp={devices},sp={between}", devices, image_size=8, optimizer="sgd") <= 1e-12
