@@ -432,7 +432,8 @@ def search(
         typer.Option(
             "--strategy",
             autocompletion=job_options.complete_strategies,
-            help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all.",
+            help="NAME for all that it offers, or NAME:option=value,... for one plan; repeatable; default: all; for language models on"
+            " several devices, fsdp.",
         ),
     ] = None,
     tries: Annotated[

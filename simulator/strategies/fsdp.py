@@ -32,6 +32,7 @@ NAME = "fsdp"
 FAMILY = "data-parallel"
 ABOUT = "every device trains on its shard of the batch and holds a shard of the parameters, which are gathered where they are used"
 LEAST_DEVICES = 2
+FOR_LANGUAGE_MODELS = True
 
 #: Streams of a device.
 COMPUTE, GATHER, REDUCE, TENSOR = 0, 1, 2, 3

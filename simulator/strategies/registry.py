@@ -11,6 +11,7 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 - `EXECUTED = False`: it is only predicted; no executor runs it (plain PyTorch).
 - `CANDIDATES`: option texts that a search tries besides the default options (default: `METHODS`); or a function `candidates` of the job and
   the machine that returns them, for example those degrees that divide the batch and the devices.
+- `FOR_LANGUAGE_MODELS = True`: a search for a language model on several devices tries it without being asked; it tries no others then.
 - `held_share`: a function of the job, the machine and options, for a strategy in which every device runs all ops of a microbatch, as many
   times a step as the job accumulates. Returns the share of all parameters, and of their optimizer state, that every device holds at least;
   None if these options divide the ops of a microbatch.
@@ -66,6 +67,7 @@ class Strategy:
     aliases: tuple[str, ...] = ()
     candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
     held_share: Callable[[Job, Machine, Any], float | None] | None = None
+    for_language_models: bool = False
 
     def texts(self, job: Job, machine: Machine) -> tuple[str, ...]:
         """`NAME[:option=value,...]` of everything that a search tries, the default options first, each once."""
@@ -174,6 +176,7 @@ def _discover() -> dict[str, Strategy]:
             getattr(module, "ALIASES", ()),
             getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
             getattr(module, "held_share", None),
+            getattr(module, "FOR_LANGUAGE_MODELS", False),
         )
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 

@@ -6,7 +6,7 @@ Batches of TOO_LARGE or more do not fit.
 from dataclasses import replace
 
 from tests.support.sample_runs import CASES, play
-from tests.support.search_samples import search_result
+from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
 from traces.documents.normal import Normal
 from traces.errors import Code, Refusal, SchedcastError
@@ -50,7 +50,8 @@ def search(request, progress):
     names = request.strategies or ("baseline", "turbodl")
     for number, name in enumerate(names, 1):
         progress(number, len(names), name)
-    return Searched(search_result(fits=request.batch < TOO_LARGE), play("predicted", CASES["turbodl"]), None)
+    result = of_a_language_model() if request.tries else search_result(fits=request.batch < TOO_LARGE)
+    return Searched(result, play("predicted", CASES["turbodl"]), None)
 
 
 def predict_many(request):

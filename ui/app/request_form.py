@@ -1,5 +1,6 @@
 """The widgets of a request: the job, the machine, and the options of strategies, read from each strategy's dataclass."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,6 +23,9 @@ from ui.request import DECLARED, DEVICES, JOB, JobRequest, Option, start_models
 from ui.service import jobs
 from ui.service.cache import FILES
 from ui.service.jobs import Choices, MachineFacts
+
+#: How the name of a machine of many GPUs is written: 64xh100.
+_CLUSTER = re.compile(r"[0-9]{1,5}x[a-z0-9][a-z0-9.-]{0,40}")
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ def _not_offered(given: Mapping[str, Any], choices: Choices) -> str:
         listed = isinstance(value, tuple)
         offered = getattr(choices, name if listed else f"{name}s", None)
         for each in [strategy.partition(":")[0] for strategy in value] if listed else [value]:
-            if offered is not None and each not in offered:
+            if offered is not None and each not in offered and not (name == "machine" and _CLUSTER.fullmatch(each)):
                 return str(UnknownNameError("strategy" if listed else name, each, offered))
     return ""
 
@@ -205,7 +209,7 @@ def request_ui(every: bool = False) -> JobRequest:
     choices = jobs.choices()
     model = select(st, "Model", choices.models, "model", words=_short)
     batch = _batch_ui()
-    machine = select(st, "Machine or profile", choices.machines, "machine", words=_short)
+    machine = _machine_ui(choices)
     about = st.container()
     if every:
         texts = tuple(several(st, "Strategies", choices.strategies, "searched strategies", (), placeholder="all"))
@@ -227,6 +231,15 @@ def request_ui(every: bool = False) -> JobRequest:
     if not texts and not every:
         raise SchedcastError("no strategy chosen; choose at least one")
     return request
+
+
+def _machine_ui(choices: Choices) -> str:
+    """The machine: one of the choices, or a number of GPUs that the user writes. What cannot be, the answers say."""
+    kept = st.session_state.get("machine")
+    written = [kept] if isinstance(kept, str) and _CLUSTER.fullmatch(kept) else []
+    offered = list(dict.fromkeys([*choices.machines, *written]))
+    about = "Or write a number of GPUs, such as 64xh100: nodes of eight, and the usual network between them."
+    return select(st, "Machine or profile", offered, "machine", words=_short, help=about, accept_new_options=True)
 
 
 def _about_ui(place: DeltaGenerator, facts: MachineFacts) -> None:

@@ -291,8 +291,9 @@ def table(result: SearchResult, most: int) -> Grid:
     rows = cells(result)
     shown = [_folded(row) for row in rows[:most]]
     caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
-    compared = ("over baseline", AGAINST) if rows and "microbatches" in rows[0] else ("over baseline",)
-    spare = ("weights", *compared, "tokens/s", "MFU", "P(fastest)", "peak memory")
+    spare: tuple[str, ...] = ("weights", "over baseline", "tokens/s", "MFU", "peak memory", "P(fastest)")
+    if rows and "microbatches" in rows[0]:  # jobs that differ in memory above all
+        spare = ("weights", "over baseline", AGAINST, "tokens/s", "P(fastest)", "step over the best", "MFU")
     red = {n: "red" for n, row in enumerate(shown) if not row[""] and row["plan"] != PLAIN}
     return Grid(shown, ("plan", "checkpointing", "weights"), spare, caption=caption, styles=red)
 

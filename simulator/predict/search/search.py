@@ -77,17 +77,20 @@ class Search:
 
 
 def candidates(job: Job, machine: Machine, requested: Sequence[str] = (), tries: Tries | None = None) -> list[str]:
-    """What a search tries: by default, everything that the machine's strategies offer (`Strategy.texts`) for each variant of the job.
+    """What a search tries: by default, everything that the machine's strategies offer (`Strategy.texts`) for each variant of the job; for a
+    language model on several devices, of those for such (`Strategy.for_language_models`).
 
     `tries`: the variants; by default the usual ones (see `variants`), for strategies that use several devices.
 
     A strategy that is requested by its name alone stands for everything that it offers; with options, for that one plan. The default plan
     of each strategy comes first, then the second candidate of each, and so on: so the first round has the best of most kinds.
     """
-    names = requested or strategies.names(len(machine.devices))
+    usual = usual_tries(job, machine)
+    known = strategies.names(len(machine.devices))
+    names = requested or [name for name in known if not usual or strategies.get(name).for_language_models]
     offers = [[text] if ":" in text else strategies.get(text).texts(job, machine) for text in names]
     texts = dict.fromkeys(text for text in chain.from_iterable(zip_longest(*offers)) if text is not None)
-    usual = usual_tries(job, machine) if tries is None else {}
+    usual = usual if tries is None else {}
     several = {text: tries or (usual if strategies.get(text.partition(":")[0]).least_devices > 1 else {}) for text in texts}
     every = ((number, candidate) for text, own in several.items() for number, candidate in variants(text, own))
     return [candidate for _, candidate in sorted(every, key=lambda numbered: numbered[0])]

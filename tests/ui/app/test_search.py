@@ -86,6 +86,22 @@ def test_a_plan_can_be_opened_on_other_pages(page):
     assert all(query.endswith("strategy=baseline&strategy=backward-fusion") for query in queries)
 
 
+def test_a_language_model_shows_the_configurations_worth_knowing_and_opens_their_jobs(page):
+    app = page(**{"model": "resnet50", "batch": "16", "machine": "64xh100", "try": "accumulate=4,8"})
+    button(app, "Search").click().run()
+    app.number_input(key="search tokens").set_value(0.0036).run()
+    app.number_input(key="search price").set_value(2.5).run()
+    assert not app.exception
+    shown = [(metric.label, metric.value) for metric in app.metric]
+    assert ("Speed", "100,000 tokens/s") in shown
+    assert ("MFU", "46.0 %") in shown
+    assert [value for label, value in shown if label == "Cost"] == ["$2", "$2", "$2"]
+    queries = [each.proto.query_string for each in app.get("page_link")]
+    assert [("accumulate=8" in query, "checkpoint=" in query) for query in queries[:3]] == [(True, False), (True, True), (True, True)]
+    assert all(query.endswith("strategy=baseline&strategy=fsdp") and "try=" not in query for query in queries)
+    assert any(code.value.startswith("schedcast search") and "--try accumulate=4,8" in code.value for code in app.code)
+
+
 def test_an_answer_is_marked_when_the_request_has_changed(page):
     app = page()
     button(app, "Search").click().run()

@@ -2,23 +2,9 @@
 
 import pytest
 
-from tests.support.search_samples import GIB, ranked, search_result
+from tests.support.search_samples import of_a_language_model, ranked, search_result
 from ui.present import configurations, searches
 from ui.present.configurations import BETWEEN, FASTEST, SMALLEST
-
-
-def of_a_language_model():
-    """Five plans of a step of a million tokens; the fourth is beaten in time and memory, and the last does not fit."""
-    held = {"activations": 40 * GIB, "optimizer state": 12 * GIB, "scratch": 0}
-    plans = (
-        ranked("fsdp --accumulate 8 --checkpoint none", 10.0, 60.0, accumulate=8, mfu=0.46, held_bytes=held),
-        ranked("fsdp --accumulate 4 --checkpoint selective", 10.5, 50.0, accumulate=4, checkpoint="selective"),
-        ranked("fsdp --accumulate 8 --checkpoint selective", 11.0, 35.0, accumulate=8, checkpoint="selective"),
-        ranked("fsdp:shard=1 --accumulate 8 --checkpoint selective", 11.5, 45.0, accumulate=8, checkpoint="selective"),
-        ranked("fsdp --accumulate 8 --checkpoint full", 13.0, 20.0, accumulate=8, checkpoint="full"),
-        ranked("fsdp --accumulate 1 --checkpoint none", 9.0, 500.0, fits=False),
-    )
-    return search_result(plans=plans, best=plans[0].plan, tokens=1_000_000, devices=64, rival=None)
 
 
 def test_the_fastest_the_smallest_and_what_lies_between_them():
