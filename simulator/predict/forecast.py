@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import BESIDE_BYTES, SURE_SHARE, reserved_bytes
+from simulator.engine.memory.caching import BESIDE_BYTES, LEAST_CARD_BYTES, SURE_SHARE, reserved_bytes
 from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
@@ -163,10 +163,11 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
 def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
     """The bytes by memory, with what the allocator of PyTorch and its process take besides where that may decide whether a plan fits."""
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
-    if all(count <= SURE_SHARE * sizes[name] for name, count in held.items()):
+    close = {name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and count > SURE_SHARE * sizes[name]}
+    if not close:
         return held
     reserved = reserved_bytes(plan, machine, dependencies)
-    close = {name for name in reserved if held.get(name, 0) > SURE_SHARE * sizes[name]}
+    close &= reserved.keys()
     return held | {name: max(held[name], reserved[name] + BESIDE_BYTES) for name in close}
 
 

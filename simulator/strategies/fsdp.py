@@ -14,9 +14,10 @@ from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.model.division.divide import Division
+from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.division.local import COLLECTIVES
 from simulator.model.job import Job
+from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Segment, Task
 from simulator.plan.tensors import merged
@@ -88,9 +89,8 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     if replicas % size:
         raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {replicas} replicas; choose one of {_divisors(replicas)}")
     with gc_paused():
-        division = Division(options.tp, sequence=options.sp)
         priority = 1 - min(device.priority_levels for device in machine.devices)
-        mesh = Mesh(machine, devices, division, size, folds(options.fold, job, machine, MOST_DEVICES, options.tp), priority)
+        mesh = Mesh(machine, devices, division(options), size, folds(options.fold, job, machine, MOST_DEVICES, options.tp), priority)
         return ShardedReplicas(job, machine, mesh, options).plan()
 
 
@@ -99,21 +99,29 @@ def _divisors(count: int) -> str:
 
 
 def candidates(job: Job, machine: Machine) -> list[str]:
-    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather."""
+    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather; and divided layers."""
     names = [device.name for device in machine.devices]
     node = len(next(iter(machine.by_node(names).values())))
     sizes = [0, *(size for size in (node, 2 * node, 4 * node) if LEAST_DEVICES <= size < len(names) and len(names) % size == 0)]
+    degrees = [degree for degree in (2, 4, 8) if node % degree == 0] if is_language_model(job.model) else []
     return [
-        (f"hybrid={size}," if size else "") + how
-        for how in ("prefetch=1", "prefetch=2", "reshard=off", "shard=1", "prefetch=0")
-        for size in sizes
+        *(
+            (f"hybrid={size}," if size else "") + how
+            for how in ("prefetch=1", "prefetch=2", "reshard=off", "shard=1", "prefetch=0")
+            for size in sizes
+        ),
+        *(f"tp={degree}{how}" for degree in degrees for how in ("", ",shard=1")),
     ]
 
 
+def division(options: Options) -> Division:
+    """How the layers of a replica are divided."""
+    return Division(options.tp, sequence=options.sp) if options.tp > 1 else UNDIVIDED
+
+
 def held_share(job: Job, machine: Machine, options: Options) -> float | None:
-    """The share of the parameters and their optimizer state that every device holds: its own of its group."""
-    replicas = len(machine.devices) // options.tp
-    return 1.0 / (options.tp * (1 if options.shard == "0" else options.hybrid or replicas))
+    """The share of its layers' parameters and their optimizer state that every device holds: its own of its group."""
+    return 1.0 if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
 
 
 class ShardedReplicas:

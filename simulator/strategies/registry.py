@@ -13,8 +13,9 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
   the machine that returns them, for example those degrees that divide the batch and the devices.
 - `FOR_LANGUAGE_MODELS = True`: a search for a language model on several devices tries it without being asked; it tries no others then.
 - `held_share`: a function of the job, the machine and options, for a strategy in which every device runs all ops of a microbatch, as many
-  times a step as the job accumulates. Returns the share of all parameters, and of their optimizer state, that every device holds at least;
-  None if these options divide the ops of a microbatch.
+  times a step as the job accumulates. Returns the share of these ops' parameters, and of their optimizer state, that every device holds
+  at least; None if that is not known.
+- `division`: a function of the options that says how devices divide the ops of a microbatch (default: not at all).
 """
 
 import ast
@@ -30,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.job import Job
 from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
@@ -68,6 +70,7 @@ class Strategy:
     candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
     held_share: Callable[[Job, Machine, Any], float | None] | None = None
     for_language_models: bool = False
+    division: Callable[[Any], Division] = lambda options: UNDIVIDED
 
     def texts(self, job: Job, machine: Machine) -> tuple[str, ...]:
         """`NAME[:option=value,...]` of everything that a search tries, the default options first, each once."""
@@ -177,6 +180,7 @@ def _discover() -> dict[str, Strategy]:
             getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
             getattr(module, "held_share", None),
             getattr(module, "FOR_LANGUAGE_MODELS", False),
+            getattr(module, "division", Strategy.division),
         )
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 

@@ -199,6 +199,11 @@ def is_built_in(name: str) -> bool:
     return name in _BY_NAME or name.startswith(PREFIX)
 
 
+def is_language_model(name: str) -> bool:
+    """Whether a built-in model predicts the next token: one with its size behind a colon, or a form."""
+    return is_built_in(name) and ":" in name
+
+
 def get(name: str) -> Workload:
     """Return the built-in model called `name`. Raises UnknownNameError, and SchedcastError for a form that is unusable."""
     if name.startswith(PREFIX):

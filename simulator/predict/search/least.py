@@ -8,6 +8,8 @@ parameters.
 from typing import Any, NamedTuple
 
 from simulator.engine.memory.over_time import carried_bytes, least_bytes
+from simulator.model.division.divide import Division
+from simulator.model.division.local import COLLECTIVES
 from simulator.predict.search.bound import work_bound
 from simulator.predict.search.setup import Setup
 from simulator.strategies.baseline import Options
@@ -34,21 +36,23 @@ def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
     """What a candidate takes and holds at least; None if that is not known without a plan. `setup`: with the candidate's job."""
     job, devices = setup.job, setup.machine.devices
     share = strategy.held_share(job, setup.machine, options) if strategy.held_share is not None else None
-    if share is None or job.batch % (len(devices) * job.accumulate):
+    division = strategy.division(options)
+    if share is None or len(devices) % division.degree or job.batch % (len(devices) // division.degree * job.accumulate):
         return None
-    key = (job.accumulate, job.checkpoint)
+    key = (job.accumulate, job.checkpoint, division)
     if key not in setup.microbatches:
-        setup.microbatches[key] = _microbatch(setup)
+        setup.microbatches[key] = _microbatch(setup, division)
     own: _Microbatch = setup.microbatches[key]
     return Least(job.accumulate * own.seconds, {devices[0].memory: own.made_bytes + int(share * own.carried_bytes)})
 
 
-def _microbatch(setup: Setup) -> _Microbatch:
+def _microbatch(setup: Setup, division: Division) -> _Microbatch:
     machine, names = setup.machine, [device.name for device in setup.machine.devices]
-    (builder,) = replica_builders(setup.job, names[:1], len(names))
+    (builder,) = replica_builders(setup.job, names[:1], len(names) // division.degree, division=division)
     graph = builder.graph
-    # What casts parameters may run beside the rest, on shards.
-    tasks = builder.ops([index for index in range(len(graph.ops)) if index not in graph.casts], builder.microbatches[0])
+    # What casts parameters may run beside the rest, on shards; so may collectives.
+    own = [index for index, op in enumerate(graph.ops) if index not in graph.casts and op.body.target not in COLLECTIVES]
+    tasks = builder.ops(own, builder.microbatches[0])
     plan = builder.plan("microbatch", tasks, Options())
     made = least_bytes(plan, machine)[machine.devices[0].memory] - carried_bytes(plan)[names[0]]
     update = builder.update(graph.parameters, "update")

@@ -10,7 +10,7 @@ from itertools import product
 from simulator.machine.machine import Machine
 from simulator.model.checkpoint import choice
 from simulator.model.job import Job
-from simulator.model.workloads.registry import is_built_in
+from simulator.model.workloads.registry import is_language_model
 from traces.errors import SchedcastError, UnknownNameError
 
 #: The fields of a job that a search may vary, with what reads their values.
@@ -42,7 +42,7 @@ def read_tries(texts: Sequence[str]) -> Tries:
 
 def usual_tries(job: Job, machine: Machine) -> Tries:
     """What a search tries if nobody says: for a language model on several devices, each field that the job leaves as it usually is."""
-    if len(machine.devices) < 2 or not (is_built_in(job.model) and ":" in job.model):
+    if len(machine.devices) < 2 or not is_language_model(job.model):
         return {}
     tries: dict[str, tuple[str, ...]] = {}
     if job.accumulate == Job.accumulate:
