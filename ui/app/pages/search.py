@@ -25,8 +25,8 @@ from ui.service.jobs import Searched
 TITLE, ICON, ORDER = "Search", ":material/travel_explore:", 30
 ABOUT = (
     "Tries everything that the strategies offer on this job and machine: their options and combinations. Plans whose lower bound"
-    " shows that they cannot win, or that they cannot fit, are not simulated. Without a strategy in the sidebar, all are tried. For a"
-    " language model on several devices, the search also varies microbatches and activation checkpointing."
+    " shows that they cannot win, or that they cannot fit, are not simulated. Without a strategy in the sidebar, all are tried; for a"
+    " language model on several devices it is fsdp, with other microbatches and activation checkpointing too."
 )
 #: Rows of the table that are shown before the rest is asked for.
 SHOWN = 20
