@@ -25,6 +25,7 @@ _ASKED = {
     "amp": "--precision amp", "tf32": "--precision tf32", "layout": "--layout nhwc", "batch": "--batch 32,64",
     "gradient buckets": "--strategy data-parallel:bucket=25", "scale out": "--strategy data-parallel --devices 8",
     "cuda-graph": "--strategy pytorch-graph", "optimizer": "--optimizer adamw:fused",
+    "activation checkpointing": "--checkpoint selective", "sharded optimizer": "--strategy fsdp:shard=1",
 }  # fmt: skip
 
 
