@@ -100,7 +100,7 @@ class PlanBuilder:
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
         self._suffix, self._keeps_gradients = suffix, keeps_gradients
-        self._of_rank = f"~{division.rank}" if division.rank else ""  # those that divide layers work on the same microbatches
+        self._of_rank = f"~{division.number}" if division.number else ""  # those that divide one work on the same microbatches
 
     @property
     def device(self) -> str:

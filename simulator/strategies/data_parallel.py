@@ -7,9 +7,9 @@ parameters. DeePa calls this image parallelism. Batch-norm uses separate statist
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import zip_longest
 from typing import Literal
 
 from simulator.engine.collectives.rounds import ALGORITHM_OF
@@ -133,39 +133,40 @@ def held_share(job: Job, machine: Machine, options: Options) -> float | None:
 def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:
     """Whether one device stands for all of a plan (`Options.fold`), as a library's collectives allow.
 
-    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's layers. `tasks`:
-    those of a plan of all devices; 0: if each has a copy of the model.
+    `most_devices`: with more, it does, however few tasks there are. `per_replica`: the devices that divide a replica's microbatches.
+    `tasks`: those of a plan of all devices; 0: if each runs the ops of its replica.
     """
     if fold != "auto":
         return fold == "on"
     if not machine.library:
         return False
     parts = len(machine.devices) // per_replica * job.accumulate
-    return len(machine.devices) > most_devices or (tasks or parts * len(job.graph(job.batch // parts, parts).ops)) > MOST_TASKS
+    tasks = tasks or len(machine.devices) * job.accumulate * len(job.graph(job.batch // parts, parts).ops)
+    return len(machine.devices) > most_devices or tasks > MOST_TASKS
 
 
 def replica_builders(job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
-    `keep`: gradients from step to step. `division`: so many devices in a row divide the layers of each replica.
+    `keep`: gradients from step to step. `division`: so many devices in a row divide the microbatches and the layers of each replica.
     """
-    own, degree = job.accumulate, division.degree
+    own, each = job.accumulate, division.devices
     return [
         PlanBuilder(
             job,
             device,
-            share=Share(own * count, range(i // degree * own, (i // degree + 1) * own)),
+            share=Share(own * count, range(i // each * own, (i // each + 1) * own)),
             suffix=f"@{device}" if i else "",
             keeps_gradients=keep,
-            division=division if degree == 1 else replace(division, rank=i % degree),
+            division=division if each == 1 else division.of(i),
         )
         for i, device in enumerate(devices)
     ]
 
 
 def interleaved(lists: Iterable[Sequence[Task]]) -> list[Task]:
-    """The devices' lists of tasks, one task of each device in turn."""
-    return list(chain.from_iterable(zip(*lists, strict=True)))
+    """The devices' lists of tasks, one task of each device in turn while it has any."""
+    return [task for turn in zip_longest(*lists) for task in turn if task is not None]
 
 
 def folded_note(devices: Sequence[str], every: Sequence[str]) -> dict[str, object]:

@@ -14,8 +14,9 @@ from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
+from simulator.model.division import local
 from simulator.model.division.divide import UNDIVIDED, Division
-from simulator.model.division.local import COLLECTIVES
+from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
@@ -36,7 +37,9 @@ LEAST_DEVICES = 2
 FOR_LANGUAGE_MODELS = True
 
 #: Streams of a device.
-COMPUTE, GATHER, REDUCE, TENSOR = 0, 1, 2, 3
+COMPUTE, GATHER, REDUCE, TENSOR, CONTEXT = 0, 1, 2, 3, 4
+#: Of what devices that divide layers, or tokens, do together.
+_STREAMS = {local.TENSOR: TENSOR, local.CONTEXT: CONTEXT}
 #: A plan with more devices than this has one device for all, which do the same.
 MOST_DEVICES = 8
 
@@ -53,6 +56,8 @@ class Options:
     """So many devices in a row divide each layer by heads, hidden channels and vocabulary (tensor parallelism); 1: none."""
     sp: bool = True
     """With tp, divide what lies between the products by tokens (sequence parallelism)."""
+    cp: int = 1
+    """So many devices, or groups of tp devices, in a row divide the tokens of each sequence (context parallelism); 1: none."""
     prefetch: int = 1
     """How many units ahead of the one that runs are gathered."""
     reshard: bool = True
@@ -68,7 +73,7 @@ class Options:
         """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
         if self.gradients == "kept" and self.shard not in ("0", "1"):
             raise SchedcastError(f"strategy {NAME}: gradients=kept goes with shard=0 or 1, and shard is {self.shard}; leave it out")
-        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1)):
+        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1)):
             if getattr(self, name) < least:
                 raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
 
@@ -78,19 +83,20 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
     Raises SchedcastError if the machine has too few devices, or if the batch does not divide among them, or the devices into groups.
     """
-    count = len(machine.devices)
-    if count % options.tp:
-        raise SchedcastError(f"strategy {NAME}: tp={options.tp} does not divide {count} devices; choose one of {_divisors(count)}")
-    devices = check_replicas(NAME, job, machine, LEAST_DEVICES, options.tp)
+    count, divided = len(machine.devices), division(options)
+    if count % divided.devices:
+        words = " x ".join(f"{name}={n}" for name, n in (("tp", options.tp), ("cp", options.cp)) if n > 1)
+        raise SchedcastError(f"strategy {NAME}: {words} does not divide {count} devices; choose one of {_divisors(count)}")
+    devices = check_replicas(NAME, job, machine, LEAST_DEVICES, divided.devices)
     if job.scales_loss:
         raise SchedcastError(f"{NAME} cannot {job.needs_all_gradients}; use --precision amp", Code.MODEL)
-    replicas = count // options.tp
-    size = 1 if options.shard == "0" else options.hybrid or replicas
-    if replicas % size:
-        raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {replicas} replicas; choose one of {_divisors(replicas)}")
+    copies = count // options.tp
+    size = 1 if options.shard == "0" else options.hybrid or copies
+    if copies % size:
+        raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {copies} replicas; choose one of {_divisors(copies)}")
     with gc_paused():
         priority = 1 - min(device.priority_levels for device in machine.devices)
-        mesh = Mesh(machine, devices, division(options), size, folds(options.fold, job, machine, MOST_DEVICES, options.tp), priority)
+        mesh = Mesh(machine, devices, divided, size, folds(options.fold, job, machine, MOST_DEVICES, divided.devices), priority)
         return ShardedReplicas(job, machine, mesh, options).plan()
 
 
@@ -115,8 +121,9 @@ def candidates(job: Job, machine: Machine) -> list[str]:
 
 
 def division(options: Options) -> Division:
-    """How the layers of a replica are divided."""
-    return Division(options.tp, sequence=options.sp) if options.tp > 1 else UNDIVIDED
+    """How the microbatches and the layers of a replica are divided."""
+    own = Division(options.tp, sequence=options.sp, context=options.cp)
+    return own if own.devices > 1 else UNDIVIDED
 
 
 def held_share(job: Job, machine: Machine, options: Options) -> float | None:
@@ -131,6 +138,8 @@ class ShardedReplicas:
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
         self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division)
         self.graph = self.builders[0].graph
+        #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
+        self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
         self.units = Units(NAME, self.graph)
         self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE))
 
@@ -147,7 +156,7 @@ class ShardedReplicas:
             builder.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(builder.tensors for builder in self.builders), self.shards.tensors])
         notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
-        if self.mesh.division.degree > 1:
+        if self.mesh.division.devices > 1:
             notes["divided"] = self._division()
         return Plan(
             strategy=NAME,
@@ -164,9 +173,12 @@ class ShardedReplicas:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
         flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.mesh.replicas * self.job.accumulate).ops}
         whole = {op.body.target.split(".")[1] for op in self.graph.ops if op.body.flops and op.body.flops == flops.get(op.name)}
-        words = f"heads, hidden channels and vocabulary over {self.mesh.division.degree} devices"
-        words += ", and between products by tokens" if self.options.sp else ""
-        return words + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
+        tokens, layers = self.mesh.division.context, self.mesh.division.degree
+        words = [f"tokens of each sequence over {tokens} devices"] if tokens > 1 else []
+        if layers > 1:
+            words.append(f"heads, hidden channels and vocabulary over {layers} devices")
+        words += ["between products by tokens"] if self.options.sp and layers > 1 else []
+        return ", and ".join(words) + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
 
     # --- forward and backward
 
@@ -214,11 +226,11 @@ class ShardedReplicas:
                     current |= own_operands
             if index not in self.units.casts or not self._shards:
                 lists = [
-                    builder.ops([index], builder.microbatches[m], COMPUTE, current)
-                    for builder, current in zip(self.builders, instead, strict=True)
+                    builder.ops(same[index], builder.microbatches[m], COMPUTE, current)
+                    for builder, same, current in zip(self.builders, self._same, instead, strict=True)
                 ]
-                if self.graph.ops[index].body.target in COLLECTIVES:
-                    tasks += self._together([first for first, *_ in lists])
+                if (target := self.graph.ops[index].body.target) in local.COLLECTIVES:
+                    tasks += self._together(target.rpartition(".")[2], [first for first, *_ in lists])
                     lists = [own for _, *own in lists]
                 tasks += interleaved(lists)
                 latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
@@ -228,7 +240,13 @@ class ShardedReplicas:
                 tasks += chain.from_iterable(reduced)
         return tasks
 
-    def _together(self, ops: Sequence[Task]) -> list[Task]:
-        """The tasks of a collective of the devices that divide layers, from how it is in each device's graph."""
-        groups = self.mesh.dividing(TENSOR)
+    def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
+        """The tasks of a collective of the devices that divide layers or tokens, from how it is in each device's graph."""
+        groups = self.mesh.dividing(what, _STREAMS[what])
         return [task for group, numbers in groups for task in group.together(self.shards.tensors, [ops[at] for at in numbers])]
+
+
+def _same_ops(first: TrainingGraph, own: TrainingGraph) -> list[list[int]]:
+    """By op of the first device's graph, the op of that name in the graph of another, if it has one."""
+    numbers = {op.name: [index] for index, op in enumerate(own.ops)}
+    return [numbers.get(op.name, []) for op in first.ops]

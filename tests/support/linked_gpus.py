@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import HOST, Machine
+from simulator.machine.machine import HOST, Link, Machine
 from simulator.machine.presets import LinkEntry, MachineEntry, preset
 from tests.support.tiny import build, copy, rows
+from tests.support.tiny import gpu as tiny_gpu
 
 LATENCY_S, BYTES_PER_S = 0.25, 400.0
 
@@ -18,6 +19,13 @@ def link(kind: str, group: int = 0, bandwidth: float = BYTES_PER_S, latency_s: f
 def linked_gpus(count: int, *links: LinkEntry) -> Machine:
     """A machine of `count` GPUs with the given links, which alone price collectives. Launches cost nothing."""
     return replace(preset("linked", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=(), protocols=())
+
+
+def gpus(count: int = 2, bytes_per_s: float = 1e9) -> Machine:
+    """GPUs that a library's collectives join, each with a link of this rate to every other, and without a host that takes time."""
+    names = [f"g{i}" for i in range(count)]
+    links = tuple(Link(a, b, 0.0, bytes_per_s) for a in names for b in names if a != b)
+    return replace(tiny_gpu(*names, links=links), library="nccl")
 
 
 def copy_spans(machine: Machine, *pairs: tuple[str, str]) -> list[tuple[str, float, float]]:

@@ -220,7 +220,7 @@ def numerics(channel) -> dict[str, float]:
     backend = DistributedBackend(machine, channel)
     two = channel.ranks.world == 2
     models = {"lenet5": STYLES + SHARDED + MORE if two else [*FEW, "fsdp:hybrid=2"], f"{SUPPORT}/mlp.py:normalised": FEW[: 3 if two else 1]}
-    models[DECODER] = ["fsdp:tp=2", "fsdp:tp=2,sp=off,shard=1"]
+    models[DECODER] = ["fsdp:tp=2", "fsdp:tp=2,sp=off,shard=1", "fsdp:cp=2"]
     if two:
         models["lenet5"] = [*models["lenet5"], "owt:overlap=off", f"deepa:config={SUPPORT}/lenet5_mix.json", *LATE]
         models[f"{SUPPORT}/mlp.py:dropout"] = [*FEW, "owt"]

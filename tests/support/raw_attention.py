@@ -26,4 +26,4 @@ def _kernels(padded: int) -> attention.Kernel:
         rows = torch.as_strided(logsumexp, (batch, heads, queries), (heads * row, row, 1), 0)
         return attention.KERNELS["cpu"].backward(grad, call, out, rows, saved)
 
-    return attention.Kernel(forward, backward)
+    return attention.Kernel(forward, backward, padded)

@@ -3,6 +3,9 @@
 The plan's value `logsumexp` is opaque: it holds whatever the chosen kernel's backward pass takes as its logsumexp, in whatever shape and
 strides. The kernels of flash and memory-efficient attention read it by address, as contiguous rows of T. Those of the CPU's kernel, with
 which the plan was captured, are not contiguous.
+
+Context parallelism merges attention to two sets of keys (`simulator.model.division.context`), and backward takes the merged `logsumexp`.
+Then the value holds just what its name says, and a backward kernel gets a copy in the layout that it expects.
 """
 
 import math
@@ -16,9 +19,12 @@ from torch.nn.attention import SDPBackend
 from executors.binding import Binding, Instance
 from executors.kernels.ops import SavedResults, second_result
 from simulator.plan.task import Task
+from traces.errors import Code, SchedcastError
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+#: The op that makes a merged logsumexp of two.
+MERGE = "aten.logaddexp.default"
 
 _aten = torch.ops.aten
 
@@ -48,10 +54,14 @@ Result = tuple[Tensor, Tensor, tuple]
 
 
 class Kernel(NamedTuple):
-    """One implementation. `backward(grad, call, out, logsumexp, saved)` returns the gradients of query, key and value."""
+    """One implementation. `backward(grad, call, out, logsumexp, saved)` returns the gradients of query, key and value.
+
+    `row`: a row of its logsumexp, [N, heads, T], is padded to a multiple of so many elements; 0: it has another logsumexp, or none.
+    """
 
     forward: Callable[[Call], Result]
     backward: Callable[[Tensor, Call, Tensor, Tensor, tuple], tuple[Tensor, ...]]
+    row: int = 1
 
 
 def _flash(call: Call) -> Result:
@@ -136,10 +146,10 @@ def _cpu_backward(grad: Tensor, call: Call, out: Tensor, logsumexp: Tensor, save
 
 
 KERNELS = {
-    "math": Kernel(_math, _math_backward),
+    "math": Kernel(_math, _math_backward, 0),
     "flash": Kernel(_flash, _flash_backward),
-    "efficient": Kernel(_efficient, _efficient_backward),
-    "cudnn": Kernel(_cudnn, _cudnn_backward),
+    "efficient": Kernel(_efficient, _efficient_backward, 32),
+    "cudnn": Kernel(_cudnn, _cudnn_backward, 0),
     "cpu": Kernel(_cpu, _cpu_backward),
 }
 #: The fused kernels of CUDA by PyTorch's name.
@@ -160,6 +170,23 @@ def choice(call: Call) -> str:
     return "math" if name == "flash" and query.size(-1) % 8 else name
 
 
+def _merging_choice(call: Call) -> str:
+    """The name of the kernel for a call whose result is merged with another's. Raises SchedcastError if PyTorch has only the math form."""
+    name = "flash" if (chosen := choice(call)) == "cudnn" else chosen
+    if not KERNELS[name].row:
+        raise SchedcastError(
+            f"context parallelism (cp) merges results of fused attention, and PyTorch has none for {call.query.dtype} with"
+            f" {call.query.size(-1)} elements per head; use --precision amp",
+            Code.MODEL,
+        )
+    return name
+
+
+def _rows(logsumexp: Tensor, row: int) -> Tensor:
+    """A merged logsumexp as a kernel expects it: contiguous, in rows of a multiple of `row`."""
+    return torch.nn.functional.pad(logsumexp, (0, -logsumexp.size(2) % row), value=math.inf).contiguous()
+
+
 def _call(tensors: tuple[Tensor, Tensor, Tensor], named: dict, dropout: float = 0.0, causal: bool = False) -> Call:
     return Call(*tensors, named.get("attn_mask"), causal, named.get("scale"), dropout)
 
@@ -171,6 +198,7 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
     writes = dict(zip(task.body.outputs, task.writes, strict=True))
     store = binding.results(task)
     saved_results = SavedResults(binding, writes[1].value, FORWARD, BACKWARD)
+    merged = any(op.body.target == MERGE and any(o.value == writes[1].value for o in op.inputs) for op in binding.ops)
     kernel_name: str | None = None
 
     def run(instance: Instance) -> None:
@@ -178,8 +206,10 @@ def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
         (query, key, value, *rest), named = fill(instance)
         call = _call((query, key, value), named, *rest)
         if kernel_name is None:
-            kernel_name = choice(call)
+            kernel_name = _merging_choice(call) if merged else choice(call)
         out, logsumexp, saved = KERNELS[kernel_name].forward(call)
+        if merged:
+            logsumexp = logsumexp[..., : call.query.size(2)]
         store(instance, (out, logsumexp))
         saved_results.save(instance, (kernel_name, *saved))
 
@@ -193,15 +223,24 @@ def _backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     fill = binding.arguments(task)
     store = binding.results(task)
     saved_results = SavedResults(binding, second_result(task), FORWARD, BACKWARD)
+    merged = any(op.body.target == MERGE and any(o.value == second_result(task) for o in op.writes) for op in binding.ops)
+    without_data: tuple | None = None  # the kernel of a merged result, and what its forward saves beyond results: nothing of the data
 
     def run_forward(call: Call) -> tuple:
         name = choice(call)
         return (name, *KERNELS[name].forward(call))
 
     def run(instance: Instance) -> None:
+        nonlocal without_data
         (grad, query, key, value, out, logsumexp, *rest), named = fill(instance)
         call = _call((query, key, value), named, *rest)
-        if saved_results.has_forward:
+        if merged:
+            if without_data is None:
+                name = _merging_choice(call)
+                without_data = name, KERNELS[name].forward(call)[2]
+            name, saved = without_data
+            logsumexp = _rows(logsumexp, KERNELS[name].row)
+        elif saved_results.has_forward:
             name, *saved = saved_results.take(instance)
         else:
             name, out, logsumexp, saved = saved_results.recomputed(lambda: run_forward(call))

@@ -190,12 +190,12 @@ class Group:
     def all_gather(
         self, name: str, tensors: PlanTensors, shards: Sequence[Operand], into: Sequence[Operand] = ()
     ) -> tuple[list[Task], list[Operand]]:
-        """Tasks after which every device holds the flat shards of all, one after another; and what they make on each device.
+        """Tasks after which every device holds the shards of all, one after another; and what they make on each device.
 
-        `shards`: by device, those of the first dimension alone, all of one length. `into`: what they make, if that has a value already.
+        `shards`: by device, contiguous, all of one shape. `into`: what they make, if that has a value already.
         """
-        (length,), dtype = shards[0].shape, shards[0].dtype
-        shape = (length * len(self.devices),)
+        (length, *rest), dtype = shards[0].shape, shards[0].dtype
+        shape = (length * len(self.devices), *rest)
         wholes = list(into) or [
             tensors.scratch(f"{name}@{device}", shape, dtype, device) for device, _ in zip(self.devices, shards, strict=False)
         ]
@@ -219,13 +219,13 @@ class Group:
     def reduce_scatter(
         self, name: str, tensors: PlanTensors, wholes: Sequence[Operand], into: Sequence[Operand] = ()
     ) -> tuple[list[Task], list[Operand]]:
-        """Tasks after which each device holds the sum of its chunk of all devices' flat `wholes`; and what they make on each device.
+        """Tasks after which each device holds the sum of its chunk of all devices' `wholes`; and what they make on each device.
 
-        `into`: as in `all_gather`.
+        Chunks are equal parts of the first dimension. `into`: as in `all_gather`.
         """
-        length, dtype = wholes[0].shape[0] // len(self.devices), wholes[0].dtype
+        length, rest, dtype = wholes[0].shape[0] // len(self.devices), wholes[0].shape[1:], wholes[0].dtype
         shards = list(into) or [
-            tensors.scratch(f"{name}@{device}", (length,), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)
+            tensors.scratch(f"{name}@{device}", (length, *rest), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)
         ]
         if self.machine.library or self.listed:
             body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)

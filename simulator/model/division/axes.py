@@ -26,15 +26,15 @@ def axes(op: Op) -> list[Axis]:
     return list(rule(op)) if rule is not None else []
 
 
-def is_linear(op: Op) -> bool:
-    """Whether an op makes addends of its result of addends of all inputs. Casts to wider types do not: what is narrow moves faster.
+def is_linear(op: Op, widens: bool = False) -> bool:
+    """Whether an op makes addends of its result of addends of all inputs. A sum with a number does not: every device would add it.
 
-    Nor does a sum with a number, which every device would add.
+    `widens`: also if it casts to a wider type. If addends are to be summed soon, they are summed before: what is narrow moves faster.
     """
     name = op.body.target.rpartition(".")[0]
     if name not in _LINEAR or len(op.writes) != 1 or "float" not in op.writes[0].dtype:
         return False
-    if any(DTYPE_BYTES[op.writes[0].dtype] > DTYPE_BYTES[read.dtype] for read in op.inputs):
+    if not widens and any(DTYPE_BYTES[op.writes[0].dtype] > DTYPE_BYTES[read.dtype] for read in op.inputs):
         return False
     return name not in ("aten.add", "aten.sub") or all(isinstance(item, dict) and "$" in item for item in arguments_of(op)[:2])
 
@@ -154,11 +154,26 @@ def _slice_backward(op: Op) -> Iterator[Axis]:
     yield from (axis for axis in _elementwise(op) if axis.writes != (along,))
 
 
+def _loss_backward(op: Op) -> Iterator[Axis]:
+    """nll_loss_backward(gradient, scores, labels, ..., weight of all labels): the rows, of a loss that is one number."""
+    scores, labels = arguments_of(op)[1]["$"], arguments_of(op)[2]["$"]
+    if not op.inputs[arguments_of(op)[0]["$"]].shape:
+        yield Axis(tuple(0 if at in (scores, labels) else None for at in range(len(op.inputs))), (0,))
+
+
+def _reduced_or_gathered(op: Op) -> Iterator[Axis]:
+    """A collective of another group: all dimensions but that of its parts, along which an all-gather makes blocks of its input."""
+    gathers = "all_gather" in op.body.target
+    for dim in range(0 if gathers else 1, len(op.inputs[0].shape)):
+        yield Axis((dim,), (dim,))
+
+
 _SAME = (
     "relu", "relu_", "sigmoid", "sigmoid_", "tanh", "tanh_", "silu", "silu_", "gelu", "gelu_", "clone", "_to_copy", "add", "add_", "sub",
     "mul", "mul_", "div", "div_", "neg", "exp", "pow", "rsqrt", "sqrt", "reciprocal", "cos", "sin", "hardtanh", "leaky_relu", "elu",
     "threshold_backward", "sigmoid_backward", "tanh_backward", "silu_backward", "gelu_backward", "hardtanh_backward",
-    "leaky_relu_backward", "elu_backward", "native_dropout", "native_dropout_backward", "where", "masked_fill", "copy_",
+    "leaky_relu_backward", "elu_backward", "native_dropout", "native_dropout_backward", "where", "masked_fill", "copy_", "lerp",
+    "logaddexp",
 )  # fmt: skip
 _ATTENTION = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
 _RULES: Mapping[str, Callable[[Op], Iterator[Axis]]] = MappingProxyType({
@@ -174,7 +189,8 @@ _RULES: Mapping[str, Callable[[Op], Iterator[Axis]]] = MappingProxyType({
         (("cat",), _concatenation),
         (("sum",), _sum),
         (("slice_backward",), _slice_backward),
+        (("nll_loss_backward",), _loss_backward),
     )
     for name in names
-})  # fmt: skip
+} | {f"schedcast.{name}": _reduced_or_gathered for name in ("all_gather", "reduce_scatter")})  # fmt: skip
 _LINEAR = frozenset(f"aten.{name}" for name in ("clone", "_to_copy", "add", "sub", "neg", "sum", "slice_backward"))

@@ -5,6 +5,9 @@ that one sum over the devices is enough for both; attention is divided by heads,
 al., "Reducing Activation Recomputation" (2022), section 4.2.2: with sequence parallelism, what lies between is divided by tokens, and the
 sum becomes a reduce-scatter before and an all-gather behind. No layer is named here: from op to op, each takes the division that moves the
 fewest bytes, given how the tensors that it reads are held.
+
+Context parallelism is the same with tokens alone: every device has all parameters, and what it makes of its tokens; gradients of
+parameters stay addends, which are summed with those of the replicas (`division.context`).
 """
 
 import json
@@ -13,22 +16,43 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from simulator.model.division.axes import Axis, arguments_of, axes, is_linear, scales_by_frequency
-from simulator.model.division.local import LocalTensors
+from simulator.model.division.context import Context
+from simulator.model.division.local import COLLECTIVES, CONTEXT, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
 from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
-from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, ViewStep
+from simulator.plan.task import CARRIED_KINDS, Operand, ViewStep
 from simulator.plan.views import NotABoxError
+from traces.errors import Code, SchedcastError
 
 
 @dataclass(frozen=True)
 class Division:
-    """Device `rank` of `degree` that divide the layers of a model; `sequence`: also what lies between the products, by tokens."""
+    """Device `rank` of `degree` that divide the layers of a model; `sequence`: also what lies between the products, by tokens.
+
+    It is the device of the part `context_rank` of the tokens of each sequence, which are divided into `context` parts.
+    """
 
     degree: int
     rank: int = 0
     sequence: bool = False
+    context: int = 1
+    context_rank: int = 0
+
+    @property
+    def devices(self) -> int:
+        """How many devices divide a microbatch."""
+        return self.degree * self.context
+
+    def of(self, number: int) -> "Division":
+        """That of device `number` of those that divide a microbatch: first those that divide the layers for the same tokens."""
+        return replace(self, rank=number % self.degree, context_rank=number // self.degree % self.context)
+
+    @property
+    def number(self) -> int:
+        """The number of the device among them."""
+        return self.context_rank * self.degree + self.rank
 
 
 UNDIVIDED = Division(1)
@@ -45,21 +69,30 @@ class _Way:
 
 
 def divided(graph: TrainingGraph, division: Division) -> TrainingGraph:
-    """The graph of one device of `division`."""
-    return graph if division.degree == 1 else _Divider(graph, division).result()
+    """The graph of one device of `division`. Raises SchedcastError if tokens do not divide into its chunks."""
+    if division.context > 1:
+        graph = _ContextDivider(graph, division.context, division.context_rank).result()
+    if division.degree > 1:
+        graph = _Divider(graph, division.degree, division.rank, division.sequence, division.context).result()
+    return graph
 
 
 class _Divider:
-    def __init__(self, graph: TrainingGraph, division: Division):
-        self.graph, self.degree, self.sequence = graph, division.degree, division.sequence
-        self.local = LocalTensors(graph, division.degree, division.rank)
-        self.vocabulary = Vocabulary(self.local)
+    #: How tensors are cut, along any dimension, and whether the sum of what devices make in parts has a price.
+    cut, sums = Placement(), True
+
+    def __init__(self, graph: TrainingGraph, degree: int, rank: int, sequence: bool, context: int = 1, group: str = TENSOR):
+        """`context`: into how many parts the tokens of the graph's inputs are divided already."""
+        self.graph, self.degree, self.sequence = graph, degree, sequence
+        self.local = LocalTensors(graph, degree, rank, group)
+        self.special: Vocabulary | Context = Vocabulary(self.local)
         self._parameters = frozenset(graph.parameters)
         #: By number of tokens of the batch, the blocks that sequence parallelism cuts, for products see all tokens in one dimension: all
         #: tokens, if so each device has whole sequences, which lie together; else those of each sequence.
         self._tokens: dict[int, tuple[int, ...]] = {}
         for name in graph.inputs:
             sequences, length = (*graph.values[name].shape, 0, 0)[:2]
+            length //= context
             self._tokens[sequences * length] = (sequences * length,) if sequences % self.degree == 0 else (length,) * sequences
         self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
         self._readers: dict[str, list[tuple[Op, Operand]]] = {}
@@ -79,18 +112,22 @@ class _Divider:
             else:
                 self._run(op)
             for parameter in completed.get(index, ()):
-                gradients[parameter] = self.local.placed(op, self.graph.gradients[parameter], self.local.held(parameter))
+                gradients[parameter] = self._gradient(op, parameter)
         return self.local.graph_with(gradients)
+
+    def _gradient(self, op: Op, parameter: str) -> Operand:
+        """The gradient, which `op` has completed, of what the device holds of a parameter."""
+        return self.local.placed(op, self.graph.gradients[parameter], self.local.held(parameter))
 
     def _run(self, op: Op) -> None:
         """Emit an op as the device runs it."""
         self.local.serve(op)
-        if self.vocabulary.runs(op):
+        if self.special.runs(op):
             return
         name = op.body.target.split(".")[1]
         if name == "embedding" and self._is_undecided(op.inputs[0]):
-            rows, looked_up = op.inputs[0].shape[0], self.graph.values[op.inputs[1].value]
-            divides = looked_up.kind == INPUT and rows % self.degree == 0 and not scales_by_frequency(op)
+            rows, looked_up = op.inputs[0].shape[0], op.inputs[1].value.partition("#")[0]  # or the device's part of an input
+            divides = looked_up in self.graph.inputs and rows % self.degree == 0 and not scales_by_frequency(op)
             self._decide(op.inputs[0], cut_along(0, rows) if divides else WHOLE)
             self._run(op)
         elif name == "addmm" and self._is_cut(op.inputs[1], 1):
@@ -102,8 +139,12 @@ class _Divider:
                 self._decide_weight(op, name == "addmm")
             for operand in op.inputs:
                 self._decide(operand, WHOLE)
-            way = min(self._ways(op), key=lambda way: way.moved)
+            way = self._best(op)
             self.local.add(op, way.inputs, way.writes, self.degree if way.divided else 1)
+
+    def _best(self, op: Op) -> _Way:
+        """The way that moves the fewest bytes; of several, the first."""
+        return min(self._ways(op), key=lambda way: way.moved)
 
     # --- parameters
 
@@ -220,7 +261,7 @@ class _Divider:
         """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
         whole = sum(self._moved(operand, WHOLE, False) for operand in op.inputs)
         yield _Way((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.writes), whole, False)
-        if is_linear(op) and op.inputs and all(self._cut(operand).partial for operand in op.inputs):
+        if is_linear(op, widens=not self.sums) and op.inputs and all(self._cut(operand).partial for operand in op.inputs):
             yield _Way((PARTIAL,) * len(op.inputs), (PARTIAL,), -1.0, False)
         for axis in axes(op):
             way = self._along(op, axis)
@@ -238,7 +279,7 @@ class _Divider:
                 blocks.setdefault(operand.shape[dim], held.blocks)
         inputs, moved = [], 0.0
         for operand, dim in zip(op.inputs, axis.inputs, strict=True):
-            wanted = WHOLE if dim is None else Placement(dim, blocks.get(operand.shape[dim], self._blocks_of(operand, dim)))
+            wanted = WHOLE if dim is None else self.cut.at(dim, blocks.get(operand.shape[dim], self._blocks_of(operand, dim)))
             if not wanted.fits(operand.shape, self.degree) or (wanted != WHOLE and operand in op.mutates and self._is_carried(operand)):
                 return None
             inputs.append(wanted)
@@ -247,15 +288,56 @@ class _Divider:
         for operand, dim in zip(op.writes, axis.writes, strict=True):
             if dim is None:
                 writes.append(PARTIAL)
-                moved += 2.0 * operand.bytes
+                moved += 2.0 * operand.bytes * self.sums
                 continue
             own = blocks.get(operand.shape[dim], self._blocks_of(operand, dim))
             if op.body.target.startswith("aten.cat.") and dim == _concatenated(op):
                 own = tuple(block for item in arguments_of(op)[0] for block in inputs[item["$"]].blocks)
-            writes.append(Placement(dim, own))
+            elif op.body.target in COLLECTIVES and dim == 0:  # an all-gather: parts one after another
+                own = inputs[0].blocks * (operand.shape[0] // op.inputs[0].shape[0])
+            writes.append(self.cut.at(dim, own))
             if not writes[-1].fits(operand.shape, self.degree) or (op.body.target == DROPOUT and len(own) > 1):
                 return None  # what a device draws of a mask is one box of it
         return _Way(tuple(inputs), tuple(writes), moved, True) if moved < inf and (imposed or moved > 0.0) else None
+
+
+class _ContextDivider(_Divider):
+    """Divides tokens alone. Every device has all parameters."""
+
+    cut, sums = Placement(balanced=True), False
+
+    def __init__(self, graph: TrainingGraph, degree: int, rank: int):
+        super().__init__(graph, degree, rank, False, group=CONTEXT)
+        self.special = Context(self.local)
+        for name in graph.parameters:
+            self.local.hold(name, WHOLE)
+        self._lengths = {name: value.shape[1] for name in graph.inputs if len((value := graph.values[name]).shape) > 1}
+        for name, tokens in self._lengths.items():
+            if tokens % (2 * degree):
+                raise SchedcastError(
+                    f"context parallelism (cp={degree}) cuts each sequence into {2 * degree} chunks, which {tokens} tokens ({name}) do not"
+                    f" divide into; choose a multiple of {2 * degree}",
+                    Code.MODEL,
+                )
+
+    def _run(self, op: Op) -> None:
+        self.local.serve(op)
+        for operand in op.inputs:
+            if operand.value in self._lengths:
+                self.local.placed(op, self.graph.values[operand.value].operand(), self.cut.at(1, (self._lengths[operand.value],)))
+        super()._run(op)
+
+    def _best(self, op: Op) -> _Way:
+        return min(self._ways(op), key=lambda way: (way.moved, not way.divided))
+
+    def _gradient(self, op: Op, parameter: str) -> Operand:
+        """An addend of the gradient. One that all devices have is scaled, so that it is an addend too."""
+        gradient = self.graph.gradients[parameter]
+        if PARTIAL in self.local.versions[gradient.value]:
+            return self.local.placed(op, gradient, PARTIAL)
+        whole = self.local.placed(op, gradient, WHOLE)
+        self.local.change(f"{whole.value}/share", "mul_.Tensor", [{"$": 0}, 1 / self.degree], (), (whole,))
+        return whole
 
 
 def _product_and_sum(op: Op) -> tuple[Op, Op]:

@@ -12,17 +12,21 @@ from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
 from simulator.plan.tensors import contiguous, extent_bytes, viewed
 from simulator.plan.views import NotABoxError, dense, with_views
 
-#: Collectives among the ops of a device's graph. All devices of the group run them together; only strategies know who these are.
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = (f"schedcast.{name}.default" for name in ("all_reduce", "all_gather", "reduce_scatter"))
-COLLECTIVES = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER})
+#: Groups of devices that divide tokens, and those that divide layers.
+CONTEXT, TENSOR = "context", "tensor"
+#: Collectives among the ops of a device's graph, as `schedcast.NAME.GROUP`. All devices of the group run them together; only strategies
+#: know who these are.
+COLLECTIVES = frozenset(
+    f"schedcast.{name}.{group}" for name in ("all_reduce", "all_gather", "reduce_scatter") for group in (CONTEXT, TENSOR)
+)
 _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
 
 
 class LocalTensors:
     """Collects the values and ops of a device. `versions`: by value of the graph and placement, the operand that holds it so."""
 
-    def __init__(self, graph: TrainingGraph, degree: int, rank: int):
-        self.graph, self.degree, self.rank = graph, degree, rank
+    def __init__(self, graph: TrainingGraph, degree: int, rank: int, group: str = TENSOR):
+        self.graph, self.degree, self.rank, self.group = graph, degree, rank, group
         self.versions: dict[str, dict[Placement, Operand]] = {}
         self.shapes = {name: value.shape for name, value in graph.values.items()}
         self.values: dict[str, Value] = {}
@@ -128,21 +132,73 @@ class LocalTensors:
         """Add an op of two operands that is not in the graph and makes a result that is."""
         self._insert(name, OpCall(f"aten.{target}", '[{"$":0},{"$":1}]'), reads, (made,))
 
-    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
-        """Make a value that is not in the graph."""
-        return self._new(name, shape, dtype)
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: str, like: tuple[int, ...] = ()) -> Operand:
+        """Make a value that is not in the graph. `like`: strides whose order of the dimensions it has; default: contiguous."""
+        return self._new(name, shape, dtype, dense(shape, like) if like else ())
 
     def all_reduce(self, *operands: Operand) -> None:
         """Sum operands over the devices, in place."""
         names = [{"$": at} for at in range(len(operands))]
-        self.change(f"{operands[0].value}/all_reduce", "all_reduce.default", names, (), operands)
+        name = f"{operands[0].value}/all_reduce"  # of both groups, it may be of one operand
+        self.change(name if self.group == TENSOR else f"{name}.{self.group}", f"all_reduce.{self.group}", names, (), operands)
 
     def all_gather(self, operand: Operand) -> Operand:
-        """The flat parts of all devices, one after another, of a contiguous operand."""
-        flat = self._flat(operand)
-        made = self._new(f"{operand.value}#gathered", (flat.shape[0] * self.degree,), operand.dtype)
-        self._insert(f"{made.value}/all_gather", OpCall(ALL_GATHER, '[{"$":0}]'), (flat,), (made,))
+        """The flat parts of all devices, one after another."""
+        return self._gathered(self._flat(operand))
+
+    def _gathered(self, part: Operand) -> Operand:
+        """The contiguous parts of all devices, one after another along dimension 0."""
+        made = self._new(f"{part.value}#gathered", (part.shape[0] * self.degree, *part.shape[1:]), part.dtype)
+        self._insert(f"{made.value}/all_gather", OpCall(f"schedcast.all_gather.{self.group}", '[{"$":0}]'), (part,), (made,))
         return made
+
+    def _reduced(self, whole: Operand, name: str) -> Operand:
+        """The device's part, along dimension 0, of the sum of all devices' contiguous wholes."""
+        made = self._new(f"{name}#sum", (whole.shape[0] // self.degree, *whole.shape[1:]), whole.dtype)
+        self._insert(f"{made.value}/reduce_scatter", OpCall(f"schedcast.reduce_scatter.{self.group}", '[{"$":0}]'), (whole,), (made,))
+        return made
+
+    # --- tokens in balanced chunks
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """The numbers of the two chunks of tokens that the device has, of twice as many as there are devices.
+
+        The first device has those in the middle, so that its ops are all that there are: nothing lies before the very first chunk.
+        """
+        return self.degree - 1 - self.rank, self.degree + self.rank
+
+    def _chunks_of(self, whole: Operand, placement: Placement) -> Operand:
+        """The device's part, in balanced chunks, of an operand that it has all of."""
+        dim, count = placement.dim, len(placement.blocks)
+        outer, rest = (*whole.shape[:dim], count), whole.shape[dim + 1 :]
+        length = whole.shape[dim] // count // (2 * self.degree)
+        split = with_views(whole, [_view((*outer, 2 * self.degree, length, *rest))])
+        both = tuple(with_views(split, [_slice(dim + 1, chunk, chunk + 1)]) for chunk in self.chunks)
+        made = self.call(f"{whole.value}#part", "cat.default", [[{"$": 0}, {"$": 1}], dim + 1], both, (*outer, 2, length, *rest))
+        return with_views(made, [_view(placement.local(whole.shape, self.degree))])
+
+    def all_tokens(self, part: Operand, placement: Placement) -> Operand:
+        """All tokens, in order, of an operand whose dimension of tokens is cut into balanced chunks. The result is contiguous."""
+        dim, count = placement.dim, len(placement.blocks)
+        outer, rest, length = prod(part.shape[:dim]) * count, part.shape[dim + 1 :], part.shape[dim] // count // 2
+        rows = with_views(self._dense(part), [_view((outer * 2 * length, *rest))])
+        gathered = with_views(self._gathered(rows), [_view((self.degree, outer, 2, length, *rest))])
+        dims = range(3, 3 + len(rest))
+        firsts = [with_views(gathered, [_select(0, rank), _slice(1, 0, 1)]) for rank in reversed(range(self.degree))]
+        seconds = with_views(gathered, [_select(2, 1), _permute(1, 0, 2, *dims)])
+        shape = (outer, 2 * self.degree, length, *rest)
+        made = self.call(f"{part.value}#whole", "cat.default", [[{"$": at} for at in range(1 + self.degree)], 1], (*firsts, seconds), shape)
+        return with_views(made, [_view((*part.shape[:dim], part.shape[dim] * self.degree, *rest))])
+
+    def summed_chunks(self, chunks: Sequence[Operand], name: str) -> Operand:
+        """The device's two chunks, [outer, 2, length, ...], of the sums of all devices' chunks, which are [outer, length, ...] each."""
+        outer, *rest = chunks[0].shape
+        order = [chunks[at] for rank in range(self.degree) for at in (self.degree - 1 - rank, self.degree + rank)]
+        args = [[{"$": at} for at in range(len(order))], 0]
+        packed = self.call(f"{name}#packed", "cat.default", args, order, (2 * self.degree * outer, *rest))
+        own = with_views(self._reduced(packed, name), [_view((2, outer, *rest)), _permute(1, 0, *range(2, 2 + len(rest)))])
+        return own if outer == 1 else self._clone(own, f"{name}#parts", own.shape)
 
     def _arguments(self, op: Op, writes: Sequence[Operand]) -> str:
         """The arguments with the sizes of a device's part."""
@@ -186,12 +242,7 @@ class LocalTensors:
         target = next(before(views, shape, wanted, self.degree))
         versions = self.versions[operand.value]
         if WHOLE in versions:
-            part = self._cut(versions[WHOLE], target)
-            if len(target.blocks) > 1:
-                part = with_views(self._clone(part, f"{part.value}#part", part.shape), [_view(target.local(shape, self.degree))])
-            elif operand.value in self._opaque:
-                part = self._clone(part, f"{part.value}#part", part.shape)
-            versions[target] = part
+            versions[target] = self._part(operand.value, versions[WHOLE], target)
         else:
             versions[target] = self._scattered(versions[PARTIAL], target, shape)
         return self._viewed(versions[target], behind(views, shape, target, self.degree)[1], operand)
@@ -214,6 +265,15 @@ class LocalTensors:
             return replace(like, value=held.value, views=(*held.views, *like.views))
         return replace(with_views(held, steps), dtype=like.dtype)
 
+    def _part(self, name: str, whole: Operand, placement: Placement) -> Operand:
+        """The device's part of a value that it has all of: a view, if it can be one."""
+        if placement.balanced:
+            return self._chunks_of(whole, placement)
+        part = self._cut(whole, placement)
+        if len(placement.blocks) > 1:
+            return with_views(self._clone(part, f"{part.value}#part", part.shape), [_view(placement.local(whole.shape, self.degree))])
+        return self._clone(part, f"{part.value}#part", part.shape) if name in self._opaque else part
+
     def _cut(self, whole: Operand, placement: Placement) -> Operand:
         """The device's part of an operand that it has all of; if there are several blocks, they are a dimension of it."""
         dim, count = placement.dim, len(placement.blocks)
@@ -233,6 +293,9 @@ class LocalTensors:
             versions[WHOLE] = held
             return
         placement, held = next(iter(versions.items()))
+        if placement.balanced:
+            versions[WHOLE] = self.all_tokens(held, placement)
+            return
         outer, inner = _around(placement, shape)
         gathered = self.all_gather(held)
         if outer == 1:
@@ -245,18 +308,25 @@ class LocalTensors:
     def _scattered(self, addend: Operand, placement: Placement, shape: tuple[int, ...]) -> Operand:
         """The device's part of the sum of all devices' addends."""
         outer, inner = _around(placement, shape)
+        if placement.balanced:
+            split = with_views(self._dense(addend), [_view((outer, 2 * self.degree, -1, *shape[placement.dim + 1 :]))])
+            own = self.summed_chunks([with_views(split, [_select(1, at)]) for at in range(2 * self.degree)], addend.value)
+            return with_views(own, [_view(placement.local(shape, self.degree))])
         flat = self._flat(addend)
         if outer > 1:
             each = placement.blocks[0] // self.degree
             parts = with_views(flat, [_view((outer, self.degree, each, inner)), _permute(1, 0, 2, 3)])
             flat = self._flat(self._clone(parts, f"{addend.value}#parts", parts.shape))
-        made = self._new(f"{addend.value}#sum", (flat.shape[0] // self.degree,), addend.dtype)
-        self._insert(f"{made.value}/reduce_scatter", OpCall(REDUCE_SCATTER, '[{"$":0}]'), (flat,), (made,))
-        return with_views(made, [_view(placement.local(shape, self.degree))])
+        return with_views(self._reduced(flat, addend.value), [_view(placement.local(shape, self.degree))])
+
+    def _dense(self, operand: Operand) -> Operand:
+        """The operand, or a contiguous copy."""
+        if operand.strides == contiguous(operand.shape):
+            return operand
+        return self._clone(operand, f"{operand.value}#dense", operand.shape)
 
     def _flat(self, operand: Operand) -> Operand:
-        if operand.strides != contiguous(operand.shape):
-            operand = self._clone(operand, f"{operand.value}#dense", operand.shape)
+        operand = self._dense(operand)
         return operand if len(operand.shape) == 1 else with_views(operand, [_view((operand.elements,))])
 
     def _clone(self, operand: Operand, name: str, shape: tuple[int, ...]) -> Operand:
@@ -276,11 +346,11 @@ class LocalTensors:
         self.versions[operand.value] = {placement: own.operand()}
         return own.operand()
 
-    def _new(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
+    def _new(self, name: str, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] = ()) -> Operand:
         unused, number = name, 2
         while unused in self.values or unused in self.graph.values:
             unused, number = f"{name}#{number}", number + 1
-        value = Value(unused, shape, contiguous(shape), dtype, "", SCRATCH, unused)
+        value = Value(unused, shape, strides or contiguous(shape), dtype, "", SCRATCH, unused)
         self._add(value, prod(shape) * DTYPE_BYTES[dtype])
         return value.operand()
 
@@ -317,3 +387,11 @@ def _view(shape: Sequence[int]) -> ViewStep:
 
 def _permute(*dims: int) -> ViewStep:
     return ViewStep("aten.permute.default", json.dumps([list(dims)], separators=(",", ":")))
+
+
+def _slice(dim: int, first: int, end: int) -> ViewStep:
+    return ViewStep("aten.slice.Tensor", json.dumps([dim, first, end], separators=(",", ":")))
+
+
+def _select(dim: int, at: int) -> ViewStep:
+    return ViewStep("aten.select.int", json.dumps([dim, at], separators=(",", ":")))

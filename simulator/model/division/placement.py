@@ -27,11 +27,20 @@ from simulator.plan.views import (
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`dim` is cut, block by block, whose equal extents are `blocks`; without a `dim`, every device has all of it, or an addend of it."""
+    """`dim` is cut, block by block, whose equal extents are `blocks`; without a `dim`, every device has all of it, or an addend of it.
+
+    `balanced`: each block is cut into twice as many chunks as there are devices, of which a device has one of the first half and its mirror
+    image of the second (`LocalTensors.chunks`); else into one part for each device.
+    """
 
     dim: int | None = None
     blocks: tuple[int, ...] = ()
     partial: bool = False
+    balanced: bool = False
+
+    def at(self, dim: int, blocks: tuple[int, ...]) -> "Placement":
+        """The same along another dimension, or with other blocks."""
+        return Placement(dim, blocks, balanced=self.balanced)
 
     def local(self, shape: Sequence[int], degree: int) -> tuple[int, ...]:
         """The shape of a device's part of a tensor of `shape`."""
@@ -41,8 +50,8 @@ class Placement:
         """Whether a tensor of `shape` can be placed so on `degree` devices."""
         if self.dim is None:
             return True
-        alike = len(set(self.blocks)) == 1
-        return alike and self.dim < len(shape) and sum(self.blocks) == shape[self.dim] > 0 and self.blocks[0] % degree == 0
+        alike, chunks = len(set(self.blocks)) == 1, degree * (1 + self.balanced)
+        return alike and self.dim < len(shape) and sum(self.blocks) == shape[self.dim] > 0 and self.blocks[0] % chunks == 0
 
 
 WHOLE, PARTIAL = Placement(), Placement(partial=True)
@@ -73,7 +82,7 @@ def before(steps: Sequence[ViewStep], shape: tuple[int, ...], wanted: Placement,
     """Yield the placements of a tensor of `shape` whose view is placed as `wanted`."""
     for dim, extent in enumerate(shape):
         repeated = ((block,) * (extent // block) for block in wanted.blocks[:1])
-        for placement in dict.fromkeys((cut_along(dim, extent), *(Placement(dim, own) for own in (wanted.blocks, *repeated)))):
+        for placement in dict.fromkeys(wanted.at(dim, own) for own in ((extent,), wanted.blocks, *repeated)):
             if not placement.fits(shape, degree):
                 continue
             try:
@@ -101,18 +110,18 @@ def _through(
         reshaped = _reshaped(shape, after, placement, degree)
         return reshaped, _step(step.target, list(reshaped.local(after, degree)))
     if name in PERMUTING:
-        return Placement(order_of(name, arguments, rank).index(dim), placement.blocks), step
+        return placement.at(order_of(name, arguments, rank).index(dim), placement.blocks), step
     if name in SAME or name == "view_as_real" or (name == "view_as_complex" and dim != rank - 1):
         return placement, step
     if name == "unsqueeze":
-        return Placement(dim + (arguments[0] % (rank + 1) <= dim), placement.blocks), step
+        return placement.at(dim + (arguments[0] % (rank + 1) <= dim), placement.blocks), step
     if name == "expand":
-        moved = Placement(dim + len(after) - rank, placement.blocks)
+        moved = placement.at(dim + len(after) - rank, placement.blocks)
         return moved, _step(step.target, list(moved.local(after, degree)))
     if name in ("select", "unbind", "squeeze"):
         gone = (arguments[0] if arguments else 0) % rank
         if gone != dim:
-            return Placement(dim - (gone < dim and len(after) < rank), placement.blocks), step
+            return placement.at(dim - (gone < dim and len(after) < rank), placement.blocks), step
     if name == "slice" or name in SPLITTING:
         along, first, end, by = slice_arguments(arguments, shape) if name == "slice" else (*split_range(step, shape), 1)
         if along != dim:
@@ -120,7 +129,7 @@ def _through(
         borders = [sum(placement.blocks[:count]) for count in range(len(placement.blocks) + 1)]
         if by == 1 and first in borders and end in borders:
             kept = placement.blocks[borders.index(first) : borders.index(end)]
-            return Placement(dim, kept), _step("aten.slice.Tensor", dim, first // degree, end // degree)
+            return placement.at(dim, kept), _step("aten.slice.Tensor", dim, first // degree, end // degree)
     raise NotABoxError(f"{step.target} of {shape}, of which dimension {dim} is divided")
 
 
@@ -133,7 +142,7 @@ def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placeme
         count = len(placement.blocks) * prod(shape[first : placement.dim])
         for dim in range(start, stop):
             repeats, step = prod(after[start:dim]), prod(after[dim + 1 : stop])
-            seen = Placement(dim, (block // step,) * (count // repeats))
+            seen = placement.at(dim, (block // step,) * (count // repeats))
             if count % repeats == 0 and block % (step * degree) == 0 and seen.fits(after, degree):
                 return seen
     raise NotABoxError(f"{shape} seen as {after}, with dimension {placement.dim} divided")

@@ -5,6 +5,7 @@ one number per token instead of all logits.
 """
 
 import json
+from collections.abc import Sequence
 
 from simulator.model.division.axes import arguments_of, scales_by_frequency
 from simulator.model.division.local import LocalTensors
@@ -134,14 +135,7 @@ class Vocabulary:
         local, arguments, classes = self._local, arguments_of(op), op.inputs[0].shape[1]
         targets, arguments[4] = self._targets(op, op.inputs[1], classes, arguments[4])
         weights = [local.placed(op, operand, cut_along(0, classes)) for operand in op.inputs[2:]]
-        loss, weight = (local.written(operand, WHOLE) for operand in op.writes)
-        mean = arguments[3] == _MEAN
-        added = local.scratch(f"{loss.value}#sum", (), loss.dtype) if mean else loss
-        arguments[3] = _SUM if mean else arguments[3]
-        local.replace(op, (self._part(op, op.inputs[0]), targets, *weights), (added, weight), arguments, parts=local.degree)
-        local.all_reduce(added, weight)
-        if mean:
-            local.call_into(f"{op.name}#mean", "div.Tensor", (added, weight), loss)
+        summed_loss(local, op, (self._part(op, op.inputs[0]), targets, *weights), arguments)
 
     def _loss_backward(self, op: Op) -> None:
         local, arguments, classes = self._local, arguments_of(op), op.inputs[1].shape[1]
@@ -151,6 +145,18 @@ class Vocabulary:
         weights = [local.placed(op, operand, cut_along(0, classes)) for operand in class_weights]
         made = local.written(op.writes[0], self._placement(op.inputs[1]))
         local.replace(op, (gradient, self._part(op, op.inputs[1]), targets, *weights, weight), (made,), arguments, parts=local.degree)
+
+
+def summed_loss(local: LocalTensors, op: Op, reads: Sequence[Operand], arguments: list) -> None:
+    """Add the ops of a loss whose scores are divided among the devices: they exchange its sum and the weight of the labels."""
+    loss, weight = (local.written(operand, WHOLE) for operand in op.writes)
+    mean = arguments[3] == _MEAN
+    added = local.scratch(f"{loss.value}#sum", (), loss.dtype) if mean else loss
+    arguments[3] = _SUM if mean else arguments[3]
+    local.replace(op, reads, (added, weight), arguments, parts=local.degree)
+    local.all_reduce(added, weight)
+    if mean:
+        local.call_into(f"{op.name}#mean", "div.Tensor", (added, weight), loss)
 
 
 def _with_dim(operand: Operand, dim: int) -> Operand:

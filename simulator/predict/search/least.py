@@ -37,7 +37,7 @@ def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
     job, devices = setup.job, setup.machine.devices
     share = strategy.held_share(job, setup.machine, options) if strategy.held_share is not None else None
     division = strategy.division(options)
-    if share is None or len(devices) % division.degree or job.batch % (len(devices) // division.degree * job.accumulate):
+    if share is None or len(devices) % division.devices or job.batch % (len(devices) // division.devices * job.accumulate):
         return None
     key = (job.accumulate, job.checkpoint, division)
     if key not in setup.microbatches:
@@ -48,7 +48,7 @@ def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
 
 def _microbatch(setup: Setup, division: Division) -> _Microbatch:
     machine, names = setup.machine, [device.name for device in setup.machine.devices]
-    (builder,) = replica_builders(setup.job, names[:1], len(names) // division.degree, division=division)
+    (builder,) = replica_builders(setup.job, names[:1], len(names) // division.devices, division=division)
     graph = builder.graph
     # What casts parameters may run beside the rest, on shards; so may collectives.
     own = [index for index, op in enumerate(graph.ops) if index not in graph.casts and op.body.target not in COLLECTIVES]

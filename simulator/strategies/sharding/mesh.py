@@ -1,10 +1,11 @@
-"""Which devices of a plan work together: replicas, and in each the devices that divide layers."""
+"""Which devices of a plan work together: replicas, in each the devices that divide its tokens, and among these those that divide layers."""
 
 from dataclasses import dataclass
 
 from simulator.engine.collectives.tasks import Group
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import Division
+from simulator.model.division.local import TENSOR
 
 #: Devices that run a collective together, and the numbers of those that the plan has.
 Members = tuple[Group, range]
@@ -12,7 +13,7 @@ Members = tuple[Group, range]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Devices `names` in a row, as [replica, part of the layers].
+    """Devices `names` in a row, as [replica, part of the tokens, part of the layers].
 
     `size`: of the groups over which those that have the same part of the layers shard its parameters. `folded`: the plan has the first
     device only, which stands for all. `priority`: of what groups run.
@@ -33,7 +34,7 @@ class Mesh:
     @property
     def replicas(self) -> int:
         """How many parts the batch has."""
-        return len(self.names) // self.division.degree
+        return len(self.names) // self.division.devices
 
     @property
     def copies(self) -> int:
@@ -52,10 +53,13 @@ class Mesh:
         length = self.size * self.division.degree
         return self._groups([range(rank, len(self.names), length) for rank in range(length)], stream)
 
-    def dividing(self, stream: int) -> list[Members]:
-        """The groups that divide layers."""
-        degree = self.division.degree
-        return self._groups([range(n, n + degree) for n in range(0, len(self.names), degree)], stream)
+    def dividing(self, what: str, stream: int) -> list[Members]:
+        """The groups that divide layers (`division.local.TENSOR`), or tokens (CONTEXT)."""
+        degree, each = self.division.degree, self.division.devices
+        if what == TENSOR:
+            return self._groups([range(n, n + degree) for n in range(0, len(self.names), degree)], stream)
+        starts = [n + rank for n in range(0, len(self.names), each) for rank in range(degree)]
+        return self._groups([range(n, n + each - n % degree, degree) for n in starts], stream)
 
     def _groups(self, members: list[range], stream: int) -> list[Members]:
         """Groups with these numbers; of a folded plan, the first one."""

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from simulator.machine.machine import Machine
+from simulator.model.division.local import TENSOR
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall, OpList
@@ -180,7 +181,7 @@ class Shards:
                 reads, mutates = tasks[-1].writes, squares[-1]
                 tasks.append(Task(f"clip/shares@{device}", share, device, *lane, reads, (), mutates, phase=UPDATE, layer="clip"))
         groups = self.mesh.sharding(self._computing) if self.size > 1 else []
-        groups += self.mesh.dividing(self._computing) if degree > 1 else []
+        groups += self.mesh.dividing(TENSOR, self._computing) if degree > 1 else []
         for number, (group, numbers) in enumerate(groups):
             tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):

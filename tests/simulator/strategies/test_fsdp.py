@@ -8,15 +8,15 @@ from executors.cpu.backend import CpuBackend
 from simulator.engine.costs.cost import Cost
 from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Link
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.task import COLLECTIVE
 from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
-from tests.support import mlp, tiny
+from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.jobs import MLP, planned
+from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code
@@ -27,13 +27,6 @@ UNBIASED = f"{mlp.__file__}:unbiased"
 THOROUGH = pytest.mark.thorough
 #: A decoder of two blocks whose layers four devices divide.
 DECODER = Job("lm:form=llama,layers=2,d_model=16,heads=4,ffn=24,vocab=32", 4, image_size=6, precision="fp64", optimizer="adamw")
-
-
-def gpus(count: int = 2, bytes_per_s: float = 1e9):
-    """GPUs that a library's collectives join, each with a link of this rate to every other, and without a host that takes time."""
-    names = [f"g{i}" for i in range(count)]
-    links = tuple(Link(a, b, 0.0, bytes_per_s) for a in names for b in names if a != b)
-    return replace(tiny.gpu(*names, links=links), library="nccl")
 
 
 def test_a_unit_is_a_block_or_what_lies_outside_of_blocks():

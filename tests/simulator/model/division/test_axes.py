@@ -138,7 +138,7 @@ FUNCTIONS = (
     lambda x: x**2, lambda x: 1 / x, lambda x: x - x.exp(), lambda x: x.softmax(0), lambda x: x.add_(x.exp()).mul_(2).div_(3),
     lambda x: torch.where(x > 1, x, x.exp()), lambda x: x.masked_fill(x > 1, 0.5), lambda x: F.silu(x.clone(), inplace=True),
     lambda x: torch.bmm(x.view(2, 3, 12), x.view(2, 12, 3)).sum((0, 2)).sum() * x, lambda x: F.dropout(x, 0.5), lambda x: x.double(),
-    lambda x: torch.zeros_like(x).copy_(x),
+    lambda x: torch.zeros_like(x).copy_(x), lambda x: torch.lerp(x, x.exp(), x.detach().sigmoid()), lambda x: torch.logaddexp(x, x.exp()),
 )  # fmt: skip
 
 
@@ -155,4 +155,5 @@ class Functions(nn.Module):
 def test_every_rule():
     graph = capture(lambda: Built(Functions(), (torch.rand(6, 12),), {}, None, lambda output, _: output.sum()), batch=6)
     tried = check_all(graph).union(*map(checked, MODELS))
-    assert tried == set(table._RULES) - {"aten.native_dropout"}
+    collectives = {name for name in table._RULES if name.startswith("schedcast.")}  # of no process here; see test_context_parallel.py
+    assert tried == set(table._RULES) - collectives - {"aten.native_dropout"}

@@ -7,7 +7,7 @@ import torch
 
 from executors.binding import apply_views
 from simulator.model.division.divide import UNDIVIDED, Division, divided
-from simulator.model.division.local import ALL_GATHER, COLLECTIVES
+from simulator.model.division.local import COLLECTIVES
 from simulator.model.division.placement import WHOLE, Placement, cut_along
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
@@ -33,7 +33,7 @@ def graph_of(model: str, degree: int = 1, rank: int = 0, sequence: bool = False)
 def collectives(graph: TrainingGraph, phase: str, layer: str) -> list[tuple[str, int]]:
     """What the devices sum or gather together for a layer, and the bytes of the whole tensors."""
     return [
-        (op.body.target.split(".")[1], sum(o.bytes for o in op.writes if op.body.target == ALL_GATHER) or sum(o.bytes for o in op.inputs))
+        (op.body.target.split(".")[1], sum(o.bytes for o in op.writes if "all_gather" in op.body.target) or sum(o.bytes for o in op.inputs))
         for op in graph.ops
         if op.body.target in COLLECTIVES and op.phase == phase and (op.layer == layer or op.layer.startswith(f"{layer}."))
     ]

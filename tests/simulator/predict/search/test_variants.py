@@ -18,7 +18,7 @@ from traces.errors import SchedcastError
 
 LM = "lm:form=llama,layers=2,d_model=256,heads=4,ffn=512,vocab=500"
 JOB = Job(LM, 8, 128, precision="amp", autocast="gpu", optimizer="adamw")
-STRATEGIES = ("fsdp:shard=1", "fsdp:prefetch=0", "data-parallel:bucket=1")
+STRATEGIES = ("fsdp:shard=1", "fsdp:prefetch=0", "fsdp:tp=2", "fsdp:cp=2,shard=1", "data-parallel:bucket=1")
 TRIES = {"accumulate": ("1", "2", "4"), "checkpoint": ("none", "full")}
 
 
