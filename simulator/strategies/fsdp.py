@@ -4,7 +4,7 @@ Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Paramet
 optimizer state (stage 1), of the gradients (2) and of the parameters (3). Zhao et al., "PyTorch FSDP" (VLDB 2023): the parameters of a
 unit, usually a transformer's block, are gathered right before it runs, beside the block before, and freed after it; in backward again, and
 the gradients of a unit are summed and scattered as soon as they are complete. In DeePa's terms, every device is the parameter server of
-its part.
+its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of each microbatch (`simulator.model.division`).
 """
 
 from collections.abc import Sequence
