@@ -29,6 +29,8 @@ PAGE = ROOT / "docs" / "transformers.md"
 FITTED = 1024
 #: The longest sequences of llm-foundry's rows whose attention takes so little that its version matters little.
 SHORT = 2048
+#: Of runs that divide layers or have stages: the most microbatches, for more take minutes to predict, and how many of each kind are taken.
+MOST_MICROBATCHES, SAMPLED = 16, 20
 #: Differences of throughput below this count as noise.
 NOISE = 0.03
 INTRO = """# Transformers over many GPUs
@@ -41,10 +43,15 @@ schedcast predict --model llama3:8b --seq 8192 --batch 16 --machine 8xh100 --str
 ```
 
 `fsdp` shards parameters, gradients and optimizer state (`shard=1|2|3`, the stages of ZeRO), gathers them block by block (`prefetch`,
-`reshard`), or over groups of devices (`hybrid`). Devices that do the same are simulated once (`fold`). On CPUs, in processes and on
-simulated GPUs the same plan runs, with plain PyTorch's numbers to 1e-10, and so does PyTorch's own FSDP2. Not modeled: tensors, sequences,
-experts and stages divided beside `fsdp`, precisions below 16 bits, and compiled kernels; such rows are left out. llm-foundry trains under
-autocast (`--precision amp`); torchtitan, DeepSpeed and nanotron compute with bf16 copies of float32 parameters (`--precision mixed`).
+`reshard`), or over groups of devices (`hybrid`). `tp=8` divides layers by heads, hidden channels and vocabulary, and what lies between the
+products by tokens (`sp`), as Megatron-LM does; `cp=2` divides the tokens of each sequence; pipelines such as `1f1b` take `replicas` and `tp`.
+Devices that do the same are simulated once (`fold`). On CPUs, in processes and on simulated GPUs the same plan runs, with plain PyTorch's
+numbers to 1e-10, and so do PyTorch's own FSDP2 and tensor parallelism. Not modeled: experts, precisions below 16 bits, and compiled
+kernels; such rows are left out, and so are rows with divided sequences. llm-foundry trains under autocast (`--precision amp`); torchtitan,
+DeepSpeed, Megatron-LM and nanotron compute with bf16 copies of float32 parameters (`--precision mixed`).
+
+Of nanotron's runs that divide layers or have stages, each n-th with at most 16 microbatches is predicted: some 20 that divide layers, 20
+that have stages, and 20 that do both. nanotron and Megatron-LM compute queries, keys and values by one product, which `lm:fused=on` says.
 
 Two things were learned from these tables. A GPU that trains for minutes lowers its clock to keep its power limit: an H100 reaches about 600
 TFLOP/s in its matrix products, not the 800 of a short benchmark. The power per FLOP at which this begins is fitted on llm-foundry's steps
@@ -96,6 +103,24 @@ def gpus(row: Row) -> tuple[int, str]:
     """How many GPUs, and which."""
     count = row.machine.partition("x")[0]
     return int(count) if count.isdecimal() else 1, row.chip
+
+
+def division(row: Row) -> str:
+    """What a training divides beside the batch: layers (tp), stages (pp), or both; empty for nothing."""
+    stages, tensor = (f"{name}=" in row.strategy for name in ("stages", "tp"))
+    return " and ".join(name for name, is_so in (("stages", stages), ("layers", tensor)) if is_so)
+
+
+def sampled(rows: Sequence[Row]) -> list[Row]:
+    """The rows without those of nanotron that divide layers or have stages, but for a sample of these: each n-th of each kind."""
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        kinds[division(row) if row.source == "nanotron" else ""].append(row)
+    taken = {id(row) for row in kinds.pop("", [])}
+    for own in kinds.values():
+        few = [row for row in own if row.job.accumulate <= MOST_MICROBATCHES]
+        taken |= {id(row) for row in few[:: max(1, len(few) // SAMPLED)]}
+    return [row for row in rows if id(row) in taken]
 
 
 Pair = tuple[Row, ScoredStep]
@@ -222,6 +247,7 @@ def page(pairs: Sequence[Pair], unpredicted: Iterable[str], of_memory: Iterable[
     lines += table("GPU", judged, lambda row: gpus(row)[1])
     lines += table("GPUs", judged, lambda row: f"{gpus(row)[0]:3}")
     lines += table("checkpointing", judged, lambda row: row.job.checkpoint)
+    lines += table("divides", judged, lambda row: division(row) or "the batch alone")
     lines += [order(judged), "", MISSES, "## Long sequences of llm-foundry\n"]
     lines += table("sequence", [pair for pair in pairs if unknown_attention(pair[0])], lambda row: f"{row.job.image_size:6}")
     lines += [*of_memory, "## Left out\n", "| rows | why |", "|---|---|"]
@@ -259,7 +285,8 @@ def main(arguments: Sequence[str]) -> None:
         print(sustained_watts([row for row in rows if fitted_on(row)]))
         return
     rows.sort(key=lambda row: (row.source, gpus(row)[1], row.job.model, gpus(row)[0], row.job.image_size or 0, row.job.batch))
-    tried = failures(rows, left_out)
+    tried = [row for row in failures(rows, left_out) if not division(row)]
+    rows = sampled(rows)
     steps: list[tuple[Row, Kept]] = []
     failed: list[tuple[Row, Kept]] = []
     with workers(usual_processes(len(rows))) as run:
