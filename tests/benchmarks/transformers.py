@@ -44,7 +44,7 @@ schedcast predict --model llama3:8b --seq 8192 --batch 16 --machine 8xh100 --str
 
 `fsdp` shards parameters, gradients and optimizer state (`shard=1|2|3`, the stages of ZeRO), gathers them block by block (`prefetch`,
 `reshard`), or over groups of devices (`hybrid`). `tp=8` divides layers by heads, hidden channels and vocabulary, and what lies between the
-products by tokens (`sp`), as Megatron-LM does; `cp=2` divides the tokens of each sequence; pipelines such as `1f1b` take `replicas` and `tp`.
+products by tokens (`sp`), as Megatron-LM does; `cp=2` divides the tokens of each sequence; pipelines take `replicas` and `tp`.
 Devices that do the same are simulated once (`fold`). On CPUs, in processes and on simulated GPUs the same plan runs, with plain PyTorch's
 numbers to 1e-10, and so do PyTorch's own FSDP2 and tensor parallelism. Not modeled: experts, precisions below 16 bits, and compiled
 kernels; such rows are left out, and so are rows with divided sequences. llm-foundry trains under autocast (`--precision amp`); torchtitan,
