@@ -16,6 +16,7 @@ from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import OPTIMIZER_STATE, PARAMETER
+from simulator.strategies.pipeline import planning
 from tests.support import mlp, staged_models, tiny
 from tests.support.applicable import core_groups
 from tests.support.jobs import planned
@@ -127,6 +128,55 @@ def test_one_pipeline_stands_for_all(text, shared):
         assert timed(replace(one, segments=(replace(one.segments[0], tasks=tuple(alone)),)), machine) < timed(every, machine) * 0.99
 
 
+#: A decoder whose projections are three, and one with a single one.
+LLAMA = "lm:form=llama,layers=2,d_model=16,heads=4,kv_heads=2,ffn=24,vocab=32"
+GPT = "lm:form=gpt,layers=2,d_model=16,heads=4,vocab=32"
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "devices", "checkpoint"),
+    [
+        (LLAMA, "1f1b:stages=2,tp=2", 4, "none"),
+        (LLAMA, "1f1b:stages=2,tp=2,sp=off,replicas=2,shard=1", 8, "none"),
+        (GPT, "gpipe:stages=2,tp=2,replicas=2", 8, "full"),
+        (LLAMA, "zero-bubble:stages=2,tp=2", 4, "none"),
+        (LLAMA, "interleaved-1f1b:stages=4,tp=2", 4, "none"),
+    ],
+)
+def test_stages_whose_layers_are_divided_train_as_plain_pytorch_does(model, text, devices, checkpoint):
+    job, machine = Job(model, 8, 8, precision="fp64", optimizer="adamw", checkpoint=checkpoint), core_groups(devices)
+    assert largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * devices)) <= 1e-10
+
+
+def test_devices_that_divide_layers_are_neighbors_and_replicas_come_next():
+    machine = load_machine("16xa100")
+    plan = planned("1f1b:stages=2,replicas=4,tp=2,fold=off", Job(LLAMA, 16, 8), machine)
+    groups = {task.body.devices for task in plan.tasks if task.body.kind == "collective"}
+    pairs = {(f"cuda:{n}", f"cuda:{n + 1}") for n in range(0, 16, 2)}
+    replicas = {tuple(f"cuda:{stage * 8 + rank + 2 * r}" for r in range(4)) for stage in range(2) for rank in range(2)}
+    assert groups == pairs | replicas
+
+
+@pytest.mark.parametrize("text", ["1f1b:stages=2,tp=2,replicas=2", "gpipe:stages=2,tp=2,sp=off,shard=1,replicas=2"])
+def test_one_pipeline_stands_for_all_whose_layers_are_divided(text):
+    machine = gpus(8, 1e6)
+    one, every = (planned(f"{text},fold={fold}", Job(LLAMA, 8, 8), machine) for fold in ("on", "off"))
+    assert one.devices == ("g0", "g4")
+    assert timed(one, machine) == pytest.approx(timed(every, machine), rel=1e-9)
+    assert [carried_bytes(one)[device] for device in one.devices] == [carried_bytes(every)[device] for device in one.devices]
+
+
+def test_a_long_folded_plan_has_a_task_for_what_lies_between_two_collectives(monkeypatch):
+    machine, job = gpus(4, 1e6), Job(LLAMA, 8, 8)
+    long = planned("1f1b:stages=2,tp=2,fold=on", job, machine)
+    monkeypatch.setattr(planning, "MOST_OPS", 10)
+    short = planned("1f1b:stages=2,tp=2,fold=on", job, machine)
+    collectives = [[task.name for task in plan.tasks if task.body.kind == "collective"] for plan in (long, short)]
+    assert collectives[0] == collectives[1]
+    assert len(short.tasks) < len(long.tasks) / 2
+    assert [carried_bytes(short)[device] for device in short.devices] == [carried_bytes(long)[device] for device in long.devices]
+
+
 def test_a_folded_plan_does_not_run():
     machine = core_groups(4)
     job = Job(CHAIN, 8)
@@ -161,6 +211,10 @@ def test_a_large_machine_is_folded_by_itself():
         ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
         ("gpipe:shard=1", Code.REQUEST, "shard=1 needs replicas to shard over"),
         ("gpipe:shard=1,replicas=2,update=backward-fusion", Code.REQUEST, "shard=1 updates after a stage's last backward"),
+        ("gpipe:tp=0", Code.REQUEST, "tp is 0; expected at least 1"),
+        ("gpipe:stages=2,tp=2,update=backward-fusion", Code.REQUEST, "tp=2 goes with update=baseline"),
+        ("1f1b:stages=2,tp=2,granularity=stage,fold=off", Code.REQUEST, "granularity=stage with tp=2 goes with fold=on only"),
+        ("gpipe:stages=2,tp=4", Code.DEVICES, "gpipe needs 8 devices, there are 4"),
         ("pipedream:replicas=2", Code.NAME, "unknown option of strategy pipedream 'replicas'"),
     ],
 )
