@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -70,9 +70,9 @@ def samples() -> list[Sample]:
 class OneGraph(Job):
     """A job whose graph does not depend on the number of replicas, since the divisor of the loss does not change the time."""
 
-    def graph(self, batch: int | None = None, parts: int | None = None) -> TrainingGraph:
+    def graph(self, batch: int | None = None, parts: int | None = None, **others: Any) -> TrainingGraph:
         """The graph of one shard."""
-        return super().graph(batch, 1)
+        return super().graph(batch, 1, **others)
 
 
 @cache

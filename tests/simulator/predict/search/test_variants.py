@@ -108,7 +108,7 @@ def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(set
             assert 0 < bound.step_s <= each.simulated.step_s, each.text
             (needed,) = (need.needed_bytes for need in each.simulated.memories if need.name == next(iter(bound.memory_bytes)))
             assert 0 < bound.memory_bytes[setup.machine.devices[0].memory] <= needed, each.text
-    assert known == 18
+    assert known == 30
 
 
 def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):
