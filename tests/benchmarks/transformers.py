@@ -29,8 +29,9 @@ PAGE = ROOT / "docs" / "transformers.md"
 FITTED = 1024
 #: The longest sequences of llm-foundry's rows whose attention takes so little that its version matters little.
 SHORT = 2048
-#: Of runs that divide layers or have stages: the most microbatches, for more take minutes to predict, and how many of each kind are taken.
-MOST_MICROBATCHES, SAMPLED = 16, 20
+#: The most microbatches of a step, for more take minutes to predict; and of nanotron's runs that divide layers or have stages, how many of
+#: each kind are taken.
+MOST_MICROBATCHES, SAMPLED = 16, 8
 #: Differences of throughput below this count as noise.
 NOISE = 0.03
 INTRO = """# Transformers over many GPUs
@@ -50,8 +51,9 @@ numbers to 1e-10, and so do PyTorch's own FSDP2 and tensor parallelism. Not mode
 kernels; such rows are left out, and so are rows with divided sequences. llm-foundry trains under autocast (`--precision amp`); torchtitan,
 DeepSpeed, Megatron-LM and nanotron compute with bf16 copies of float32 parameters (`--precision mixed`).
 
-Of nanotron's runs that divide layers or have stages, each n-th with at most 16 microbatches is predicted: some 20 that divide layers, 20
-that have stages, and 20 that do both. nanotron and Megatron-LM compute queries, keys and values by one product, which `lm:fused=on` says.
+Steps with more than 16 microbatches take minutes to predict and are left out. Of nanotron's runs that divide layers, have stages, or do
+both, some eight of each kind are predicted, each n-th. nanotron and Megatron-LM compute queries, keys and values by one product, which
+`lm:fused=on` says.
 
 Two things were learned from these tables. A GPU that trains for minutes lowers its clock to keep its power limit: an H100 reaches about 600
 TFLOP/s in its matrix products, not the 800 of a short benchmark. The power per FLOP at which this begins is fitted on llm-foundry's steps
@@ -112,14 +114,14 @@ def division(row: Row) -> str:
 
 
 def sampled(rows: Sequence[Row]) -> list[Row]:
-    """The rows without those of nanotron that divide layers or have stages, but for a sample of these: each n-th of each kind."""
+    """The rows with few microbatches; of those of nanotron that divide layers or have stages, each n-th of each kind."""
     kinds: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        kinds[division(row) if row.source == "nanotron" else ""].append(row)
+        if row.job.accumulate <= MOST_MICROBATCHES:
+            kinds[division(row) if row.source == "nanotron" else ""].append(row)
     taken = {id(row) for row in kinds.pop("", [])}
     for own in kinds.values():
-        few = [row for row in own if row.job.accumulate <= MOST_MICROBATCHES]
-        taken |= {id(row) for row in few[:: max(1, len(few) // SAMPLED)]}
+        taken |= {id(row) for row in own[:: -(-len(own) // SAMPLED)]}
     return [row for row in rows if id(row) in taken]
 
 
