@@ -8,6 +8,8 @@ makes a second name of another's memory is freed with it: accesses under both na
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from operator import itemgetter
 
 from simulator.engine.memory.over_time import owners
 from simulator.plan.dependencies import Dependencies
@@ -16,6 +18,10 @@ from simulator.plan.task import INPUT
 
 #: An instance counts as never released if its allocating lane is not ordered after the last access within so many further periods.
 LOOK_AHEAD = 3
+
+
+#: An execution that an instance waits for, its number among those whose last access was issued, its key, and the last access by lane.
+_Pending = tuple[int, int, tuple[str, int], dict[int, int]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,11 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     clock_after: dict[int, list[int]] = {}  # clock at the end of an execution that other lanes wait for
     recorded = {edge.index for period in range(dependencies.steady + 1) for edges in dependencies.waits(period) for edge in edges}
     open_: dict[tuple[str, int], list] = {}  # [allocating lane, accesses left, last access by lane]
-    pending: list[list] = [[] for _ in lanes]
+    #: By allocating lane: what has had its last access since the lane's last task; and by another lane, what waits until the lane is
+    #: ordered after an execution there, the earliest first.
+    fresh: list[list[_Pending]] = [[] for _ in lanes]
+    blocked: list[dict[int, list[_Pending]]] = [{} for _ in lanes]
+    closed = 0
     for period, index, task in program(tasks, periods, periods):
         lane, number = lane_of[index], period * size + index
         clock = clocks[lane]
@@ -94,14 +104,17 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
             entry[1] -= 1
             entry[2][lane] = number
             if not entry[1]:
-                pending[entry[0]].append((key, entry[2]))
+                closed += 1
+                fresh[entry[0]].append((-1, closed, key, entry[2]))
                 del open_[key]
-        if pending[lane]:
-            waiting = []
-            for key, accesses in pending[lane]:
-                if all(clock[other] >= last for other, last in accesses.items()):
-                    for name in (key[0], *names_of[key[0]]):
-                        yield (period, index), name, key[1]
-                else:
-                    waiting.append((key, accesses))
-            pending[lane] = waiting
+        candidates, fresh[lane] = fresh[lane], []
+        for other, waiting in blocked[lane].items():
+            while waiting and waiting[0][0] <= clock[other]:
+                candidates.append(heappop(waiting))
+        for _, order, key, accesses in sorted(candidates, key=itemgetter(1)):
+            blocking = next((other for other, last in accesses.items() if clock[other] < last), None)
+            if blocking is not None:
+                heappush(blocked[lane].setdefault(blocking, []), (accesses[blocking], order, key, accesses))
+                continue
+            for name in (key[0], *names_of[key[0]]):
+                yield (period, index), name, key[1]
