@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from simulator.plan.bodies.opcall import ListedOp, OpCall, OpList
 from simulator.plan.task import COLLECTIVE, Operand, Task
-from simulator.plan.tensors import PlanTensors, contiguous
+from simulator.plan.tensors import PlanTensors, contiguous, viewed
 from simulator.strategies.sharding.units import Flat, shaped
+
+_CONTIGUOUS = '{"memory_format":{"memory_format":"contiguous_format"}}'
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,30 @@ class Packing:
     def unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
         """The task that copies each gathered tensor to a place of its own, and the copies."""
         steps = _Steps(f"{name}@{self.devices[at]}")
-        for number, length in enumerate(flat.lengths):
-            steps.add("clone.default", [{"$": 0}], (flat.part_of(gathered, number),), (self.size, length), gathered.dtype)
+        for number, (length, blocks) in enumerate(zip(flat.lengths, flat.blocks, strict=True)):
+            own = flat.part_of(gathered, number)
+            if blocks == 1:
+                steps.add("clone.default", [{"$": 0}], (own,), (self.size, length), gathered.dtype)
+            else:
+                shape = (blocks, self.size, length // blocks)
+                steps.add("clone.default", [{"$": 0}], (_exchanged(own, shape),), shape, gathered.dtype, _CONTIGUOUS)
         task, copies = steps.task(self.tensors, self.devices[at], self.compute, 0, len(flat.lengths))
         return task, list(copies)
 
     def packed_gradients(self, own: Sequence[Operand], flat: Flat, name: str, at: int) -> tuple[list[Task], Operand]:
         """A device's gradients as one flat tensor in which the parts of each rank lie together."""
         steps, parts, length = _Steps(f"{name}@{self.devices[at]}"), [], flat.length * self.size
-        for operand, each in zip(own, flat.lengths, strict=True):
+        for operand, each, blocks in zip(own, flat.lengths, flat.blocks, strict=True):
             if operand.strides != contiguous(operand.shape):
-                kwargs = '{"memory_format":{"memory_format":"contiguous_format"}}'
-                operand = steps.add("clone.default", [{"$": 0}], (operand,), operand.shape, operand.dtype, kwargs)
+                operand = steps.add("clone.default", [{"$": 0}], (operand,), operand.shape, operand.dtype, _CONTIGUOUS)
             if operand.elements < each * self.size:
                 padding = [0, each * self.size - operand.elements]
                 flattened = shaped(operand, (operand.elements,))
                 operand = steps.add("constant_pad_nd.default", [{"$": 0}, padding], (flattened,), (each * self.size,), operand.dtype)
+            if blocks > 1:
+                by_device = (self.size, blocks, each // blocks)
+                exchanged = _exchanged(shaped(operand, (blocks, each * self.size // blocks)), by_device)
+                operand = steps.add("clone.default", [{"$": 0}], (exchanged,), by_device, operand.dtype, _CONTIGUOUS)
             parts.append(shaped(operand, (self.size, each)))
         if len(parts) > 1:
             args = [[{"$": i} for i in range(len(parts))], 1]
@@ -84,6 +94,13 @@ class Packing:
             return [], shaped(parts[0], (length,))
         task, (result,) = steps.task(self.tensors, self.devices[at], self.reduce, self.priority, 1)
         return [task], shaped(result, (length,))
+
+
+def _exchanged(operand: Operand, shape: tuple[int, int, int]) -> Operand:
+    """An operand of two dimensions, the second of which has as many parts as `shape` says first, with these parts first."""
+    rows, by_row = shape[1], operand.strides[0]
+    parts = viewed(operand, (rows, shape[0], shape[2]), (by_row, shape[2], 1), "aten.view.default", [rows, shape[0], shape[2]])
+    return viewed(parts, shape, (shape[2], by_row, 1), "aten.permute.default", [1, 0, 2])
 
 
 class _Steps:

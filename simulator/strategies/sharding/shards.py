@@ -18,7 +18,7 @@ from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
-from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
+from simulator.strategies.sharding.units import Flat, Span, Units, Weight, blocks_of, by_dtype, rows, shaped, without_padding
 
 
 class Shards:
@@ -57,7 +57,12 @@ class Shards:
         held, rank = {}, at // self.mesh.division.degree % self.size
         for name in self.units.trained:
             value = self.builders[at].graph.values[name]
-            shape = value.shape
+            shape, blocks = value.shape, blocks_of(value, self.size)
+            if blocks > 1:
+                each = shape[1] // self.size
+                box = ((0, blocks), (rank * each, (rank + 1) * each), *whole(shape[2:]))
+                held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
+                continue
             each, extent = rows(shape, self.size), shape[0] if shape else 1
             first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
             if first < end:
@@ -67,11 +72,11 @@ class Shards:
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
         """The weights of a unit, by type."""
-        types = by_dtype(self.units.weights[unit])
-        return [
-            _Bundle(f" {dtype}" if number else "", dtype, weights, Flat(tuple(weight.shape for weight in weights), self.size))
-            for number, (dtype, weights) in enumerate(types.items())
-        ]
+        bundles = []
+        for number, (dtype, weights) in enumerate(by_dtype(self.units.weights[unit]).items()):
+            flat = Flat.of((self.graph.values[weight.parameter] for weight in weights), self.size)
+            bundles.append(_Bundle(f" {dtype}" if number else "", dtype, weights, flat))
+        return bundles
 
     def gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], dict[str, list[Operand]]]:
         """The tasks that gather a unit for a span, and what they make on each device, by type."""
@@ -104,7 +109,7 @@ class Shards:
         for end, dtype, weights, flat in self._bundles(span.unit):
             for at, whole_ in enumerate(gathered[dtype]):
                 parts = [shaped(whole_, (self.size, flat.length))]
-                if len(weights) > 1:
+                if len(weights) > 1 or flat.blocks[0] > 1:
                     unpacked, parts = self.packing.unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
                     tasks.append(replace(unpacked, layer=span.unit))
                 for weight, part in zip(weights, parts, strict=True):
@@ -121,7 +126,7 @@ class Shards:
             types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/{name}" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
-            flat = Flat(tuple(self.graph.values[name].shape for name in parameters), self.size)
+            flat = Flat.of((self.graph.values[name] for name in parameters), self.size)
             by_number: dict[int, Operand] = {}
             for place, (group, numbers) in enumerate(self.mesh.sharding(self._reducing)):
                 wholes, of_group = [], f"{label} of group {place}" if place else label

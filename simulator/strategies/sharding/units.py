@@ -12,7 +12,8 @@ from itertools import groupby
 from math import prod
 
 from simulator.model.graph import TrainingGraph
-from simulator.plan.task import BACKWARD, Operand
+from simulator.plan.pieces import seen_as
+from simulator.plan.task import BACKWARD, Operand, Value
 from simulator.plan.tensors import contiguous, part, viewed
 from traces.errors import Code, SchedcastError
 
@@ -133,15 +134,28 @@ class Units:
 
 @dataclass(frozen=True)
 class Flat:
-    """How the parts of several tensors lie one after another: equal parts of each for each of `ranks` devices, padded where it ends."""
+    """How the parts of several tensors lie one after another: equal parts of each for each of `ranks` devices, padded where it ends.
+
+    `blocks`: of how many blocks each consists, of which a device has a part of each (`blocks_of`).
+    """
 
     shapes: tuple[tuple[int, ...], ...]
     ranks: int
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[Value], ranks: int) -> "Flat":
+        """How parameters, or tensors like them, lie."""
+        own = tuple(values)
+        return cls(tuple(value.shape for value in own), ranks, tuple(blocks_of(value, ranks) for value in own))
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Elements of a device's part of each tensor."""
-        return tuple(rows(shape, self.ranks) * prod(shape[1:]) for shape in self.shapes)
+        return tuple(
+            prod(shape) // self.ranks if blocks > 1 else rows(shape, self.ranks) * prod(shape[1:])
+            for shape, blocks in zip(self.shapes, self.blocks, strict=True)
+        )
 
     @property
     def length(self) -> int:
@@ -157,6 +171,16 @@ class Flat:
         if (first, end) == (0, operand.shape[1]):
             return operand
         return viewed(operand, (operand.shape[0], end - first), operand.strides, "aten.slice.Tensor", 1, first, end)
+
+
+def blocks_of(value: Value, ranks: int) -> int:
+    """Of how many blocks a parameter consists, of each of which a device has a part: of those that divided layers have of one product.
+
+    1 if it is cut along its first dimension as a whole.
+    """
+    blocks = seen_as(value.source) if value.source is not None else None
+    apart = blocks is not None and value.shape[0] < ranks and value.shape[1] % ranks == 0
+    return value.shape[0] if apart else 1
 
 
 def rows(shape: tuple[int, ...], ranks: int) -> int:

@@ -10,7 +10,7 @@ from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.task import COLLECTIVE
+from simulator.plan.task import COLLECTIVE, PARAMETER
 from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
 from tests.support import mlp
@@ -239,3 +239,15 @@ def test_what_it_cannot_do_is_refused():
         planned("fsdp:tp=2", Job(MLP, 3), gpus(4))
     with refuses(Code.MODEL):
         planned("fsdp", Job("lenet5", 4, layout="nhwc"), gpus(2))
+
+
+def test_each_of_many_devices_has_a_part_of_queries_keys_and_values():
+    """Of the projection that one product makes, four replicas of half a model hold an eighth, without padding, and train alike."""
+    job = Job("lm:form=gpt,layers=1,d_model=16,heads=4,vocab=32", 4, 8, precision="fp64", optimizer="adamw")
+    machine = core_groups(8)
+    plan = planned("fsdp:tp=2", job, machine)
+    held = [
+        value for name, value in plan.values.items() if name.startswith("blocks.0.attention.project.weight") and value.kind == PARAMETER
+    ]
+    assert [value.shape for value in held] == [(3, 2, 16)] * 8
+    assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 8), 2) <= 1e-10
