@@ -72,6 +72,10 @@ OTHER = {
 }
 
 
+#: Options that are refused without others.
+TOGETHER: dict[str, dict[str, object]] = {"shard": {"replicas": 2}, "gradients": {"shard": "1"}}
+
+
 @pytest.mark.parametrize("name", strategies.names())
 def test_every_option_of_every_strategy_has_a_field(name):
     known = strategies.get(name)
@@ -81,10 +85,11 @@ def test_every_option_of_every_strategy_has_a_field(name):
     assert all(field.about for field in offered), "each option is explained"
     assert strategy_text(name, {field.name: field.default for field in offered}) == name
     for field in offered:
-        value = OTHER[field.kind](field)
-        text = strategy_text(name, {field.name: value})
+        chosen = {field.name: OTHER[field.kind](field)} | TOGETHER.get(field.name, {})
+        chosen = {option: value for option, value in chosen.items() if option in known.option_names}
+        text = strategy_text(name, chosen)
         strategies.parse(text)
-        assert option_values(text) == {field.name: value}
+        assert option_values(text) == chosen
 
 
 def test_values_that_no_field_holds_are_left_out():
