@@ -90,7 +90,7 @@ def test_a_plan_reserves_what_its_tasks_hold_and_the_state_that_the_first_update
 
 
 def test_a_plan_fits_if_the_allocator_finds_room_beside_what_is_not_pytorchs():
-    plan, gpu = training(1024), load_machine("h100")
+    plan, gpu = training(8192), load_machine("h100")
     needed = reserved_bytes(plan, gpu, dependencies_of(plan, gpu))[gpu.memories[0].name] + BESIDE_BYTES
     for spare, fits in ((0, True), (-1, False)):
         limited = gpu.with_memory_limit(needed + spare)
