@@ -1,8 +1,9 @@
 """The training graph: the ops of one training step in program order, as plain data without torch."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -43,6 +44,17 @@ class Op:
     def inputs(self) -> tuple[Operand, ...]:
         """`reads + mutates`, as in Task."""
         return self.reads + self.mutates
+
+
+def arguments_of(op: Op) -> list:
+    """The op's positional arguments. A tensor is {"$": its position among the inputs}."""
+    return list(_parsed(op.body.args))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> list:
+    """The same list for the same text: do not change it, nor the lists in it."""
+    return json.loads(text)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """View steps: the geometry of a tensor after them, without torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -21,6 +21,11 @@ class NotABoxError(ValueError):
 def arguments_of_view(step: ViewStep) -> tuple[str, list]:
     """The name of a view step's op, and its arguments after the tensor."""
     return step.target.split(".")[1], json.loads(step.args)
+
+
+def view_step(target: str, *arguments: object) -> ViewStep:
+    """The step that calls the aten op `target` with `arguments` after the tensor."""
+    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))
 
 
 def geometry(step: ViewStep, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -97,6 +102,21 @@ def inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """A shape whose extent -1, if there is one, is what the number of elements leaves."""
     known = prod(extent for extent in shape if extent != -1)
     return tuple(count // known if extent == -1 else extent for extent in shape)
+
+
+def equal_ranges(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield ranges of dimensions of two shapes, as short as possible, that hold as many elements."""
+    a = b = 0
+    while a < len(before) or b < len(after):
+        first_a, first_b, count_a, count_b = a, b, 1, 1
+        while a == first_a or b == first_b or count_a != count_b:
+            if a < len(before) and (count_a <= count_b or b == len(after)):
+                count_a, a = count_a * before[a], a + 1
+            elif b < len(after):
+                count_b, b = count_b * after[b], b + 1
+            else:
+                break
+        yield (first_a, a), (first_b, b)
 
 
 def order_of(name: str, arguments: list, rank: int) -> list[int]:

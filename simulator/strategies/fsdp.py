@@ -173,11 +173,8 @@ class ShardedReplicas:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
         flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.mesh.replicas * self.job.accumulate).ops}
         whole = {op.body.target.split(".")[1] for op in self.graph.ops if op.body.flops and op.body.flops == flops.get(op.name)}
-        tokens, layers = self.mesh.division.context, self.mesh.division.degree
-        words = [f"tokens of each sequence over {tokens} devices"] if tokens > 1 else []
-        if layers > 1:
-            words.append(f"heads, hidden channels and vocabulary over {layers} devices")
-        words += ["between products by tokens"] if self.options.sp and layers > 1 else []
+        words = self.mesh.division.words
+        words += ["between products by tokens"] if self.options.sp and self.mesh.division.degree > 1 else []
         return ", and ".join(words) + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
 
     # --- forward and backward

@@ -35,7 +35,7 @@ MISSES = {
     " GPT-2's vocabulary of 50,257 tokens divides by no power of two, for which tensor cores have slower products; presets do not know"
     " that. The 3-D convolutions of the U-Net are priced like 2-D ones; its source has 1.38x without a loader.",
     "batch": "Torch7 launches small batches faster than PyTorch, whose host the presets have. BERT and GPT-2 were measured to gain more"
-    " than their kernels explain, in one source 1.47x from batch 16 to 28.",
+    " than their kernels explain, in one source 1.47x from batch 16 to 28. One run of nanotron took longer with half of the samples.",
     "cuda-graph": "What is left at batches 1 and 4 are kernels, which are predicted longer than measured (16.7 and 23.8 ms a step).",
     "gradient buckets": "Once gradients are reduced beside backward, the rest of the step takes 130 to 220 ms longer by the source's"
     " waiting times (365 to 529 ms at 128 tokens), and gradients are copied into buckets and back, 32 GB. A plan has neither.",

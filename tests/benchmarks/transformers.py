@@ -19,6 +19,7 @@ from simulator.predict.forecast import forecast
 from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored
 from simulator.predict.scoreboard.rows import LeftOut, Row, read_folder
 from simulator.predict.search.workers import usual_processes, workers
+from tests.benchmarks.pair_tables import few_microbatches
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
 from traces.documents.scoreboard import ScoredStep
@@ -29,9 +30,8 @@ PAGE = ROOT / "docs" / "transformers.md"
 FITTED = 1024
 #: The longest sequences of llm-foundry's rows whose attention takes so little that its version matters little.
 SHORT = 2048
-#: The most microbatches of a step, for more take minutes to predict; and of nanotron's runs that divide layers or have stages, how many of
-#: each kind are taken.
-MOST_MICROBATCHES, SAMPLED = 16, 8
+#: Of nanotron's runs that divide layers or have stages, how many of each kind are taken.
+SAMPLED = 8
 #: Differences of throughput below this count as noise.
 NOISE = 0.03
 INTRO = """# Transformers over many GPUs
@@ -124,9 +124,8 @@ def division(row: Row) -> str:
 def sampled(rows: Sequence[Row]) -> list[Row]:
     """The rows with few microbatches; of those of nanotron that divide layers or have stages, each n-th of each kind."""
     kinds: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.job.accumulate <= MOST_MICROBATCHES:
-            kinds[division(row) if row.source == "nanotron" else ""].append(row)
+    for row in few_microbatches(rows):
+        kinds[division(row) if row.source == "nanotron" else ""].append(row)
     taken = {id(row) for row in kinds.pop("", [])}
     for own in kinds.values():
         taken |= {id(row) for row in own[:: -(-len(own) // SAMPLED)]}

@@ -66,7 +66,7 @@ def test_a_damaged_graph_in_the_cache_is_used_or_captured_again(tmp_path, monkey
             graph = cache.load(("job",))
             if graph is not None:
                 job = Job("lenet5", 2)
-                monkeypatch.setattr(Job, "graph", lambda *_: graph)
+                monkeypatch.setattr(Job, "graph", lambda *_, **__: graph)
                 try:
                     forecast(planned("baseline", job, target), target, CostModel(target))
                 finally:

@@ -4,12 +4,11 @@ An op computes over an index space, as an einsum does: of [i, k] x [k, j] -> [i,
 the result, and one that has a part of k an addend of it. One table serves forward and backward ops alike.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.model.graph import Op
+from simulator.model.graph import Op, arguments_of
 from simulator.plan.task import DTYPE_BYTES, Operand
 
 
@@ -37,11 +36,6 @@ def is_linear(op: Op, widens: bool = False) -> bool:
     if not widens and any(DTYPE_BYTES[op.writes[0].dtype] > DTYPE_BYTES[read.dtype] for read in op.inputs):
         return False
     return name not in ("aten.add", "aten.sub") or all(isinstance(item, dict) and "$" in item for item in arguments_of(op)[:2])
-
-
-def arguments_of(op: Op) -> list:
-    """The op's positional arguments. A tensor is {"$": its position among the inputs}."""
-    return json.loads(op.body.args)
 
 
 def scales_by_frequency(op: Op) -> bool:

@@ -11,14 +11,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.model.division.axes import arguments_of
 from simulator.model.division.local import LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement
-from simulator.model.division.vocabulary import summed_loss
-from simulator.model.graph import Op
+from simulator.model.division.vocabulary import summed_loss, with_dim
+from simulator.model.graph import Op, arguments_of
 from simulator.plan.bodies.opcall import DROPOUT
-from simulator.plan.task import Operand, ViewStep
-from simulator.plan.views import with_views
+from simulator.plan.task import Operand
+from simulator.plan.views import view_step, with_views
 from traces.errors import Code, SchedcastError
 
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -147,8 +146,8 @@ class Context:
         if share.dtype != out.dtype:
             kwargs = json.dumps({"dtype": {"dtype": out.dtype}}, separators=(",", ":"))
             share = local.call(f"{name} share as {out.dtype}", "_to_copy.default", [{"$": 0}], (share,), rows, out.dtype, kwargs)
-        share = with_views(share, [ViewStep("aten.unsqueeze.default", "[3]")])
-        merged = local.call(f"{name} merged", "lerp.Tensor", [{"$": 0}, {"$": 1}, {"$": 2}], (out, out_added, share), out.shape)
+        parts = (out, out_added, with_dim(share, 3))
+        merged = local.call(f"{name} merged", "lerp.Tensor", [{"$": 0}, {"$": 1}, {"$": 2}], parts, out.shape)
         total = local.call(f"{name} logarithms", "logaddexp.default", [{"$": 0}, {"$": 1}], both, rows)
         return _exchanged(merged), _exchanged(total)
 
@@ -206,7 +205,7 @@ class Context:
         """Sum all chunks of the gradient of keys or values over the devices, each of which keeps its two."""
         own = self._local.summed_chunks([_exchanged(each) for each in chunks], made.value)
         sequences, _, length, *rest = own.shape
-        view = ViewStep("aten.view.default", json.dumps([[sequences, 2 * length, *rest]], separators=(",", ":")))
+        view = view_step("aten.view.default", [sequences, 2 * length, *rest])
         self._local.versions[made.value] = {cut: _exchanged(with_views(own, [view]))}
 
     def _add_to(self, total: Operand, addend: Operand) -> None:
@@ -227,14 +226,14 @@ def _is_causal(op: Op, first: int) -> bool:
 
 def _exchanged(operand: Operand) -> Operand:
     """[sequences, heads, tokens, ...] as [sequences, tokens, heads, ...], and back: as fused kernels lay out what they make."""
-    return with_views(operand, [ViewStep("aten.transpose.int", "[1,2]")])
+    return with_views(operand, [view_step("aten.transpose.int", 1, 2)])
 
 
 def _tokens(operand: Operand, first: int, end: int) -> Operand:
     """Some tokens of [sequences, heads, tokens, width]."""
     if (first, end) == (0, operand.shape[2]):
         return operand
-    return with_views(operand, [ViewStep("aten.slice.Tensor", f"[2,{first},{end}]")])
+    return with_views(operand, [view_step("aten.slice.Tensor", 2, first, end)])
 
 
 def _half(operand: Operand, half: int) -> Operand:

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.model.division.axes import Axis, arguments_of, axes, is_linear, scales_by_frequency
+from simulator.model.division.axes import Axis, axes, is_linear, scales_by_frequency
 from simulator.model.division.context import Context
 from simulator.model.division.local import COLLECTIVES, CONTEXT, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
-from simulator.model.graph import Op, TrainingGraph
+from simulator.model.graph import Op, TrainingGraph, arguments_of
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
 from simulator.plan.task import CARRIED_KINDS, Operand, ViewStep
 from simulator.plan.views import NotABoxError
@@ -48,6 +48,12 @@ class Division:
     def of(self, number: int) -> "Division":
         """That of device `number` of those that divide a microbatch: first those that divide the layers for the same tokens."""
         return replace(self, rank=number % self.degree, context_rank=number // self.degree % self.context)
+
+    @property
+    def words(self) -> list[str]:
+        """What is divided, and over how many devices."""
+        tokens = [f"tokens of each sequence over {self.context} devices"] if self.context > 1 else []
+        return tokens + ([f"heads, hidden channels and vocabulary over {self.degree} devices"] if self.degree > 1 else [])
 
     @property
     def number(self) -> int:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from math import prod
 
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind
-from simulator.model.graph import Op, TrainingGraph
+from simulator.model.graph import Op, TrainingGraph, arguments_of
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
 from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
 from simulator.plan.tensors import contiguous, extent_bytes, viewed
-from simulator.plan.views import NotABoxError, dense, with_views
+from simulator.plan.views import NotABoxError, dense, view_step, with_views
 
 #: Groups of devices that divide tokens, and those that divide layers.
 CONTEXT, TENSOR = "context", "tensor"
@@ -204,7 +204,7 @@ class LocalTensors:
         """The arguments with the sizes of a device's part."""
         if not op.body.target.startswith("aten.slice_backward."):
             return op.body.args
-        arguments = json.loads(op.body.args)
+        arguments = arguments_of(op)
         arguments[1] = list(writes[0].shape)
         return json.dumps(arguments, separators=(",", ":"))
 
@@ -382,16 +382,16 @@ def _around(placement: Placement, shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _view(shape: Sequence[int]) -> ViewStep:
-    return ViewStep("aten.view.default", json.dumps([list(shape)], separators=(",", ":")))
+    return view_step("aten.view.default", list(shape))
 
 
 def _permute(*dims: int) -> ViewStep:
-    return ViewStep("aten.permute.default", json.dumps([list(dims)], separators=(",", ":")))
+    return view_step("aten.permute.default", list(dims))
 
 
 def _slice(dim: int, first: int, end: int) -> ViewStep:
-    return ViewStep("aten.slice.Tensor", json.dumps([dim, first, end], separators=(",", ":")))
+    return view_step("aten.slice.Tensor", dim, first, end)
 
 
 def _select(dim: int, at: int) -> ViewStep:
-    return ViewStep("aten.select.int", json.dumps([dim, at], separators=(",", ":")))
+    return view_step("aten.select.int", dim, at)

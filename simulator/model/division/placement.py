@@ -4,7 +4,6 @@ These are the placements of DTensor (Replicate, Shard, Partial) for one dimensio
 along the dimension, each of which is cut by itself: queries, keys and values that one product computes, or the tokens of several sequences.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,11 +16,13 @@ from simulator.plan.views import (
     SPLITTING,
     NotABoxError,
     arguments_of_view,
+    equal_ranges,
     geometry,
     inferred,
     order_of,
     slice_arguments,
     split_range,
+    view_step,
 )
 
 
@@ -108,7 +109,7 @@ def _through(
     dim, rank = placement.dim, len(shape)
     if name in RESHAPING:
         reshaped = _reshaped(shape, after, placement, degree)
-        return reshaped, _step(step.target, list(reshaped.local(after, degree)))
+        return reshaped, view_step(step.target, list(reshaped.local(after, degree)))
     if name in PERMUTING:
         return placement.at(order_of(name, arguments, rank).index(dim), placement.blocks), step
     if name in SAME or name == "view_as_real" or (name == "view_as_complex" and dim != rank - 1):
@@ -117,7 +118,7 @@ def _through(
         return placement.at(dim + (arguments[0] % (rank + 1) <= dim), placement.blocks), step
     if name == "expand":
         moved = placement.at(dim + len(after) - rank, placement.blocks)
-        return moved, _step(step.target, list(moved.local(after, degree)))
+        return moved, view_step(step.target, list(moved.local(after, degree)))
     if name in ("select", "unbind", "squeeze"):
         gone = (arguments[0] if arguments else 0) % rank
         if gone != dim:
@@ -129,13 +130,13 @@ def _through(
         borders = [sum(placement.blocks[:count]) for count in range(len(placement.blocks) + 1)]
         if by == 1 and first in borders and end in borders:
             kept = placement.blocks[borders.index(first) : borders.index(end)]
-            return placement.at(dim, kept), _step("aten.slice.Tensor", dim, first // degree, end // degree)
+            return placement.at(dim, kept), view_step("aten.slice.Tensor", dim, first // degree, end // degree)
     raise NotABoxError(f"{step.target} of {shape}, of which dimension {dim} is divided")
 
 
 def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placement, degree: int) -> Placement:
     """The placement of a contiguous tensor that is seen as another shape."""
-    for (first, end), (start, stop) in _groups(shape, after):
+    for (first, end), (start, stop) in equal_ranges(shape, after):
         if not first <= placement.dim < end:
             continue
         block = placement.blocks[0] * prod(shape[placement.dim + 1 : end])
@@ -146,22 +147,3 @@ def _reshaped(shape: tuple[int, ...], after: tuple[int, ...], placement: Placeme
             if count % repeats == 0 and block % (step * degree) == 0 and seen.fits(after, degree):
                 return seen
     raise NotABoxError(f"{shape} seen as {after}, with dimension {placement.dim} divided")
-
-
-def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield ranges of dimensions of two shapes, as short as possible, that hold as many elements."""
-    a = b = 0
-    while a < len(before) or b < len(after):
-        first_a, first_b, count_a, count_b = a, b, 1, 1
-        while a == first_a or b == first_b or count_a != count_b:
-            if a < len(before) and (count_a <= count_b or b == len(after)):
-                count_a, a = count_a * before[a], a + 1
-            elif b < len(after):
-                count_b, b = count_b * after[b], b + 1
-            else:
-                break
-        yield (first_a, a), (first_b, b)
-
-
-def _step(target: str, *arguments: object) -> ViewStep:
-    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))

@@ -4,15 +4,14 @@ Megatron-LM, section 3: the input embedding gives zeros for tokens of other devi
 one number per token instead of all logits.
 """
 
-import json
 from collections.abc import Sequence
 
-from simulator.model.division.axes import arguments_of, scales_by_frequency
+from simulator.model.division.axes import scales_by_frequency
 from simulator.model.division.local import LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, cut_along
-from simulator.model.graph import Op
-from simulator.plan.task import Operand, ViewStep
-from simulator.plan.views import with_views
+from simulator.model.graph import Op, arguments_of
+from simulator.plan.task import Operand
+from simulator.plan.views import view_step, with_views
 
 _MEAN, _SUM = 1, 2  # aten's numbers of reductions
 _NONE = -100  # the number of no class
@@ -78,7 +77,7 @@ class Vocabulary:
         made = self._local.written(op.writes[0], PARTIAL)
         self._local.replace(op, (self._part(op, weight), within), (made,))
         last = len(mine.shape)
-        self._local.change(f"{made.value}/masked", "mul_.Tensor", [{"$": 1}, {"$": 0}], (_with_dim(mine, last),), (made,))
+        self._local.change(f"{made.value}/masked", "mul_.Tensor", [{"$": 1}, {"$": 0}], (with_dim(mine, last),), (made,))
 
     def _embedding_backward(self, op: Op) -> None:
         gradient, tokens = op.inputs
@@ -88,7 +87,7 @@ class Vocabulary:
         moved, mine = self._own_tokens(op, tokens, rows)
         within = self._local.call(f"{tokens.value}#within", "mul.Tensor", [{"$": 0}, {"$": 1}], (moved, mine), moved.shape)
         masked = self._local.call(
-            f"{gradient.value}#mine", "mul.Tensor", [{"$": 0}, {"$": 1}], (whole, _with_dim(mine, len(mine.shape))), whole.shape
+            f"{gradient.value}#mine", "mul.Tensor", [{"$": 0}, {"$": 1}], (whole, with_dim(mine, len(mine.shape))), whole.shape
         )
         padding = arguments[3] - self._local.rank * part
         arguments[2:4] = [part, padding if arguments[3] >= 0 and 0 <= padding < part else -1]
@@ -103,10 +102,10 @@ class Vocabulary:
         local.replace(op, (source,), (made,), parts=local.degree)
         rows = made.shape[: placement.dim] + made.shape[placement.dim + 1 :]
         sums = local.call(f"{made.value}#sums", "logsumexp.default", [{"$": 0}, [placement.dim]], (source,), rows)
-        every = with_views(local.all_gather(sums), [ViewStep("aten.view.default", json.dumps([[local.degree, *rows]]))])
+        every = with_views(local.all_gather(sums), [view_step("aten.view.default", [local.degree, *rows])])
         total = local.call(f"{made.value}#total", "logsumexp.default", [{"$": 0}, [0]], (every,), rows)
         rest = local.call(f"{made.value}#rest", "sub.Tensor", [{"$": 0}, {"$": 1}], (sums, total), rows)
-        local.change(f"{made.value}/add_rest", "add_.Tensor", [{"$": 1}, {"$": 0}], (_with_dim(rest, placement.dim),), (made,))
+        local.change(f"{made.value}/add_rest", "add_.Tensor", [{"$": 1}, {"$": 0}], (with_dim(rest, placement.dim),), (made,))
 
     def _log_softmax_backward(self, op: Op) -> None:
         """gradient - exp(output) * the sum of the gradient over all devices' tokens."""
@@ -159,6 +158,6 @@ def summed_loss(local: LocalTensors, op: Op, reads: Sequence[Operand], arguments
         local.call_into(f"{op.name}#mean", "div.Tensor", (added, weight), loss)
 
 
-def _with_dim(operand: Operand, dim: int) -> Operand:
+def with_dim(operand: Operand, dim: int) -> Operand:
     """The operand with a dimension of extent 1 at `dim`."""
-    return with_views(operand, [ViewStep("aten.unsqueeze.default", f"[{dim}]")])
+    return with_views(operand, [view_step("aten.unsqueeze.default", dim)])

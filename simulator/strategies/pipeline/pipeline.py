@@ -24,8 +24,8 @@ class Pipeline:
 
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
     `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
-    numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device
-    among those that divide the layers of a replica, whose graph `cut` has.
+    numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a replica,
+    whose graph `cut` has.
     """
 
     def __init__(

@@ -333,7 +333,7 @@ def scheduled(
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
-            tasks += replicas.together(action.stage, [next(work) for work in works])
+            tasks += replicas.together([next(work) for work in works])
             if last[action.stage] == number and not fused:
                 tasks += replicas.updates(action.stage)
         if fused:

@@ -2,17 +2,18 @@
 
 The replicas of a stage are successive devices, stage after stage. This is Megatron-LM's default order, data parallelism inside and the
 pipeline outside ("Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", Narayanan et al., 2021): gradients have
-many bytes and stay inside a node as far as they can, activations have few and cross nodes. With R replicas, rank p of replica r is device
-number p * R + r.
+many bytes and stay inside a node as far as they can, activations have few and cross nodes. With R replicas, stage p of replica r is device
+number p * R + r; if T devices divide its layers, it is the T successive ones from number (p * R + r) * T on.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from simulator.engine.collectives.tasks import COMPUTE, Group
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import UNDIVIDED, Division
-from simulator.model.division.local import COLLECTIVES
+from simulator.model.division.local import COLLECTIVES, TENSOR
 from simulator.model.job import Job
 from simulator.plan.fusion import fused, insert
 from simulator.plan.plan import Plan
@@ -77,7 +78,7 @@ class Replicas:
         graph = self.job.graph(self.job.batch // parts, parts, division=replace(self.division, rank=rank))
         return Cut(graph, self.cut.placement)
 
-    def together(self, stage: int, works: Sequence[Sequence[Task]]) -> list[Task]:
+    def together(self, works: Sequence[Sequence[Task]]) -> list[Task]:
         """The tasks of an action of all pipelines, in turn. What devices that divide layers do together becomes one collective."""
         tasks: list[Task] = []
         degree = 1 if self.folded else self.division.degree
@@ -88,17 +89,21 @@ class Replicas:
                 continue
             for turn in zip(*own, strict=True):
                 if turn[0].body.op in COLLECTIVES:
-                    tasks += self._group(stage, turn[0].device).together(self.pipelines[0].build.tensors, turn)
+                    tasks += self._dividing[turn[0].device].together(self.pipelines[0].build.tensors, turn)
                 else:
                     tasks += turn
         return tasks
 
-    def _group(self, stage: int, device: str) -> Group:
-        """The devices that divide the layers of a stage with a device."""
-        devices = next(own for own in (self.forward[stage], self.devices[stage]) if device in own)
-        first = devices.index(device) // self.division.degree * self.division.degree
-        members = devices[first : first + self.division.degree]
-        return Group(self.machine, members, stream=self._tensor, priority=self._priority, listed=int(self.folded))
+    def _mesh(self, devices: tuple[str, ...]) -> Mesh:
+        """How the devices of a stage work together."""
+        return Mesh(self.machine, devices, self.division, self.count, self.folded, self._priority)
+
+    @cached_property
+    def _dividing(self) -> dict[str, Group]:
+        """By device, those that divide the layers of its stages together."""
+        meshes = [self._mesh(devices) for devices in dict.fromkeys((*self.forward, *self.devices))]
+        groups = [(mesh, *members) for mesh in meshes for members in mesh.dividing(TENSOR, self._tensor)]
+        return {mesh.names[at]: group for mesh, group, numbers in groups for at in numbers}
 
     def shard(self) -> dict[int, list[Task]]:
         """Let each replica of a stage hold a shard of its parameters. Returns, by stage, the tasks that gather them as the step begins.
@@ -112,7 +117,7 @@ class Replicas:
                 continue
             own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
             units = Units("shard=1", self.cut.graph, owned, own)
-            mesh = Mesh(self.machine, self.devices[stage], self.division, self.count, self.folded, self._priority)
+            mesh = self._mesh(self.devices[stage])
             shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], (COMPUTE, self._updates, self._sums))
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
@@ -158,9 +163,8 @@ class Replicas:
         if self.count == 1 or not parameters:
             return []
         tasks: list[Task] = []
-        mesh = Mesh(self.machine, self.devices[stage], self.division, self.count, self.folded, self._priority)
         own = [pipeline.build.whole_gradients(parameters) for pipeline in self.pipelines]
-        for rank, (group, numbers) in enumerate(mesh.sharding(self._sums)):
+        for rank, (group, numbers) in enumerate(self._mesh(self.devices[stage]).sharding(self._sums)):
             tasks += group.all_reduce(f"{name} of rank {rank}" if rank else name, [own[at] for at in numbers])
         return tasks
 
@@ -183,7 +187,7 @@ class Replicas:
         if self._shards:
             notes["shards"] = self.count
         if self.division.degree > 1:
-            notes["divided"] = f"heads, hidden channels and vocabulary over {self.division.degree} devices"
+            notes["divided"] = ", and ".join(self.division.words)
         if self.folded:
             each = self.count * self.division.degree
             notes["folded"] = f"One pipeline on {len(set(self.devices))} devices stands for {each}, which do the same"

@@ -1,6 +1,5 @@
 """Boxes: parts of a tensor, as a half-open range for each dimension; where they come from if the tensor is a view; and views of them."""
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
@@ -14,10 +13,12 @@ from simulator.plan.views import (
     RESHAPING,
     NotABoxError,
     arguments_of_view,
+    equal_ranges,
     geometry,
     inferred,
     order_of,
     slice_arguments,
+    view_step,
     with_views,
 )
 
@@ -98,9 +99,9 @@ def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, View
     """The box of `shape` that `box` of the view is, and the step that views it so; None if that step does nothing."""
     name, arguments = arguments_of_view(step)
     if name in RESHAPING:
-        return _reshaped(shape, inferred(tuple(arguments[0]), prod(shape)), box), _step("aten.view.default", list(shape_of(box)))
+        return _reshaped(shape, inferred(tuple(arguments[0]), prod(shape)), box), view_step("aten.view.default", list(shape_of(box)))
     if name == "expand":
-        return broadcast(shape, box), _step("aten.expand.default", list(shape_of(box)))
+        return broadcast(shape, box), view_step("aten.expand.default", list(shape_of(box)))
     if name in PERMUTING:
         order = order_of(name, arguments, len(shape))
         return tuple(box[order.index(d)] for d in range(len(shape))), step
@@ -114,37 +115,21 @@ def _behind(step: ViewStep, shape: tuple[int, ...], box: Box) -> tuple[Box, View
     if first < 0 or end > geometry(step, shape, shape)[0][dim]:
         raise NotABoxError(f"the padding of a slice at {box} is no part of {shape}")
     inner = (*box[:dim], (start + first * by, start + (end - 1) * by + 1), *box[dim + 1 :])
-    return inner, None if by == 1 else _step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
+    return inner, None if by == 1 else view_step("aten.slice.Tensor", dim, 0, inner[dim][1] - inner[dim][0], by)
 
 
 def cut(operand: Operand, ranges: Sequence[tuple[int, int]]) -> Operand:
     """The part of an operand within `ranges`, one for each dimension."""
     parts = enumerate(zip(ranges, operand.shape, strict=True))
-    steps = [_step("aten.slice.Tensor", dim, *part) for dim, (part, extent) in parts if tuple(part) != (0, extent)]
+    steps = [view_step("aten.slice.Tensor", dim, *part) for dim, (part, extent) in parts if tuple(part) != (0, extent)]
     return with_views(operand, steps)
-
-
-def _step(target: str, *arguments: object) -> ViewStep:
-    return ViewStep(target, json.dumps(arguments, separators=(",", ":")))
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...], box: Box) -> Box:
     """The box of a contiguous tensor of shape `before` whose elements are those of `box` if it is seen as shape `after`."""
     result: list[tuple[int, int]] = []
-    a = b = 0
-    while a < len(before) or b < len(after):
-        first_a, first_b = a, b
-        count_a = count_b = 1
-        while a == first_a or b == first_b or count_a != count_b:  # the fewest dimensions of both that hold as many elements
-            if a < len(before) and (count_a <= count_b or b == len(after)):
-                count_a *= before[a]
-                a += 1
-            elif b < len(after):
-                count_b *= after[b]
-                b += 1
-            else:
-                break
-        result += _regrouped(before[first_a:a], after[first_b:b], box[first_b:b])
+    for (first, end), (start, stop) in equal_ranges(before, after):
+        result += _regrouped(before[first:end], after[start:stop], box[start:stop])
     return tuple(result)
 
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from simulator.model.graph import Op
+from simulator.model.graph import Op, arguments_of
 from simulator.plan.task import AGAIN, Operand
 from simulator.plan.views import NotABoxError, dense, with_views
 from simulator.strategies.sharding.backward import Served
 from simulator.strategies.sharding.boxes import Box, behind_views, cut, shape_of, whole
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.network import Network
-from simulator.strategies.sharding.regions import arguments_of, name_of, output_of, rule_of
+from simulator.strategies.sharding.regions import name_of, output_of, rule_of
 from simulator.strategies.sharding.rules import BACKWARD, BackwardOp, local_forward, rule_of_elements
 
 

@@ -4,13 +4,11 @@ One rule for each kind of op. A rule says along which dimensions of the output t
 of the output reads, in coordinates of the input as the op sees it, after its views. A box that goes beyond its input needs padding there.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 
-from simulator.model.graph import Op
+from simulator.model.graph import Op, arguments_of
 from simulator.plan.task import Operand
 from simulator.plan.views import NotABoxError
 from simulator.strategies.sharding.boxes import Box, broadcast, whole
@@ -60,17 +58,6 @@ def needed(op: Op, box: Box) -> tuple[Box | None, ...]:
     """By input (`op.inputs`), the box that `box` of the op's output needs; None if it needs nothing of that input."""
     rule = rule_of(op)
     return tuple(rule.reads(op, box)) if rule is not None else tuple(whole(operand.shape) for operand in op.inputs)
-
-
-def arguments_of(op: Op) -> list:
-    """The op's positional arguments. A tensor is {"$": its position among the inputs}."""
-    return list(_parsed(op.body.args))
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> list:
-    """The same list for the same text: do not change it, nor the lists in it."""
-    return json.loads(text)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.model.graph import Op
+from simulator.model.graph import Op, arguments_of
 from simulator.plan.task import Operand
 from simulator.plan.views import NotABoxError
 from simulator.strategies.sharding.boxes import Box, broadcast, shape_of, whole
-from simulator.strategies.sharding.regions import arguments_of, name_of, needed, output_of, windows_of
+from simulator.strategies.sharding.regions import name_of, needed, output_of, windows_of
 
 
 @dataclass

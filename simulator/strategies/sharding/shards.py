@@ -149,7 +149,7 @@ class Shards:
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
 
-    def reduce_whole(self, unit: str, name: str = "reduce") -> list[Task]:
+    def reduce_whole(self, unit: str) -> list[Task]:
         """The tasks that sum a unit's gradients over the replicas, each of which keeps all of them."""
         parameters = self.units.parameters[unit]
         own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
@@ -159,7 +159,7 @@ class Shards:
             return []
         tasks: list[Task] = []
         for rank, (group, numbers) in enumerate(self.mesh.same_shards(self._reducing)):
-            tasks += group.all_reduce(f"{unit}/{name}" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
+            tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
         return [replace(task, layer=unit) for task in tasks]
 
     def _over_groups(self, name: str, sums: Sequence[Operand]) -> list[Task]:

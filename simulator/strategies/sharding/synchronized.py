@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from simulator.engine.collectives.tasks import Group
 from simulator.machine.machine import Machine
-from simulator.model.graph import Op
-from simulator.plan.task import Operand, ViewStep
+from simulator.model.graph import Op, arguments_of
+from simulator.plan.task import Operand
 from simulator.plan.tensors import PlanTensors
-from simulator.plan.views import with_views
+from simulator.plan.views import view_step, with_views
 from simulator.strategies.sharding.fetching import Fetcher
-from simulator.strategies.sharding.regions import arguments_of
 
 NORMALIZE, DIFFERENTIATE = "aten.native_batch_norm.default", "aten.native_batch_norm_backward.default"
 
@@ -156,4 +155,4 @@ class Synchronized:
 def _by_channel(operand: Operand, rank: int) -> Operand:
     """A number for each channel as a tensor of `rank` dimensions."""
     shape = [1, operand.shape[0], *[1] * (rank - 2)]
-    return with_views(operand, [ViewStep("aten.view.default", json.dumps([shape], separators=(",", ":")))])
+    return with_views(operand, [view_step("aten.view.default", shape)])

@@ -13,9 +13,9 @@ from calibrate.operands import elements_of
 from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.division import axes as table
-from simulator.model.division.axes import Axis, arguments_of, axes, is_linear
+from simulator.model.division.axes import Axis, axes, is_linear
 from simulator.model.division.placement import WHOLE, Placement, cut_along
-from simulator.model.graph import Op, TrainingGraph
+from simulator.model.graph import Op, TrainingGraph, arguments_of
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.model.ops.rms_norm import as_one_op
