@@ -41,7 +41,7 @@ LONGEST = (
 #: The folders and files that `make test` leaves out.
 THOROUGH = (
     "fuzz/", "simulator/papers/", "ui/app/test_browser.py", "ui/app/test_hostile_names.py", "ui/present/test_timeline_in_browser.py",
-    "ui/test_missing_packages.py",
+    "ui/test_missing_packages.py", "calibrate/preflight/test_report.py",
 )  # fmt: skip
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine may stop a test for seconds

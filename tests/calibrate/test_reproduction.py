@@ -33,6 +33,7 @@ def test_each_layer_is_timed_by_rule_and_by_column(monkeypatch):
     assert [row.figures[2].published for row in rows] == [8.3e3, 1.2e6, 1.5e5]
 
 
+@pytest.mark.thorough
 def test_loops_with_hooks_are_predicted_and_timed(monkeypatch):
     monkeypatch.setattr(fusion_tables, "ROUNDS", 1)
     monkeypatch.setattr(fusion_tables, "ON_CPU", ((2, None),))
@@ -121,6 +122,7 @@ def test_a_damaged_training_is_made_again(monkeypatch, tmp_path):
     assert kept.trained(TASK, Training(), 0)[1][:2] == (5, 0.125)
 
 
+@pytest.mark.thorough
 def test_both_curves_of_a_scan_and_of_back_propagation_are_measured():
     testbed = CpuTestbed()
     profile = Profile(identity=testbed.identity)

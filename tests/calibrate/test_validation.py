@@ -26,6 +26,7 @@ from traces.documents.shipped import shipped_validations
 from traces.errors import Code
 
 
+@pytest.mark.thorough
 def test_drift_corrects_only_costs_from_another_time(monkeypatch):
     for module, name in ((rounds, "ROUNDS"), (contention, "ROUNDS"), (contention, "FEWEST")):
         monkeypatch.setattr(module, name, 2)
@@ -99,6 +100,7 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_predicted_is_measured(mode, measured):
     job = Job(MLP, 4, optimizer="adam")
@@ -116,6 +118,7 @@ def test_predicted_is_measured(mode, measured):
     assert abs(plain.error) < 0.02, "plain PyTorch, which is eager in both modes"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mode", "periods", "gap_s"), [("eager", 1, 0.0), ("graph", 4, 1e-6)])
 def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     """Task times are merged from instrumented runs with events on some tasks. Kernels take 2 us; in a graph with the gap before.
@@ -134,6 +137,7 @@ def test_task_times_are_those_of_the_kernels(mode, periods, gap_s, measured):
     assert max(single) < 2e-6 + 2.1 * gap_s + 2e-8
 
 
+@pytest.mark.thorough
 def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
     """Kernels take 20 us, so the GPU is the limit; nodes of a graph are 1 us apart, launched kernels 3 us."""
     gap_s = 3e-6
@@ -146,6 +150,7 @@ def test_the_gap_between_launched_kernels_is_not_that_between_nodes():
     assert [row.error for row in outcome.validation.results] == pytest.approx([0.0, 0.0], abs=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("mode", "figures"), [("eager", {"switch_s": 6e-6}), ("graph", {"graph_node_s": 20e-6, "graph_branch_s": 2e-3})])
 def test_lanes_and_nodes_take_time_of_the_host(mode, figures, measured):
     """The host is the limit, so a profile without the figures predicts too short a step. What copies a graph's losses is not predicted."""
@@ -161,6 +166,7 @@ def test_lanes_and_nodes_take_time_of_the_host(mode, figures, measured):
     assert without.timeline.step_s < 0.9 * row.measured_step_s
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
     """Each stream on which a product has run keeps a workspace; the model itself takes a few kilobytes."""
@@ -172,7 +178,7 @@ def test_peaks_include_the_workspaces_of_matrix_products(mode, measured):
         assert row.measured_peak_bytes == pytest.approx(row.predicted_peak_bytes, rel=0.02), row.strategy
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "precision", "mode", "bound"),
     [("batch_norm", "bf16", "graph", 0.02), ("attention", "fp32", "eager", 0.02), ("attention", "amp", "graph", 0.04)],
@@ -191,6 +197,7 @@ def test_norms_and_attention_are_predicted(model, precision, mode, bound, measur
     assert all(abs(error) < bound for error in errors.values()), errors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_gradient_scaler_decides_on_the_gpu_with_a_fused_optimizer(mode, measured):
     job = Job(f"{mlp.__file__}:steep", 4, precision="amp-fp16", optimizer="adam", form="fused")
@@ -200,6 +207,7 @@ def test_a_gradient_scaler_decides_on_the_gpu_with_a_fused_optimizer(mode, measu
     assert [row.status for row in outcome.validation.results] == ["ok"] * 3
 
 
+@pytest.mark.thorough
 def test_a_gradient_scaler_needs_a_fused_optimizer_on_a_gpu(measured):
     with (
         hard_gpu() as gpu,

@@ -41,7 +41,7 @@ def numerics(model, spec):
     return None if plan is None else compare(job, built, plan, backend, expected.of(plan))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", strategies.names())
 @pytest.mark.parametrize("model", [CNN, TRANSFORMER], ids=["cnn", "transformer"])
 def test_five_steps_agree_within_the_tolerance(model, spec):
@@ -60,6 +60,7 @@ def test_a_cnn_computes_the_same_bits(spec):
 SCALED = ["baseline", "forward-fusion", "turbodl", "data-parallel"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fields", [{}, {"optimizer": "adam", "form": "fused", "clip_norm": 0.1}, {"form": "for", "accumulate": 2}], ids=str
 )

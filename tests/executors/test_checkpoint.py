@@ -23,7 +23,7 @@ MODELS = [f"{block_models.__file__}:{name}" for name in ("attending", "dropping"
 STRATEGIES = ["baseline", "backward-fusion", "turbodl", "data-parallel", "1f1b:placement=3", "zero-bubble", "pipedream", "deepa"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("checkpoint", ["full", "selective"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.rpartition(":")[2])
@@ -47,6 +47,7 @@ def test_dropout_masks_and_running_statistics_are_those_of_the_first_forward():
     assert not any(task.mutates for task in convolving if AGAIN in task.name and "batch_norm" in task.body.target)
 
 
+@pytest.mark.thorough
 def test_the_executor_holds_as_much_as_predicted():
     machine, model = this_cpu(), f"{block_models.__file__}:attending"
     backend, measured, predicted = CpuBackend(machine), {}, {}
@@ -59,6 +60,7 @@ def test_the_executor_holds_as_much_as_predicted():
     assert measured == pytest.approx(predicted, rel=0.1)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("strategy", ["baseline", "1f1b", "turbodl"])
 @pytest.mark.parametrize("model", ["checkpointing", "reentrant", "redrawing", "selecting"])
 def test_models_that_checkpoint_their_blocks_themselves(model, strategy):

@@ -173,7 +173,7 @@ def shuffled(plan: Plan, machine: Machine, rng: random.Random) -> Plan:
     return Order(tuple(entries)).applied(plan)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)
 def test_random_orders_of_every_strategy_equal_plain_pytorch(path):
     job, machine, rng = Job(f"{path}:make", 4, precision="fp64"), core_groups(2), random.Random(path.stem)
@@ -202,7 +202,7 @@ def real_job(library: str, name: str) -> Job:
     return Job(f"{real_models.__file__}:{name}", 2, precision="fp64", optimizer="sgd")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in FAMILIES.items() for name in names])
 def test_families_train_as_in_plain_pytorch(library, name, two_cores, backend):
     assert_trains_alike(real_job(library, name), two_cores, backend)

@@ -67,6 +67,7 @@ def profile(schedcast) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_help_of_every_command(schedcast):
     for command in COMMANDS:
         shown = schedcast.call(command, "--help")
@@ -88,6 +89,7 @@ def test_lists(schedcast, name):
         assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
 
 
+@pytest.mark.thorough
 def test_what_is_calibrated_is_not_measured_again(schedcast, profile, tmp_path):
     before = Profile.load(profile)
     before.collectives["all-reduce|gloo|2"] = CollectiveLaw(pieces=[LawPiece(1.0, 1.0, 0.0)])
@@ -97,6 +99,7 @@ def test_what_is_calibrated_is_not_measured_again(schedcast, profile, tmp_path):
     assert Profile.load(place).costs == before.costs
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predict(schedcast, profile, strategy, tmp_path):
     timeline = tmp_path / "new" / "t.json.gz"
@@ -226,6 +229,7 @@ def test_a_loss_that_is_not_finite_is_null(schedcast):
     assert done.document["max_grad_error"] is None, "plain PyTorch's numbers are not finite either"
 
 
+@pytest.mark.thorough
 def test_validate_with_a_report(schedcast, tmp_path):
     out = tmp_path / "report"
     done = schedcast.call("validate", "--model", f"{TINY}:make", "--batch", 8, "--out", out, "--json")
@@ -296,6 +300,7 @@ def test_a_reader_that_left_is_no_error(tmp_path):
 CALL = ["predict", "--model", "lenet5", "--batch", 8, "--machine", "h100", "--strategy", "backward-fusion", "--json", "--show-plan"]
 
 
+@pytest.mark.thorough
 def test_predictions_under_different_hash_seeds_are_the_same_bytes(tmp_path):
     clock = "import simulator.engine.simulation as s\ns.time.perf_counter = lambda: 0.0"  # the one field that is a measured time
     processes = [start(clock, *CALL, folder=tmp_path, PYTHONHASHSEED=seed) for seed in "027"]
@@ -355,11 +360,13 @@ def heavy_libraries(schedcast, arguments: list[str], status: int) -> list[str]:
     return json.loads(err.splitlines()[-1])
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("command", DONE)
 def test_a_command_that_needs_no_torch_does_not_load_it(captured, command):
     assert heavy_libraries(captured, DONE[command], 0) == []
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_request_is_refused_before_heavy_libraries_load(schedcast, command):
     assert heavy_libraries(schedcast, REFUSED[command], 2) == []

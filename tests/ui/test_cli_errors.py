@@ -96,7 +96,7 @@ WRONG_OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("case", WRONG_OPTIONS, ids=lambda case: case[1][:40])
 def test_wrong_option(schedcast, case):
     arguments, *fragments = case
@@ -109,7 +109,7 @@ SCAN_TOO_LARGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -233,6 +233,7 @@ def test_a_model_path_that_is_not_utf8(schedcast, tmp_path):
     refused(schedcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "File name too long")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
@@ -248,6 +249,7 @@ def test_a_model_file_that_does_not_import(schedcast, tmp_path, text, fragment):
     refused(schedcast.call("predict", *options(model="model.py"), cwd=tmp_path), "names no factory; expected FILE.py:FACTORY")
 
 
+@pytest.mark.thorough
 def test_a_users_files_with_our_names(schedcast, tmp_path):
     (tmp_path / "traces.py").write_text("raise RuntimeError('the wrong traces')")
     (tmp_path / "simulator.py").write_text(BROKEN.read_text())
@@ -287,6 +289,7 @@ def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
     return profiles
 
 
+@pytest.mark.thorough
 def test_an_unusable_profile(schedcast, tmp_path):
     for path, message in damaged_profiles(tmp_path).values():
         before = path.read_bytes()
@@ -314,6 +317,7 @@ def test_a_profile_of_another_machine_is_used_with_a_warning_but_not_changed(sch
     assert place.read_bytes() == before
 
 
+@pytest.mark.thorough
 def test_places_that_cannot_be_written(schedcast, tmp_path):
     (tmp_path / "file").write_text("mine")
     for place, message in ((tmp_path / "file" / "x.json", f"{tmp_path / 'file'} is not a folder"), (tmp_path, "it is a folder")):
@@ -411,13 +415,14 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("place", ["/dev/zero", "/", "x" * 5000, "no/such/file", "\udcff"])
 def test_a_place_that_is_no_file(schedcast, command, place):
     refused(schedcast.call(*READERS[command], place))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize(
     "content",

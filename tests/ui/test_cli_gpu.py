@@ -56,6 +56,7 @@ def test_a_gpus_profile_decides_the_step_time(schedcast, profile, tmp_path, mode
     assert warnings(done) == [f"schedcast: profile {path} is of NVIDIA H200, this machine has no GPU that PyTorch can use"]
 
 
+@pytest.mark.thorough
 def test_this_gpu_is_the_profile_in_the_data_folder(schedcast, profile, tmp_path):
     data = {"SCHEDCAST_DATA": str(tmp_path)}
     place = tmp_path / "profiles" / f"{profile.identity.name}.json"
@@ -94,6 +95,7 @@ def test_costs_of_other_kernels_than_the_jobs_are_refused(schedcast, profile, tm
     assert schedcast.call("predict", *JOB, "--profile", fp32, "--precision", "bf16", "--json").status == 0
 
 
+@pytest.mark.thorough
 def test_a_shipped_profile_wins_over_the_table(schedcast, profile, tmp_path):
     def predicted(*more):
         done = schedcast.call("predict", *JOB, "--machine", "h200", *more, "--json", SCHEDCAST_SHIPPED=str(tmp_path))

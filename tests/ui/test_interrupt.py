@@ -102,7 +102,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("by", "ended"), [(signal.SIGINT, STOPPED), (signal.SIGTERM, TERMINATED)], ids=["SIGINT", "SIGTERM"])
 def test_a_run_keeps_its_completed_steps(tmp_path, by, ended):
     arguments = ["run", "--model", "rnn_bitstream", "--image-size", 20, "--batch", 4, "--strategy", "baseline", "--beside", "autograd"]
@@ -151,6 +151,7 @@ def test_a_report_that_is_being_written_leaves_no_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if "rep" in path.name] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_work_is_done_changes_nothing(tmp_path, by):
     """Python has taken its handlers away when it unloads modules."""

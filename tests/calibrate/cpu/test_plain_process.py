@@ -198,7 +198,7 @@ print(process._process.pid, flush=True)
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["", "raise ValueError", "time.sleep(60)"], ids=["its end", "an error", "SIGKILL"])
 def test_it_ends_with_its_parent(then):
     """However that ends; stopped between two requests, it cannot see the end itself."""
@@ -228,6 +228,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 def test_it_ends_with_its_parent_while_it_loads(tmp_path):
     (tmp_path / "torch.py").write_text(_SLOW_TORCH)
     code = _STARTING.format(folder=str(tmp_path))

@@ -242,6 +242,7 @@ def test_geometry_from_the_profiler_from_partitions_and_from_the_table():
     assert (samples.grid, samples.blocks_per_sm, samples.geometry_from) == (None, None, "table")
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: Path(model).stem)
 def test_every_key_can_be_sampled(model):
     plans = planned(model)
@@ -355,6 +356,7 @@ def test_groups_are_saved_one_by_one_and_a_failure_is_kept(tmp_path, monkeypatch
     assert "mat1 and mat2 shapes cannot be multiplied" in next(iter(profile.failures.values()))
 
 
+@pytest.mark.thorough
 def test_host_costs():
     times = Times(
         record_s=0.7 * US, wait_s=0.4 * US, replay_s=6 * US, kernel_s=lambda op, size: 1 * US, gap_s=0.9 * US, cross_gap_s=1.1 * US,
@@ -503,6 +505,7 @@ def test_kernels_beside_each_other():
         assert pair.together_s == pytest.approx(pair.first_s, rel=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("depth", [200, 1000])
 def test_the_depth_of_a_streams_queue(depth):
     with FakeGpu(Times(queue_depth=depth), SMALL_CACHE) as gpu:

@@ -167,6 +167,7 @@ def given_profile(gpu) -> Profile:
 BESIDE = {"aten.mm": 1.1, "aten.neg": 1.5, "aten.mm of bfloat16": 2.0}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("profiler", "precision", "slower"), [(True, "fp32", 1.1), (False, "default", 1.1), (True, "bf16", 2.0)])
 def test_the_given_slow_downs_are_fitted(profiler, precision, slower):
     times = Times(beside=BESIDE, gap_s=0.0, cross_gap_s=0.0)

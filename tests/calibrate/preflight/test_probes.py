@@ -102,6 +102,7 @@ def answered(name: str, gpu: FirstGpu) -> dict:
         return answer(BY_NAME[name], context)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_gpu_without_faults_is_well(name):
     fields = answered(name, FirstGpu(facts=SMALL))
@@ -115,6 +116,7 @@ def test_every_probe_is_shown_able_to_fail():
     assert {*FAULTS, "batch-norm"} == set(BY_NAME), "a batch-norm has a test of its own"
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "gpu", "said"), [(n, gpu, said) for n, faults in FAULTS.items() for gpu, said in faults])
 def test_a_fault_is_found(name, gpu, said):
     faulty = gpu()

@@ -44,6 +44,7 @@ def verdicts(report: GpuReport) -> dict[str, str]:
     return {part.name: part.verdict for part in report.parts}
 
 
+@pytest.mark.thorough
 def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
     """What needs one of them is not tried."""
     graphs = replace(BY_NAME["host-calls"], file="graphs.json", needs=("streams", "events"))
@@ -66,6 +67,7 @@ def test_a_crash_and_a_hang_end_one_probe_alone_and_are_tried_again(tmp_path):
         look(tmp_path / "out", "another")
 
 
+@pytest.mark.thorough
 def test_an_answer_counts_though_its_process_dies_or_hangs_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_LATE_S", 0.5)
     report = look(tmp_path, "answering")
@@ -124,6 +126,7 @@ def test_long_probes_share_a_process_until_it_cannot_use_the_gpu(tmp_path, opene
     assert started == ["long.log"] * processes + ["versions.log"]
 
 
+@pytest.mark.thorough
 def test_a_killed_call_keeps_what_it_has(tmp_path):
     """The archive too. The process of the probe that hung ends with it."""
     code = (

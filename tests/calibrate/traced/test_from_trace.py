@@ -263,7 +263,7 @@ def test_every_strategy_of_one_gpu_is_predicted_with_measured_costs():
     assert all(forecast.shares.guessed == 0 and forecast.shares.measured > 0.95 for forecast in result.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @needs_recordings
 @pytest.mark.parametrize(
     ("name", "job", "words"),

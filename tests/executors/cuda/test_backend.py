@@ -63,7 +63,7 @@ USUAL |= {
 MARKED = [pytest.param(*case, marks=() if case in USUAL else pytest.mark.thorough, id="-".join(case)) for case in sorted(CASES)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("model", "strategy", "mode"), MARKED)
 def test_numbers_equal_plain_pytorch(model, strategy, mode, machine):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
@@ -332,6 +332,7 @@ def test_a_task_that_no_graph_can_contain_is_named_with_the_mode_that_runs_it(ma
             CudaBackend(machine, gpu, "graph").load(plan, tensors).run(3 + 4)
 
 
+@pytest.mark.thorough
 def test_execute_reports_steps_tasks_losses_and_memory(machine):
     job, plan = job_and_plan("lenet5", "backward-fusion", machine)
     with FakeGpu() as gpu:

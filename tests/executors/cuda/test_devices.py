@@ -204,7 +204,7 @@ FOUR = (
 PIPELINES = [(2, text, mode) for text in TWO for mode in ("eager", "graph")] + [(4, text, "graph") for text in FOUR]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("count", "strategy", "mode"), PIPELINES)
 def test_pipelines_compute_the_reference_trainers_numbers(count, strategy, mode):
     machine = partitioned(count)
@@ -253,7 +253,7 @@ LATE = [
 FUSED = [(41, "eager", "synchronized", "forward-fusion"), (43, "graph", "separate", "backward-fusion")]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), SHARDS + LATE + FUSED)
 def test_shards_compute_the_reference_trainers_numbers(seed, count, mode, batch_norm, update, tmp_path):

@@ -111,6 +111,7 @@ def test_validate_under_torchrun_prints_one_document(tmp_path):
         assert row["predicted_step_s"] > 0
 
 
+@pytest.mark.thorough
 def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
     job = Job("lenet5", 8)
     rank_0, rank_1 = schedcast(2, "run", *JOB, "--steps", 3, "--beside", "autograd", "--json", folder=tmp_path)
@@ -122,6 +123,7 @@ def test_a_run_has_the_loss_of_the_whole_batch_and_every_devices_peak(tmp_path):
     assert job.batch == document["job"]["batch"]
 
 
+@pytest.mark.thorough
 def test_a_mistake_is_reported_once_and_ends_all_processes(tmp_path):
     rank_0, rank_1 = schedcast(2, "run", *JOB[:2], "--batch", 9, *JOB[4:], folder=tmp_path)
     assert (rank_0.status, rank_0.out) == (2, "")
@@ -171,6 +173,7 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch):
         DistributedBackend(replicated(load_machine("h200"), 2), channel, "cuda")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("by", "statuses"), [(signal.SIGINT, (130, 1)), (signal.SIGTERM, (143, 143))], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_ends_all_processes(tmp_path, by, statuses):
     require_gloo()

@@ -181,6 +181,7 @@ def test_every_second_of_the_critical_path_has_a_source_and_no_chain_is_longer(p
     assert max(totals) == pytest.approx(seen.step_s, rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_linear_interval_agrees_with_simulations_of_drawn_costs():
     """Both plans are simulated anew for every draw of a lognormal error per key, which they share."""
     deviations = {"k": 0.05, "l": 0.08, "m": 0.06}

@@ -63,6 +63,7 @@ def test_fitted_numbers_are_those_that_made_the_steps():
     assert [step_seconds(step, again, fitted.numbers) for step in made] == pytest.approx([step.row.published_s for step in made], rel=0.05)
 
 
+@pytest.mark.thorough
 def test_a_chip_is_predicted_without_its_own_steps(monkeypatch):
     groups = (Group("conv", "fp32", 1e12, 1e9, 1, 1e9, None, 1.0, 1),)
     site, seen = step_ops(row("v100", "vgg11")).site, []

@@ -118,6 +118,7 @@ def test_parts_sum_to_the_step(seed):
 FOLDER = shared_folder("kineto")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 def test_a_resnet_waits_for_its_loader_and_for_python_for_a_third_of_the_step():
     replay = load_replay(FOLDER / "v100_resnet50_bs32_1gpu_oldschema.json.gz")

@@ -462,7 +462,7 @@ def check(paths) -> None:
     assert errors[9 * len(errors) // 10] <= 0.05 * result.period_measured_s
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @needs_traces
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
 def test_a_real_trace_replays(path):

@@ -46,6 +46,7 @@ def test_gradients_are_those_of_autograd(model, steps, two_cores, backend):
         assert error_of(job, options, two_cores, backend) < 1e-10, options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_a_thousand_steps_in_float32(model, two_cores, backend):
     assert error_of(Job(model, 2, image_size=1000), "scan=blelloch", two_cores, backend) < 1e-4
@@ -181,6 +182,7 @@ def test_no_step_of_a_chain_of_layers_copies_results_into_another_layout(two_cor
     assert caplog.messages == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ["scan=linear,", "level=1,", "level=2,jacobian=dense,", "scan=blelloch,", ""])
 def test_layers_on_two_devices_are_scanned_together(options):
     """Four processes train so in tests/executors/distributed."""
@@ -191,6 +193,7 @@ def test_layers_on_two_devices_are_scanned_together(options):
         assert error_of(training_job, f"{options}devices=2", machine, CpuBackend(machine)) < 1e-10
 
 
+@pytest.mark.thorough
 def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
     """Two layers for each device: their Jacobians, products, and what arrives for one product. GPipe: appendix B of the paper.
 
@@ -233,6 +236,7 @@ def test_vgg11_is_a_chain(two_cores, backend):
     assert error_of(Job("vgg11", 2, image_size=32), "scan=linear", two_cores, backend, steps=1) < 1e-4
 
 
+@pytest.mark.thorough
 def test_a_pruned_network_has_few_entries(two_cores, backend):
     """97 % of its weights stay zero."""
     assert error_of(Job("vgg11_pruned", 1, precision="fp64"), "level=1", two_cores, backend, steps=2) < 1e-10

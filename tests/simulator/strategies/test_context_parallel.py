@@ -33,6 +33,7 @@ def error(text: str, devices: int, job: Job) -> float:
     return largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * devices))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", [LLAMA, GPT])
 @pytest.mark.parametrize(
     ("text", "devices"),
@@ -42,6 +43,7 @@ def test_it_trains_as_plain_pytorch_does(text, devices, model):
     assert error(text, devices, Job(model, 4, 16, precision="fp64", optimizer="adam")) <= 1e-10
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fields", [{"checkpoint": "full"}, {"accumulate": 2, "clip_norm": 0.1}, {"checkpoint": "selective"}])
 def test_it_trains_so_with_checkpoints_microbatches_and_clipping(fields):
     assert error("fsdp:cp=2,tp=2", 4, Job(LLAMA, 4, 16, precision="fp64", optimizer="adam", **fields)) <= 1e-10
@@ -84,6 +86,7 @@ def test_keys_and_values_are_gathered_in_each_direction_and_their_gradients_scat
     assert moved == [*[("all-gather", whole)] * 4, ("all-reduce", 8), *[*[("all-gather", whole)] * 2, *[("reduce-scatter", whole)] * 2] * 2]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", ["fsdp:cp=2", "fsdp:cp=2,tp=2", "fsdp:cp=4,reshard=off"])
 def test_one_device_stands_for_all(text):
     """A folded plan has the time of the whole plan where times follow from FLOPs and bytes, and its device the memory."""

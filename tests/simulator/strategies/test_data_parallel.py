@@ -132,6 +132,7 @@ def plain_pytorch(path: Path):
     return job, built, Expected.of(job, built, parts=2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options",
@@ -162,7 +163,7 @@ def test_with_microbatches_clipping_and_dropout(two_groups):
         assert largest_error(job, plan, backend) <= LIMIT, options
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", ["bucket=0", "overlap=off", "priorities=on,bucket=0,algorithm=tree"])
 def test_asynchronous_updates_lack_one_update(options, two_groups):
     """Batch-norm, shared weights, attention and frozen parameters, with weights that lack one update; sums never hold up computation."""
@@ -199,7 +200,7 @@ def test_each_replica_computes_on_turbodls_streams():
     assert all(len(priorities) == 1 for priorities in lanes.values()), "a CUDA stream has one priority"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", ["", ",overlap=off", ",update=forward-fusion", ",update=backward-fusion", ",update=asynchronous"])
 def test_on_turbodls_streams_the_numbers_are_the_same(options, two_groups):
     machine, backend = two_groups

@@ -100,6 +100,7 @@ def test_communication_hides_behind_the_block_before(options, exposed, fold):
     assert seconds(f"fsdp:fetch=off,fold={fold}{options}") == pytest.approx(8 * PRODUCT_S + exposed * MOVED_S)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "job"),
     [
@@ -144,6 +145,7 @@ def test_under_autocast_the_shards_are_cast_and_half_the_bytes_are_gathered():
     assert not [task.name for task in casts if "weight" in task.reads[0].value]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("factory", ["make", "shared", "frozen", "dropout", "normalised"])
 @pytest.mark.parametrize("text", ["fsdp", "fsdp:shard=1", "fsdp:reshard=off,prefetch=3", "fsdp:prefetch=0"])
 def test_it_trains_as_plain_pytorch_does(text, factory):

@@ -184,6 +184,7 @@ def test_missing_file_and_folder(tmp_path):
         load_trace(tmp_path)
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_what_is_passed_over(tmp_path):
     trace = simple()
     filler = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 1, "args": {"Call stack": "x" * 1000}}

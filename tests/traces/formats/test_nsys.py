@@ -64,7 +64,7 @@ REAL = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.skipif(not REAL, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 @pytest.mark.parametrize("trace", REAL, ids=lambda path: path.name.partition(".")[0])
 def test_a_real_job_has_one_recording_and_one_replay_in_both_formats(trace, tmp_path):

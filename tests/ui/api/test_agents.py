@@ -16,6 +16,7 @@ from ui.api.agents import checked
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 
 
+@pytest.mark.thorough
 def test_a_client_asks_every_kind_of_question(tmp_path):
     pytest.importorskip("mcp")
     from mcp import ClientSession

@@ -41,6 +41,7 @@ def test_the_examples_of_the_documentation_run():
     assert doctest.testmod(sc).failed == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["0", "sc.replay({trace!r}, ['host 2x faster']).json()", "repr(sc.diff({trace!r}, {trace!r}))"])
 def test_recorded_runs_need_no_torch(call, tmp_path):
     code = f"import sys, schedcast as sc; {call.format(trace=str(write_trace(tmp_path / 'trace.json')))}; print('torch' in sys.modules)"

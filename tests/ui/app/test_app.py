@@ -247,6 +247,7 @@ def test_the_controls_survive_a_look_at_another_page(start):
     assert "turbodl 28.0 ms" in titles(app)
 
 
+@pytest.mark.thorough
 def test_the_headline_of_a_report_is_colored_by_its_verdict(start, tmp_path):
     for number, (interval, box) in enumerate([((1.1, 1.3), "success"), ((0.99, 1.01), "info"), ((0.7, 0.9), "warning"), (None, "warning")]):
         row = result(against_pytorch=0.8, against_pytorch_interval=interval)
@@ -392,7 +393,7 @@ WIDGETS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("junk", [1.5, "text", "a\ud800", ["a"], {"a": 1}, True, -3, 2**60, None, b"\0"])
 def test_what_no_widget_can_hold_is_replaced_by_its_default(start, trace, junk):
     for address, keys in (

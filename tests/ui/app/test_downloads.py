@@ -56,6 +56,7 @@ def printed(schedcast, command):
     return without_wall_time({name: value for name, value in document.items() if name != "normal"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategies", [["turbodl"], ["turbodl", "gpipe", "deepa"]])
 def test_the_document_of_a_prediction_is_that_of_the_command_line(files, schedcast, strategies):
     made, command = files("what-if", model="lenet5", batch="16", machine="h100", strategy=strategies)
@@ -70,6 +71,7 @@ def test_pictures_of_a_prediction_open(files):
     assert ElementTree.fromstring(made[name.replace(".png", ".svg")]).tag.endswith("svg")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("address", "query", "words"),
     [
@@ -86,6 +88,7 @@ def test_an_answer_is_one_page_for_a_colleague(files, address, query, words):
     assert figures_of_page(page)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", [[], ["host 2x faster"]])
 def test_the_document_of_a_trace_is_that_of_the_command_line(files, schedcast, rules):
     made, command = files("trace", **({"what-if": rules, "trace": example_traces()[0].name} if rules else {}))

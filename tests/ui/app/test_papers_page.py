@@ -40,6 +40,7 @@ def start(monkeypatch, tmp_path):
     return app_at("papers").run
 
 
+@pytest.mark.thorough
 def test_a_link_to_a_paper_that_is_not_there_says_so(start):
     app = app_at("papers")
     app.query_params["paper"] = "bpsa"
@@ -82,6 +83,7 @@ def test_what_is_kept_is_shown_with_its_claims(start):
     assert list(app.dataframe[0].value["net"]) == ["alexnet"]
 
 
+@pytest.mark.thorough
 def test_what_comes_with_the_package_is_shown_until_something_is_kept(start):
     app = app_at("papers")
     app.query_params["paper"] = "fusion"
@@ -99,6 +101,7 @@ def test_what_comes_with_the_package_is_shown_until_something_is_kept(start):
     assert runs.latest("papers").command.arguments == ["reproduce", "fusion", "--measure", "--out", str(folder)]
 
 
+@pytest.mark.thorough
 def test_a_paper_is_predicted_here_until_it_is_cancelled(start):
     app = press(start(), "Predict what the paper published")
     run = runs.latest("papers").command
@@ -124,6 +127,7 @@ def test_a_failed_run_and_a_damaged_document_are_one_line_each(start):
     assert "status 2: no memory" in app.error[0].value.replace("\\", "")
 
 
+@pytest.mark.thorough
 def test_every_paper_of_the_registry_is_offered(start):
     app = start()
     assert app.sidebar.selectbox[0].options == reproduce.names()

@@ -197,6 +197,7 @@ def little_measured(monkeypatch, tmp_path):
     return lambda **query: opened_by_link("what-if", query, monkeypatch, tmp_path)
 
 
+@pytest.mark.thorough
 def test_every_strategy_is_predicted_or_says_why_not(page):
     app = page(**JOB, strategy=strategies.names())
     shown = set(app.dataframe[-1].value["strategy"])
@@ -213,6 +214,7 @@ def test_every_strategy_is_predicted_or_says_why_not(page):
     assert offered == {name for name in strategies.names() if strategies.get(name).option_names}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["turbodl:alpha=2", "1f1b:microbatches=2"])
 def test_the_number_on_the_page_is_that_of_the_command_line(page, schedcast, strategy):
     words = [word for name, value in {**JOB, "scale": "memory=2"}.items() for word in (f"--{name}", value)]

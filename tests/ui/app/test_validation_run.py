@@ -65,6 +65,7 @@ def test_the_command_is_what_a_user_types(tmp_path):
     assert free_folder(tmp_path, REQUEST.job().label).name == "lenet5-32px-b64-2"
 
 
+@pytest.mark.thorough
 def test_a_validation_runs_and_its_report_opens(start):
     app = start()
     app.toggle[0].set_value(True).run()

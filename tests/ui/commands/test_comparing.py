@@ -112,6 +112,7 @@ def test_a_validation_alone_has_no_timelines(schedcast, tmp_path):
     assert "--perfetto needs timelines" in done.err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -72,6 +72,7 @@ def test_run_in_graphs(gpu, capfd, tmp_path):
         training.run(job(), "baseline", [], None, 10, GRAPH, [], (None, None, None), True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("placement", [CUDA, GRAPH], ids=lambda placement: placement.mode)
 def test_run_on_data_beside_autograd(gpu, capfd, placement):
     trained = Job("rnn_bitstream", 4, 4, precision="fp64")
@@ -83,6 +84,7 @@ def test_run_on_data_beside_autograd(gpu, capfd, placement):
     assert all(after > before for curve in document["curves"] for before, after in pairwise(curve["seconds"]))
 
 
+@pytest.mark.thorough
 def test_two_devices_are_two_partitions_of_the_gpu(gpu, capfd, tmp_path):
     """The job runs before any calibration, as on a GPU without a preset; then its partitions are calibrated, and the job is predicted."""
     training.run(job(), "data-parallel", [], None, 3 + 8, HALVES, [], (None, tmp_path / "t.json", None), True)
@@ -129,6 +131,7 @@ def test_a_gpu_that_cannot_be_split_is_refused(gpu):
         training.run(job(), "data-parallel", [], None, 11, HALVES, [], (None, None, None), True)
 
 
+@pytest.mark.thorough
 def test_validate_with_a_report(gpu, capfd, tmp_path):
     measuring.validate(job(), ["backward-fusion"], [], None, True, GRAPH, tmp_path / "report", True)
     document = Validation.model_validate({k: v for k, v in printed(capfd).items() if k != "schema"})

@@ -81,6 +81,7 @@ def test_columns_that_are_missing_or_unknown_are_named(own):
             judgments(own(head=head))
 
 
+@pytest.mark.thorough
 def test_own_pairs_on_the_command_line(schedcast, own):
     path = own(f"precision=amp,2.0,2.5,ms,{MLP},8,h100,tf32,,,")
     shown = schedcast.call("rules", path)

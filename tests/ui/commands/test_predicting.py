@@ -72,6 +72,7 @@ def test_this_machine_and_a_usual_batch_are_the_defaults(schedcast):
     refused(schedcast.call("predict", "--model", "lenet5", "--strategy", "none"), "unknown strategy 'none'")
 
 
+@pytest.mark.thorough
 def test_the_baseline_of_partitions_is_the_whole_gpu(schedcast):
     """Two halves of a GPU do not train much faster than the whole, because they compute no more."""
 

@@ -58,6 +58,7 @@ def test_the_page_starts_with_what_to_fix_first():
     assert page.part_line(EVENTS) == "   2.0 s  differs   events: they do not"
 
 
+@pytest.mark.thorough
 def test_json_prints_one_document(two_probes, tmp_path, capfd):
     command.gpu_first(9, True, tmp_path / "out", None, "cuda:0", [], True, True)
     printed, err = capfd.readouterr()

@@ -195,6 +195,7 @@ def test_the_app_takes_traces(schedcast, tmp_path):
     assert start_command(8501, ["report"], traces=["a.json"])[-2:] == ["report", "--trace=a.json"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -415,6 +415,7 @@ def test_a_published_quantity_has_columns_for_both_and_for_the_ratio():
     assert cells[1]["note"] == "not available: why"
 
 
+@pytest.mark.thorough
 def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, capfd):
     reproducing.reproduction("fusion", False, tmp_path / "new" / "fusion", True)
     shown = capfd.readouterr()
@@ -452,7 +453,7 @@ def test_the_command_shows_tables(small, capsys, monkeypatch):
     assert shown.err.startswith("schedcast: Nothing was measured for turbodl: it has nothing to measure on this machine")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("same", [True, False])
 def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same):
     outcome = Outcome(sample_validation([run.result for run in comparisons()]), {}, {}, same, 0)
@@ -468,6 +469,7 @@ def test_a_measurement_is_shown_beside(small, monkeypatch, paper, tmp_path, same
     assert any(text.startswith("\nMeasured: resnet50, batch 32") for text in texts)
 
 
+@pytest.mark.thorough
 def test_measuring_says_that_the_machine_is_busy(paper, monkeypatch, capsys):
     """The look is that of the other commands that measure; `--wait` gives it seconds."""
     waits = []

@@ -63,6 +63,7 @@ def edited(file, before: str, after: str) -> None:
     file.write_text("".join([*lines[:place], moved, *lines[place:]]))
 
 
+@pytest.mark.thorough
 def test_the_tasks_of_any_strategy_are_written_once_and_then_followed(schedcast, file):
     job = (*TASKS, "--machine", "h100", "--strategy", "baseline", "--schedule", file)
     written = schedcast.call("predict", *job, "--json")
@@ -103,6 +104,7 @@ def test_an_order_of_tasks_that_breaks_a_hazard(schedcast, file):
         )
 
 
+@pytest.mark.thorough
 def test_orders_of_tasks_that_do_not_fit_the_request(schedcast, file, tmp_path):
     schedcast.call("predict", *TASKS, "--strategy", "baseline", "--schedule", file)
     comma = tmp_path / "a,b.csv"
@@ -134,6 +136,7 @@ def test_an_order_that_cannot_run_is_drawn_with_an_arrow_at_the_fault(schedcast,
         assert drawing == ["", "rank 0  0F0 0F1 0B0 -   0B1 -", "rank 1  .   .   1F1 1B0 -   1B1 -", " " * 20 + "^ here"]
 
 
+@pytest.mark.thorough
 def test_files_that_do_not_fit_the_request(schedcast, file, tmp_path):
     file.write_text(SPLIT)
     predict = ("predict", *JOB, "--schedule", file, "--strategy")
@@ -209,6 +212,7 @@ def test_a_memory_limit_that_nothing_fits_has_status_1(schedcast):
     assert refused["excess_bytes"] > 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -181,6 +181,7 @@ def test_unwritable_place_is_one_line(tmp_path):
         write_report(tmp_path / "file" / "r", [validation(result())])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -167,6 +167,7 @@ def test_plain_pytorch_follows_the_same_graph():
     assert joined(captured("attending", checkpoint="full")).repeats
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("own", "model", "checkpoint"),
     [

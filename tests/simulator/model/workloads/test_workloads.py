@@ -77,7 +77,7 @@ SIZE = 64
 NAMES = [name for name in workloads.names() if name not in NAMED]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
     model = workloads.get(name)
@@ -106,7 +106,7 @@ def test_the_least_size_is_the_least_that_runs(name):
             module(*(x[:, :, 1:, 1:] for x in inputs))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_small_images_and_by_default(name):
     """Those that no test above has built already."""
@@ -116,6 +116,7 @@ def test_sizes_of_small_images_and_by_default(name):
             assert loss_of(*model.build(2, size)).shape == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "n"), [("resnet20", 3), ("resnet56", 9), ("resnet110", 18), ("resnet224", 37), ("resnet362", 60)])
 def test_resnets_for_small_images_have_six_n_plus_two_layers(name, n):
     """A stem, 2n convolutions in each of three groups and a linear layer; shortcuts have no parameters."""
@@ -166,6 +167,7 @@ def test_the_transformer_does_not_look_ahead():
     assert not torch.equal(before[:, 5:], after[:, 5:])
 
 
+@pytest.mark.thorough
 def test_torchvision_module_paths():
     with FakeTensorMode():
         paths = {name: dict(workloads.get(name).build(2, 75)[0].named_modules()) for name in PUBLISHED}
@@ -228,7 +230,7 @@ def caffe(batch):
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("strategy", ["baseline", "backward-fusion"])
 @pytest.mark.parametrize("factory", ["googlenet", "small", "paper", "caffe"])
 def test_branches_and_grouped_convolutions_train_as_in_plain_pytorch(factory, strategy, tmp_path, two_cores, backend):
@@ -257,6 +259,7 @@ SETS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("job", SETS, ids=lambda job: job[0])
 def test_a_batch_looks_like_the_one_the_model_was_built_with(job):
     shape, classes = SETS[job]

@@ -78,6 +78,7 @@ def test_two_devices_win_over_a_fast_link_and_lose_over_a_slow_one():
     assert far.behind == far.step_s / fast.winner.step_s > 1
 
 
+@pytest.mark.thorough
 def test_pruning_never_changes_the_best_plan(setup, everything):
     pruned = search(setup, candidates(setup.job, setup.machine, NAMES), here)
     both = rank(pruned).result, rank(everything).result

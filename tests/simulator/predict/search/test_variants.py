@@ -81,6 +81,7 @@ def test_one_capture_serves_all_variants_of_checkpointing(setup, monkeypatch):
     assert captured == [(2, 8, False)]
 
 
+@pytest.mark.thorough
 def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup, everything):
     needed = sorted(each.simulated.memories[0].needed_bytes for each in everything.simulated)
     tight = replace(setup, machine=setup.machine.with_memory_limit(needed[len(needed) // 2]))
@@ -98,6 +99,7 @@ def test_a_search_with_pruning_finds_what_a_simulation_of_everything_finds(setup
     assert {(plan.accumulate, plan.checkpoint) for plan in every.plans} == {(n, how) for n in (1, 2, 4) for how in ("none", "full")}
 
 
+@pytest.mark.thorough
 def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(setup, everything):
     known = 0
     for each in everything.simulated:

@@ -72,6 +72,7 @@ def test_the_rank_of_a_real_job_that_begins_its_step_late():
 MORE = shared_folder("kineto_more")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(MORE is None, reason="no shared/data/kineto_more beside the repository; SCHEDCAST_SHARED may name another place")
 def test_the_rank_that_all_wait_for_is_in_the_first_line():
     """Its collectives take 23 ms in all, because it comes last to them; those of the others 48 to 59 ms."""

@@ -177,6 +177,7 @@ def test_resnet50_with_data_loading_in_the_process():
     assert python.contributions[0].seconds == pytest.approx(diff.difference_s, rel=0.05)
 
 
+@pytest.mark.thorough
 @needs_recordings
 def test_a_slower_kind_of_kernel_of_a_real_recording():
     """The GPU of this recording is never idle for its host, so that all of it counts."""
@@ -199,7 +200,7 @@ def test_two_ranks_of_one_job_differ_in_how_long_they_wait_for_the_others():
     assert diff.aligned_share > 0.98
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @needs_recordings
 @pytest.mark.parametrize("other", [RESNET, "v100_dlrm_rank0of8.json.gz", "h100_vgg13_bs512_adam_one_step.json.gz"])
 def test_recordings_of_different_models_are_refused(other):

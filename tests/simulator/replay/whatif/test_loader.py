@@ -122,6 +122,7 @@ def without_workers(pair: str) -> str:
     return str(FOLDER / f"v100_resnet50_bs32_nw0_{pair}.json.gz")
 
 
+@pytest.mark.thorough
 @PAIRS
 @pytest.mark.parametrize(("pair", "other"), [("b", "c"), ("c", "b")])
 def test_four_workers_are_predicted_with_the_costs_of_the_other_pair(pair, other):
@@ -130,6 +131,7 @@ def test_four_workers_are_predicted_with_the_costs_of_the_other_pair(pair, other
     assert step_s == pytest.approx(MEASURED_S[pair], rel=0.035)
 
 
+@pytest.mark.thorough
 @PAIRS
 @pytest.mark.parametrize("pair", ["b", "c"])
 def test_workers_lead_the_ranking_of_a_recording_that_waits_for_its_loader(pair):
@@ -140,6 +142,7 @@ def test_workers_lead_the_ranking_of_a_recording_that_waits_for_its_loader(pair)
     assert low_s < MEASURED_S[pair] < high_s
 
 
+@pytest.mark.thorough
 @PAIRS
 def test_a_recording_with_workers_whose_batches_are_ready_is_not_told_to_use_more():
     answer = ask(replayed([str(FOLDER / "v100_resnet50_bs32_nw4_b.json.gz")]), ["loader workers=8"]).what_if.answers[0]

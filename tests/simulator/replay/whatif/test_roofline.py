@@ -84,6 +84,7 @@ def test_without_shapes_it_says_how_to_record_them(tmp_path):
 FOLDER = shared_folder("kineto")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(FOLDER is None, reason="no shared/data/kineto beside the repository; SCHEDCAST_SHARED may name another place")
 def test_the_flops_of_a_real_step_are_those_of_its_model():
     """ResNet-50 takes 4.09 GMAC an image of 224 x 224 forward, three times as much in all but for the gradient of the images."""

@@ -110,6 +110,7 @@ def timed(plan: Plan, machine: Machine) -> float:
     return simulate(plan, machine, [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]).step_s
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shared", ["", "network"])
 @pytest.mark.parametrize(
     "text", ["gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,"]
@@ -133,6 +134,7 @@ LLAMA = "lm:form=llama,layers=2,d_model=16,heads=4,kv_heads=2,ffn=24,vocab=32"
 GPT = "lm:form=gpt,layers=2,d_model=16,heads=4,vocab=32"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "text", "devices", "checkpoint"),
     [

@@ -109,7 +109,7 @@ def tables_of(model, batch, machine, cost="exact", size=None):
     return cost_tables(Network(Job(model, batch, size).graph()), load_machine(machine), None, cost=cost)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("cost", ["exact", "paper"])
 @pytest.mark.parametrize(
     ("model", "batch", "machine"),
