@@ -149,7 +149,9 @@ def read_json(path: Path | str, what: str) -> Any:
         return parse_json(text)
     except TooLargeError as error:
         raise _too_large(path, what, error) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise UnusableFileError(f"{what} {path} is not valid JSON (it is nested too deeply); make it again") from error
+    except ValueError as error:
         raise UnusableFileError(f"{what} {path} is not valid JSON ({error}); it may be truncated: delete it and make it again") from error
 
 

@@ -56,7 +56,7 @@ def define_missing_operators() -> None:
         return
     import torch
 
-    library = next(Path(package.submodule_search_locations[0]).glob("_C.*"), None)
+    library = next(Path(package.submodule_search_locations[0]).glob("_C*"), None)  # _C_stable.so since torchvision 0.29
     try:
         if library is not None:
             torch.ops.load_library(library)

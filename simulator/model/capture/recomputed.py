@@ -3,6 +3,7 @@
 Repeated ops are called as the first ones, with AGAIN behind, and draw the same random numbers if PyTorch restores the generator's state.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,11 @@ from torch.utils import checkpoint
 
 from simulator.model.capture.recorder import Recorder
 
-_GENERATOR = checkpoint._checkpoint_without_reentrant_generator
+#: PyTorch 2.14 calls the first of these names, earlier versions the second.
+_NAMES = "_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator"
+_NAME = next(name for name in _NAMES if hasattr(checkpoint, name))
+_GENERATOR = getattr(checkpoint, _NAME)
+_SIGNATURE = inspect.signature(_GENERATOR)
 
 
 class Recomputed:
@@ -24,7 +29,7 @@ class Recomputed:
     def __enter__(self) -> "Recomputed":
         self._patches = (
             patch.object(checkpoint, "CheckpointFunction", _Checkpoint),
-            patch.object(checkpoint, "_checkpoint_without_reentrant_generator", self._generator),
+            patch.object(checkpoint, _NAME, self._generator),
         )
         for replaced in self._patches:
             replaced.start()
@@ -34,12 +39,13 @@ class Recomputed:
         for replaced in self._patches:
             replaced.stop()
 
-    def _generator(self, function: Callable, preserve_rng_state: bool = True, *rest: Any, **named: Any):
+    def _generator(self, function: Callable, *rest: Any, **named: Any):
         first = len(self._recorder.ops)
+        preserves = _SIGNATURE.bind(function, *rest, **named).arguments.get("preserve_rng_state", True)
 
         def again(*args: Any, **kwargs: Any) -> Any:
             stack, layer = list(self._stack), self._recorder.layer
-            self._recorder.repeat(first, preserve_rng_state)
+            self._recorder.repeat(first, preserves)
             try:
                 return function(*args, **kwargs)
             finally:  # PyTorch ends the function by an exception once it has what it needs
@@ -47,7 +53,7 @@ class Recomputed:
                 self._stack[:] = stack
                 self._recorder.enter(layer)
 
-        return _GENERATOR(again, preserve_rng_state, *rest, **named)
+        return _GENERATOR(again, *rest, **named)
 
 
 class _Checkpoint:

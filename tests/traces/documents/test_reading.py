@@ -58,7 +58,7 @@ def test_a_document_of_too_many_items_is_refused(tmp_path, monkeypatch):
         ("-9223372036854775809", "an integer of 20 digits is too large"),
         (r'{"\udc00": 1}', "surrogates not allowed"),
         (r'"\ud800"', "surrogates not allowed"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "nested too deeply"),
         ("", "Expecting value"),
     ],
 )
