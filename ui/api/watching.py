@@ -126,7 +126,7 @@ class Watch(Shown):
         return self.recorded.json()
 
     def _print(self, console: Console) -> None:
-        cost = "" if self.overhead is None else f"Recording made the steps {units.percent(self.overhead)} longer. "
+        cost = "" if self.overhead is None else f"{_cost(self.overhead)} "
         if not on_gpu() and self.ended:
             length = median(after - before for before, after in zip(self._ends_s[1:], self._ends_s[2:], strict=False))
             console.print(
@@ -137,6 +137,13 @@ class Watch(Shown):
             return
         self.recorded._print(console)
         console.print(f"- {cost}The trace is {self.trace}.", highlight=False, markup=False)
+
+
+def _cost(share: float) -> str:
+    """What recording cost the steps, in a sentence. Steps vary by themselves, so that recorded ones may be shorter."""
+    if share <= 0:
+        return "Recording did not make the steps longer."
+    return f"Recording made the steps {units.percent(share, signed=False)} longer."
 
 
 def on_gpu() -> bool:

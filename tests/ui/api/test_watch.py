@@ -1,6 +1,7 @@
 """Watching a training loop: what is recorded, when, and by the callbacks of libraries. A trace stands in for a GPU's recording."""
 
 import shutil
+from itertools import accumulate
 
 import pytest
 import schedcast as sc
@@ -39,6 +40,16 @@ def test_a_loop_on_a_cpu_says_how_long_it_waits_for_data(rows, tmp_path):
     assert "of which the loop waits" in words
     assert "No GPU was recorded" in words
     assert seen.overhead is not None
+
+
+@pytest.mark.parametrize(
+    ("recorded_s", "words"), [(1.2, "Recording made the steps 20.0 % longer."), (0.9, "Recording did not make the steps longer.")]
+)
+def test_what_recording_costs_is_measured_on_the_steps_around_it(tmp_path, recorded_s, words):
+    seen = sc.watch(steps=2, out=tmp_path / "steps.json.gz")
+    seen.ended = True
+    seen._ends_s = list(accumulate([9.0, *[1.0] * (BEFORE - 1), *[5.0] * WARM_UP, recorded_s, recorded_s], initial=0.0))
+    assert words in repr(seen)
 
 
 def test_a_loop_that_ends_too_early_says_how_many_steps_are_missing(rows, tmp_path):
