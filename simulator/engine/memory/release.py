@@ -67,7 +67,10 @@ def _fed(plan: Plan) -> set[str]:
 
 
 def _released(plan: Plan, dependencies: Dependencies, periods: int):
-    """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed."""
+    """Yield ((period, task), storage, iteration) in the order in which instances of the unrolled program may be freed.
+
+    It ends once all instances that steady steps repeat are freed, or after `periods`.
+    """
     tasks, fed = dependencies.tasks, _fed(plan)
     owner = {name: of for name, of in owners(plan).items() if of not in fed and of not in plan.carried}
     used = [tuple(dict.fromkeys(owner.get(name, name) for name in names)) for names in plan.instances]
@@ -86,13 +89,14 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     #: ordered after an execution there, the earliest first.
     fresh: list[list[_Pending]] = [[] for _ in lanes]
     blocked: list[dict[int, list[_Pending]]] = [{} for _ in lanes]
-    closed = 0
+    closed = kept = 0  # kept: instances up to the first steady iteration that are not freed yet
     for period, index, task in program(tasks, periods, periods):
+        if not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
+            return
         lane, number = lane_of[index], period * size + index
         clock = clocks[lane]
         for edge in dependencies.waits(period)[index]:
-            for other, reached in enumerate(clock_after[(period - edge.delta) * size + edge.index]):
-                clock[other] = max(clock[other], reached)
+            clock[:] = map(max, clock, clock_after[(period - edge.delta) * size + edge.index])
         clock[lane] = number
         if index in recorded:
             clock_after[number] = clock.copy()
@@ -100,7 +104,10 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
             if name in fed:
                 continue
             key = (name, period - task.lag)
-            entry = open_.setdefault(key, [lane, counts[name], {}])
+            if key not in open_:
+                open_[key] = [lane, counts[name], {}]
+                kept += key[1] <= dependencies.steady
+            entry = open_[key]
             entry[1] -= 1
             entry[2][lane] = number
             if not entry[1]:
@@ -116,5 +123,6 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
             if blocking is not None:
                 heappush(blocked[lane].setdefault(blocking, []), (accesses[blocking], order, key, accesses))
                 continue
+            kept -= key[1] <= dependencies.steady
             for name in (key[0], *names_of[key[0]]):
                 yield (period, index), name, key[1]

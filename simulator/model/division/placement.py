@@ -6,6 +6,7 @@ along the dimension, each of which is cut by itself: queries, keys and values th
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from simulator.plan.task import ViewStep
@@ -93,6 +94,7 @@ def before(steps: Sequence[ViewStep], shape: tuple[int, ...], wanted: Placement,
                 continue
 
 
+@lru_cache(maxsize=1 << 14)  # layers are alike
 def geometry_of_shape(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape after a view step, whatever the strides."""
     name, arguments = arguments_of_view(step)
@@ -101,6 +103,7 @@ def geometry_of_shape(step: ViewStep, shape: tuple[int, ...]) -> tuple[int, ...]
     return geometry(step, shape, (0,) * len(shape))[0]
 
 
+@lru_cache(maxsize=1 << 14)
 def _through(
     step: ViewStep, shape: tuple[int, ...], after: tuple[int, ...], placement: Placement, degree: int
 ) -> tuple[Placement, ViewStep]:
