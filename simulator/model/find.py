@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def _load_torch() -> None:
 def _import_file(path: Path):
     try:
         path = path.resolve()
-        readable = path.is_file()
+        readable = stat.S_ISREG(path.stat().st_mode)  # since Python 3.14, is_file() hides why it cannot tell
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        readable = False
     except (OSError, RuntimeError) as error:  # a name that is too long, a folder without permission, a circle of links
         raise SchedcastError(f"cannot read {path}: {error}; expected a Python file with a factory; check --model", Code.FILE) from error
     if not readable:

@@ -230,7 +230,7 @@ def test_a_model_path_that_is_not_utf8(schedcast, tmp_path):
     name = "model-\udcff.py"  # Python's form of the byte 0xff in a file name
     (tmp_path / name).write_text(BROKEN.read_text())
     refused(schedcast.call("predict", *options(model=f"{name}:good"), cwd=tmp_path), "\\udcff", "is not UTF-8 text", "rename")
-    refused(schedcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "expected a Python file with a factory")
+    refused(schedcast.call("predict", *options(model=f"{'m' * 300}.py:good"), cwd=tmp_path), "File name too long")
 
 
 @pytest.mark.sampled(9)
