@@ -25,7 +25,7 @@ from simulator.plan.tensors import merged
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Shards
+from simulator.strategies.sharding.shards import Gathered, Shards
 from simulator.strategies.sharding.units import Units
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -141,7 +141,8 @@ class ShardedReplicas:
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
         self.units = Units(NAME, self.graph)
-        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE))
+        streams, in_place = (COMPUTE, GATHER, REDUCE), options.shard == "1"
+        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], streams, in_place)
 
     def plan(self) -> Plan:
         """The finished plan."""
@@ -205,7 +206,7 @@ class ShardedReplicas:
         for number, span in enumerate(spans):
             begins.setdefault(span.first, []).append(number)
         tasks: list[Task] = []
-        gathered: dict[int, dict[str, list[Operand]]] = {}
+        gathered: dict[int, Gathered] = {}
         instead: list[dict[str, Operand]] = [{} if self._shards else dict(held) for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         for position in range(own * count):
