@@ -98,6 +98,11 @@ def _of_classes(given: Arguments) -> Indices:
     return [(given["target"], Elements(given["self"].shape[:2][-1]))]
 
 
+def _of_logits(given: Arguments) -> Indices:
+    """Classes of rows of logits."""
+    return [(given["labels"], Elements(given["logits"].shape[1]))]
+
+
 def _of_rows(given: Arguments) -> Indices:
     """Lookup in the rows of a table, or the gradient of one."""
     rows = given["weight"].shape[0] if "weight" in given else given["num_weights"]
@@ -137,6 +142,7 @@ _RULES: dict[str, Callable[[Arguments], Indices]] = {
     **dict.fromkeys(("max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward", "max_unpool2d"), _of_image(2)),
     **dict.fromkeys(("max_pool3d_with_indices_backward", "adaptive_max_pool3d_backward", "max_unpool3d"), _of_image(3)),
     **dict.fromkeys(("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"), _of_classes),
+    **dict.fromkeys(("cross_entropy", "cross_entropy_backward"), _of_logits),
     **dict.fromkeys(("embedding", "embedding_dense_backward"), _of_rows),
     **dict.fromkeys(("nonzero", "repeat_interleave"), _counted),
     **dict.fromkeys(("masked_select", "masked_scatter"), _masked),

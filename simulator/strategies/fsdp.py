@@ -8,8 +8,7 @@ its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
@@ -191,6 +190,15 @@ class ShardedReplicas:
         return not self._shards or self.options.shard == "1"
 
     @property
+    def _frees_gradients(self) -> bool:
+        """Whether a device needs its own gradients no more once they are summed.
+
+        It then computes on after a unit only when the sum of the unit before has ended, as FSDP2 does: else memory would hold the
+        gradients of all units, which belong to the stream that computes and which that of sums reads.
+        """
+        return self._shards and not self._accumulates
+
+    @property
     def _reshards(self) -> bool:
         return self.options.reshard and self.options.shard == "3"
 
@@ -209,6 +217,8 @@ class ShardedReplicas:
         gathered: dict[int, Gathered] = {}
         instead: list[dict[str, Operand]] = [{} if self._shards else dict(held) for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
+        summed: list[Task] = []  # what sums the gradients of the last unit
+        awaited: list[tuple[str, ...]] = [()] * len(self.builders)  # the names of what summed those of the unit before
         for position in range(own * count):
             m, index = divmod(position, count)
             if m and not index and not self._accumulates:  # each microbatch has gradients of its own, which are summed in shards
@@ -230,18 +240,33 @@ class ShardedReplicas:
                 if (target := self.graph.ops[index].body.target) in local.COLLECTIVES:
                     tasks += self._together(target.rpartition(".")[2], [first for first, *_ in lists])
                     lists = [own for _, *own in lists]
+                lists = [_after(own_tasks, names) for own_tasks, names in zip(lists, awaited, strict=True)]
+                awaited = [() if own_tasks else names for own_tasks, names in zip(lists, awaited, strict=True)]
                 tasks += interleaved(lists)
                 latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
             if m == own - 1 or not self._accumulates:
-                done = self.units.completed.get(index, ())
-                reduced = [self.shards.reduce(unit, m) if self._shards else self.shards.reduce_whole(unit) for unit in done]
-                tasks += chain.from_iterable(reduced)
+                for unit in self.units.completed.get(index, ()):
+                    if self._frees_gradients:
+                        names = [_names_on(device, summed) for device in self.mesh.devices]
+                        awaited = [before + new for before, new in zip(awaited, names, strict=True)]
+                    summed = self.shards.reduce(unit, m) if self._shards else self.shards.reduce_whole(unit)
+                    tasks += summed
         return tasks
 
     def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
         """The tasks of a collective of the devices that divide layers or tokens, from how it is in each device's graph."""
         groups = self.mesh.dividing(what, _STREAMS[what])
         return [task for group, numbers in groups for task in group.together(self.shards.tensors, [ops[at] for at in numbers])]
+
+
+def _after(tasks: list[Task], names: tuple[str, ...]) -> list[Task]:
+    """Tasks, of which the first comes after those of these names."""
+    return [replace(task, after=(*task.after, *names)) for task in tasks[:1]] + tasks[1:]
+
+
+def _names_on(device: str, tasks: Sequence[Task]) -> tuple[str, ...]:
+    """The names of those tasks that a device runs, or takes part in."""
+    return tuple(task.name for task in tasks if device == task.device or device in getattr(task.body, "devices", ()))
 
 
 def _same_ops(first: TrainingGraph, own: TrainingGraph) -> list[list[int]]:

@@ -155,6 +155,11 @@ def _loss_backward(op: Op) -> Iterator[Axis]:
         yield Axis(tuple(0 if at in (scores, labels) else None for at in range(len(op.inputs))), (0,))
 
 
+def _rows(op: Op) -> Iterator[Axis]:
+    """The first dimension of all tensors."""
+    yield Axis((0,) * len(op.inputs), (0,) * len(op.writes))
+
+
 def _reduced_or_gathered(op: Op) -> Iterator[Axis]:
     """A collective of another group: all dimensions but that of its parts, along which an all-gather makes blocks of its input."""
     gathers = "all_gather" in op.body.target
@@ -186,5 +191,6 @@ _RULES: Mapping[str, Callable[[Op], Iterator[Axis]]] = MappingProxyType({
         (("nll_loss_backward",), _loss_backward),
     )
     for name in names
-} | {f"schedcast.{name}": _reduced_or_gathered for name in ("all_gather", "reduce_scatter")})  # fmt: skip
+} | {f"schedcast.{name}": _reduced_or_gathered for name in ("all_gather", "reduce_scatter")}
+  | {f"schedcast.{name}": _rows for name in ("cross_entropy", "cross_entropy_backward")})  # fmt: skip
 _LINEAR = frozenset(f"aten.{name}" for name in ("clone", "_to_copy", "add", "sub", "neg", "sum", "slice_backward"))

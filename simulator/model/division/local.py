@@ -128,9 +128,9 @@ class LocalTensors:
         body = replace(op.body, args=args, flops=op.body.flops / parts)
         self.ops.append(replace(op, body=body, reads=tuple(reads), writes=tuple(writes)))
 
-    def call_into(self, name: str, target: str, reads: Sequence[Operand], made: Operand) -> None:
-        """Add an op of two operands that is not in the graph and makes a result that is."""
-        self._insert(name, OpCall(f"aten.{target}", '[{"$":0},{"$":1}]'), reads, (made,))
+    def call_into(self, name: str, target: str, reads: Sequence[Operand], made: Operand, args: str = '[{"$":0},{"$":1}]') -> None:
+        """Add an op that is not in the graph and makes a result that is."""
+        self._insert(name, OpCall(f"aten.{target}", args), reads, (made,))
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: str, like: tuple[int, ...] = ()) -> Operand:
         """Make a value that is not in the graph. `like`: strides whose order of the dimensions it has; default: contiguous."""

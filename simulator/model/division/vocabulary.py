@@ -37,6 +37,10 @@ class Vocabulary:
             self._log_softmax(op)
         elif name == "_log_softmax_backward_data" and self._class_dim(op.inputs[1]) == arguments[2] % len(op.inputs[1].shape):
             self._log_softmax_backward(op)
+        elif name == "cross_entropy" and self._class_dim(op.inputs[0]) == 1:
+            self._cross_entropy(op)
+        elif name == "cross_entropy_backward" and self._class_dim(_in_order(op)[2]) == 1:
+            self._cross_entropy_backward(op)
         elif name in ("nll_loss_forward", "nll_loss_backward") and self._class_dim(op.inputs[int(name.endswith("backward"))]) == 1:
             (self._loss_backward if name.endswith("backward") else self._loss)(op)
         else:
@@ -144,6 +148,30 @@ class Vocabulary:
         weights = [local.placed(op, operand, cut_along(0, classes)) for operand in class_weights]
         made = local.written(op.writes[0], self._placement(op.inputs[1]))
         local.replace(op, (gradient, self._part(op, op.inputs[1]), targets, *weights, weight), (made,), arguments, parts=local.degree)
+
+    def _cross_entropy(self, op: Op) -> None:
+        """Each device sums its own logits and picks the label's, if it has that; then all exchange two numbers per row."""
+        local, (logits, labels) = self._local, _in_order(op)
+        targets, _ = self._targets(op, labels, logits.shape[1], _NONE)
+        picked, total = (local.written(operand, WHOLE) for operand in op.writes)
+        own = local.scratch(f"{total.value}#own", total.shape, total.dtype)
+        local.replace(op, (self._part(op, logits), targets), (picked, own), parts=local.degree)
+        local.all_reduce(picked)
+        every = with_views(local.all_gather(own), [view_step("aten.view.default", [local.degree, *total.shape])])
+        local.call_into(f"{op.name}#total", "logsumexp.default", (every,), total, '[{"$":0},[0]]')
+
+    def _cross_entropy_backward(self, op: Op) -> None:
+        local, (of_picked, of_sums, logits, labels, sums) = self._local, _in_order(op)
+        targets, _ = self._targets(op, labels, logits.shape[1], _NONE)
+        of_picked, of_sums, sums = (local.placed(op, operand, WHOLE) for operand in (of_picked, of_sums, sums))
+        made = local.written(op.writes[0], self._placement(logits))
+        reads = of_picked, of_sums, self._part(op, logits), targets, sums
+        local.replace(op, reads, (made,), [{"$": at} for at in range(len(reads))], parts=local.degree)
+
+
+def _in_order(op: Op) -> list[Operand]:
+    """The operands of an op of tensors alone, in the order of its arguments."""
+    return [op.inputs[argument["$"]] for argument in arguments_of(op)]
 
 
 def summed_loss(local: LocalTensors, op: Op, reads: Sequence[Operand], arguments: list) -> None:

@@ -62,8 +62,12 @@ def backward(
 def shapes(x: Tensor, shape: list[int], weight: Tensor | None, epsilon: float | None) -> tuple[Tensor, Tensor]:
     """The results of the forward op: the normalized input, and 1 over the root mean square of each row, in float32 at least."""
     rows = x.shape[: x.dim() - len(shape)]
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    return x.new_empty(x.shape), x.new_empty((*rows, *(1 for _ in shape)), dtype=wide)
+    return x.new_empty(x.shape), x.new_empty((*rows, *(1 for _ in shape)), dtype=wide_type(x))
+
+
+def wide_type(x: Tensor) -> torch.dtype:
+    """The type of statistics of x: float32 at least."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def backward_shapes(

@@ -16,7 +16,8 @@ EXAMPLE = "lm:form=llama,layers=32,d_model=4096,heads=32,kv_heads=8,ffn=14336,vo
 GPT, LLAMA = "gpt", "llama"
 LEARNED, ROTARY, ALIBI = "learned", "rotary", "alibi"
 LAYER, LOW, RMS = "layer", "low", "rms"
-_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS)}
+PLAIN, FUSED = "plain", "fused"
+_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS), "loss": (PLAIN, FUSED)}
 #: Published models have less: it keeps a mistyped number from running for hours.
 _MOST = {"layers": 1000, "vocab": 10_000_000}
 _MOST_WIDE = 1_000_000
@@ -30,7 +31,8 @@ class LanguageModel:
     the hidden layer. `kv_heads`: heads of keys and values, each shared by as many heads of queries. `tied`: the embedding of tokens also
     maps the last output to logits. `norm`: layer, low (layer norm that autocast leaves in the lower precision, as MPT's) or rms. `qk_norm`:
     RMS norm of queries and keys, head by head. `context`: rows of the table of learned positions; 0 for as many as the sequence is long.
-    `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them.
+    `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them. `loss`: plain
+    (F.cross_entropy of float32 logits) or fused (one kernel, which makes no copy of the logits, as FlashAttention's and Liger's).
     """
 
     form: str
@@ -47,6 +49,7 @@ class LanguageModel:
     qk_norm: bool = False
     context: int = 0
     fused: bool = False
+    loss: str = PLAIN
 
     def __post_init__(self):
         """Raise SchedcastError for sizes that do not divide each other."""

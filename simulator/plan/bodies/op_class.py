@@ -83,7 +83,10 @@ _BY_NAME = {
     "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
-    "norm.softmax": ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data"),
+    "norm.softmax": (
+        "_log_softmax", "_log_softmax_backward_data", "_softmax", "_safe_softmax", "_softmax_backward_data", "cross_entropy",
+        "cross_entropy_backward",
+    ),
     "pool": (
         "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
     ),

@@ -258,7 +258,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         and any(name in record["software"] for name in ("Megatron", "nanotron"))
     ):
         more += ",fused=on"
-    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
+    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low,loss=fused' if 'MPT' in record['arch'] else ''}"
     job = Job(
         model,
         int(record["micro_batch"]) * accumulate * replicas,

@@ -7,10 +7,12 @@ import pytest
 from executors.cpu.backend import CpuBackend
 from simulator.engine.costs.cost import Cost
 from simulator.engine.memory.over_time import carried_bytes
+from simulator.engine.memory.release import releases
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.task import COLLECTIVE, PARAMETER, UPDATE
+from simulator.plan.dependencies import Dependencies
+from simulator.plan.task import COLLECTIVE, GRADIENT, PARAMETER, UPDATE
 from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
 from tests.support import mlp
@@ -167,6 +169,18 @@ def test_it_trains_as_plain_pytorch_does(text, factory):
         assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
 
 
+@pytest.mark.parametrize("shard", ["3", "2"])
+def test_gradients_of_a_unit_are_freed_while_the_unit_after_it_computes(shard):
+    """The stream that computes waits for the sum of the unit before, as in FSDP2; else all gradients would be held until the update."""
+    plan = planned(f"fsdp:shard={shard},fold=on", Job(UNBIASED, 4, accumulate=2), gpus())
+    gradients = {value.storage for value in plan.values.values() if value.kind == GRADIENT and value.shape in {(5, 4), (4, 5), (3, 4)}}
+    rule = releases(plan, Dependencies(plan))
+    freed = {storage: plan.tasks[at] for at, items in enumerate(rule.steady) for storage, age in items if not age}
+    by_update = [storage for storage in gradients if freed[storage].phase == UPDATE]
+    assert len(gradients) == 6
+    assert len(by_update) <= 2, "of the last two units, after which nothing computes"
+
+
 @pytest.mark.parametrize("text", ["fsdp", "fsdp:shard=1"])
 def test_three_devices_hold_uneven_rows(text):
     """Three of the second layer's rows divide among them, and five of the first layer's do not."""
@@ -187,7 +201,8 @@ def test_gradients_are_clipped_by_the_norm_over_all_devices(devices):
 def divided(more: str, devices: int = 4, **fields) -> float:
     """The largest error of a decoder whose layers two devices divide."""
     machine = core_groups(devices)
-    job = replace(DECODER, model=DECODER.model.replace("layers=2", "layers=1"), **fields)
+    job = replace(DECODER, **fields)
+    job = replace(job, model=job.model.replace("layers=2", "layers=1"))
     return largest_error(job, planned(f"fsdp:tp=2{more}", job, machine), CpuBackend(machine, cores=[0] * devices), 2)
 
 
@@ -207,6 +222,7 @@ def test_devices_that_divide_layers_train_as_plain_pytorch_does(shard, between):
     [
         {"accumulate": 2, "clip_norm": 0.05}, {"checkpoint": "full", "form": "foreach"}, {"accumulate": 2, "checkpoint": "selective"},
         {"clip_norm": 100.0, "form": "for"}, {"optimizer": "momentum", "form": "foreach"}, {"accumulate": 2},
+        {"model": f"{DECODER.model},loss=fused", "accumulate": 2},
     ],
     ids=str,
 )  # fmt: skip

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from simulator.model.workloads.language_models import ALIBI, GPT, LEARNED, LOW, RMS, ROTARY, LanguageModel
+from simulator.model.ops.cross_entropy import fused_cross_entropy
+from simulator.model.workloads.language_models import ALIBI, FUSED, GPT, LEARNED, LOW, RMS, ROTARY, LanguageModel
 
 _EPSILON = 1e-5
 #: Longest wavelength of rotary positions over 2 pi. Llama 3 and Qwen3 have longer ones, which changes no time.
@@ -177,7 +178,13 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
+def fused_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the same loss by a fused kernel, which reads the logits [N, T, V] as they are."""
+    return fused_cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
 def decoder(batch: int, length: int, model: LanguageModel) -> tuple:
     """Return the decoder, random tokens [batch, length], the next tokens [batch, length], and the loss."""
     text = torch.randint(model.vocab, (batch, length + 1))
-    return Decoder(model, length).train(), (text[:, :-1].contiguous(),), text[:, 1:].contiguous(), next_token_loss
+    loss = fused_loss if model.loss == FUSED else next_token_loss
+    return Decoder(model, length).train(), (text[:, :-1].contiguous(),), text[:, 1:].contiguous(), loss

@@ -66,6 +66,13 @@ def test_outside_of_blocks_what_is_looked_up_is_a_sum_and_the_loss_exchanges_one
     assert len([op for op in graph.ops if op.body.target in COLLECTIVES]) == 2 * 4 + 5
 
 
+def test_a_fused_loss_exchanges_two_numbers_per_token():
+    """The logit of the label, which one device has, and the sum of its logits."""
+    graph = graph_of(f"{LLAMA},loss=fused", 2)
+    assert collectives(graph, FORWARD, "loss") == [("all_reduce", NUMBERS), ("all_gather", 2 * NUMBERS)]
+    assert collectives(graph, BACKWARD, "loss") == []
+
+
 def test_norms_of_heads_sum_the_gradients_of_their_weights():
     graph = graph_of(f"{LLAMA},qk_norm=on", 2)
     of_head = ("all_reduce", WIDTH // 4 * 8)

@@ -29,7 +29,7 @@ PUBLISHED = {
 }  # fmt: skip
 LLAMA = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100"
 GPT = "lm:form=gpt,layers=2,d_model=64,heads=4,ffn=96,vocab=100"
-FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},fused=on", f"{LLAMA},biases=on,norm=layer", GPT,
+FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},fused=on,loss=fused", f"{LLAMA},biases=on,norm=layer", GPT,
          f"{GPT},kv_heads=1,positions=rotary,tied=off", f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -76,6 +76,7 @@ def test_what_need_not_be_given_is_that_of_gpt2_and_llama2():
     [
         ("lm:", Code.NAME, "unknown option of lm: ''"),
         ("lm:form=gpt,layer=2", Code.NAME, "unknown option of lm: 'layer' .did you mean 'layers'"),
+        ("lm:form=gpt,loss=fast", Code.NAME, "unknown loss of lm: 'fast'; expected one of: plain, fused"),
         ("lm:form=bert", Code.NAME, "unknown form of lm: 'bert'; expected one of: gpt, llama"),
         ("lm:form=gpt,layers=2", Code.REQUEST, "lm: lacks d_model, heads; give it as in lm:form=llama,"),
         ("lm:form=gpt,form=gpt", Code.REQUEST, "lm: has form twice"),
@@ -188,12 +189,27 @@ def test_rms_norm_is_one_op_and_two_kernels_of_its_gradients(precision):
     assert found["aten.rsqrt.default"] == 0
 
 
+def test_a_fused_loss_is_one_op_each_way_and_makes_nothing_as_wide_as_the_logits_but_their_gradient():
+    job = Job(f"{LLAMA},loss=fused", 2, 12, precision="amp").on("gpu")
+    found = counts(job)
+    assert (found["schedcast.cross_entropy.default"], found["schedcast.cross_entropy_backward.default"]) == (1, 1)
+    wide = [operand for op in job.graph().ops for operand in op.writes if operand.elements == 2 * 12 * 100]
+    assert [operand.dtype for operand in wide] == ["bfloat16", "bfloat16"]
+    plain = [
+        operand.dtype
+        for op in Job(LLAMA, 2, 12, precision="amp").on("gpu").graph().ops
+        for operand in op.writes
+        if operand.elements == 2400
+    ]
+    assert sorted(plain) == ["bfloat16"] * 2 + ["float32"] * 4
+
+
 @pytest.mark.parametrize("spec", FORMS)
 def test_trains_as_in_plain_pytorch(spec, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="adam", precision="fp64"), two_cores, backend)
 
 
-@pytest.mark.parametrize("spec", [LLAMA, f"{GPT},norm=low"])
+@pytest.mark.parametrize("spec", [LLAMA, f"{GPT},norm=low,loss=fused"])
 @pytest.mark.parametrize("precision", ["bf16", "amp"])
 def test_trains_as_in_plain_pytorch_with_lower_precision(spec, precision, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="sgd", precision=precision), two_cores, backend, ("baseline",))

@@ -108,7 +108,7 @@ def test_a_training_of_a_transformer_is_fsdp_on_nodes_of_its_gpus(table):
     assert (first.machine, first.strategy, first.job.batch, first.job.accumulate) == ("16xh100", "fsdp", 20 * 2 * 16, 2)
     assert (first.job.precision, first.job.checkpoint, first.job.image_size, first.published_s) == ("amp", "full", 2048, 1.8)
     sizes = "layers=24,d_model=2048,heads=16,ffn=8192,vocab=50368"
-    assert first.job.model == f"lm:form=gpt,{sizes},kv_heads=16,tied=on,positions=learned,norm=low"
+    assert first.job.model == f"lm:form=gpt,{sizes},kv_heads=16,tied=on,positions=learned,norm=low,loss=fused"
     assert (second.strategy, second.job.model) == ("fsdp:reshard=off", f"lm:form=llama,{sizes},kv_heads=4,tied=off,positions=rotary")
     assert first.chip == "h100"
 
