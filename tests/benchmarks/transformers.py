@@ -265,7 +265,10 @@ def page(pairs: Sequence[Pair], unpredicted: Iterable[str], of_memory: Iterable[
 
 
 def sustained_watts(rows: Sequence[Row]) -> dict[str, float]:
-    """By GPU, the power per TFLOP/s of the peak at which half of the steps are predicted too fast, by the time of their products alone."""
+    """By GPU, the power per TFLOP/s of the peak at which half of the steps are predicted too fast, by the time of their products alone.
+
+    "all": the same of the steps of all GPUs, which is the table's.
+    """
     known = efficiencies.table()["gpu"].row("matmul").product.sustained_watts.value
     needed: dict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -279,7 +282,8 @@ def sustained_watts(rows: Sequence[Row]) -> dict[str, float]:
         )
         watts = device.power_w / (device.peak_flops["bf16"] / 1e12)
         slower = 1 + (row.published_s - result.timeline.step_s) / products_s
-        needed[gpus(row)[1]].append(max(known, watts) * slower**2)
+        for group in ("all", gpus(row)[1]):
+            needed[group].append(max(known, watts) * slower**2)
     return {name: median(own) for name, own in needed.items()}
 
 
