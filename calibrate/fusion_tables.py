@@ -1,7 +1,4 @@
-"""What can be measured of optimizer fusion beside schedules: the paper's loops with hooks, and the locality that it explains them by.
-
-Both run in plain PyTorch on this machine.
-"""
+"""Measurements of optimizer fusion in plain PyTorch on this machine: the paper's loops with hooks, and the locality behind their gains."""
 
 from collections.abc import Mapping
 from statistics import median
@@ -22,12 +19,12 @@ from traces.documents.reproduction import Figure, PaperCase, Table
 from traces.process import seconds_of
 
 Fusion = Literal["none", "forward", "backward"]
-#: The loops, by the name of their fusion.
+#: What the table calls each loop, by its fusion.
 LOOPS: Mapping[Fusion, str] = {"none": "baseline", "forward": "forward-fusion", "backward": "backward-fusion"}
 ROUNDS, STEPS, WARM_UP = 9, 3, 3
-#: The tiny and the small batch on a CPU, and a side of its images; on a GPU, batches of figure 5.
+#: Batches and image sizes: a tiny and a small batch of small images on a CPU; on a GPU, batches of the paper's figure 5 (None: full size).
 ON_CPU, ON_GPU = ((1, 64), (8, 64)), ((1, None), (32, None))
-#: Elements of the parameters whose updates are timed, in float32. What is streamed to evict them is larger than caches.
+#: Elements of the float32 parameters whose updates are timed, and the bytes that are changed to evict them, more than any cache holds.
 ELEMENTS, EVICTING_BYTES = (4_096, 16_384, 65_536, 262_144, 1_048_576), 256 << 20
 
 
@@ -37,7 +34,7 @@ def tables(testbed: Testbed, profile: Profile, progress: Progress) -> tuple[Tabl
 
 
 def hooks_table(testbed: Testbed, profile: Profile, progress: Progress) -> Table:
-    """Steps of plain PyTorch's loop and of the loops with hooks, measured in turn, beside predictions with this machine's costs."""
+    """Steps of plain PyTorch's loop and of the loops with hooks, measured in turn, and predicted with this machine's costs."""
     rows = []
     for batch, size in ON_GPU if testbed.identity.kind == "gpu" else ON_CPU:
         job = paper_job("mobilenet_v2", batch, size)
@@ -68,7 +65,7 @@ def _measured(job: Job, testbed: Testbed) -> dict[Fusion, float]:
     for loop in loops.values():
         _steps_s(loop, WARM_UP)
     for number in range(ROUNDS):
-        for place in range(len(LOOPS)):  # each is the first as often as the others
+        for place in range(len(LOOPS)):  # every loop goes first equally often
             fusion = list(LOOPS)[(number + place) % len(LOOPS)]
             seconds[fusion].append(_steps_s(loops[fusion], STEPS))
     return {fusion: median(each) for fusion, each in seconds.items()}
@@ -85,7 +82,7 @@ def _steps_s(loop: Reference, steps: int) -> float:
 
 
 def locality_table() -> Table:
-    """Updates right after the gradient was written, and after a gradient that caches have lost, on one core."""
+    """Times of updates on one core, with the gradient still in the cache and after it was evicted."""
     with one_thread():
         evicting = torch.zeros(EVICTING_BYTES // 4)
         rows = tuple(_locality_row(name, elements, evicting) for name in ("momentum", "adam") for elements in ELEMENTS)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from simulator.strategies import registry as strategies
 from tests import readme
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
@@ -23,6 +24,12 @@ def plain(text: str) -> str:
 def test_figures_are_those_of_the_committed_documents(piece):
     written = piece.written(readme.README.read_text())
     assert plain(written) == plain(piece.text), "python -m tests.readme writes the README's figures again"
+
+
+def test_every_strategy_has_a_row():
+    rows = re.search(r"^\| strategy \| what it does \|\n(?:\|.*\n)+", readme.README.read_text(), re.MULTILINE)
+    assert rows
+    assert set(re.findall(r"`([\w-]+)`", " ".join(row.split("|")[1] for row in rows[0].splitlines()))) == set(strategies.names())
 
 
 def shown(page: str) -> list[tuple[str, int, str]]:

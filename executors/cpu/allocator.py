@@ -19,11 +19,11 @@ _OPTIONS = (
 )
 
 
-#: Sizes in bytes of the free chunks that `without_holes` looks for, the largest first: what malloc adds to them makes powers of two.
+#: Sizes in bytes that `without_holes` allocates, the largest first. With the 8 bytes that malloc adds they are powers of two.
 _HOLES = tuple((1 << power) - 8 for power in range(16, 4, -1))
-#: Free chunks that may stay, since a count visits them in 50 us, and half of the chunks to begin with at each size.
+#: Free chunks that may stay, since visiting them takes only 50 us. At each size, twice as many chunks are allocated first.
 _BATCH = 2000
-#: Bytes to take at a time, at most.
+#: The most bytes to allocate at a time.
 _MOST_BYTES = 16 << 20
 
 
@@ -69,9 +69,10 @@ def allocated_bytes() -> int | None:
 
 @contextmanager
 def without_holes() -> Iterator[None]:
-    """Hold the free chunks between those in use, so that `allocated_bytes` is quick in a process with many objects.
+    """Allocate the free chunks between those in use, so that `allocated_bytes` is quick in a process with many objects.
 
-    mallinfo2 visits every free chunk: 200,000 of them take 40 ms for each count. Meanwhile tensors lie at the end of the heap.
+    mallinfo2 visits every free chunk, which takes 40 ms if there are 200,000. Until the chunks are freed again, new tensors lie at the end
+    of the heap.
     """
     if _mallinfo2() is None:
         yield
@@ -79,7 +80,7 @@ def without_holes() -> Iterator[None]:
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
     libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
-    last_chunk = libc.sbrk(0) - _mallinfo2()().keepcost  # beyond it, nothing was in use
+    last_chunk = libc.sbrk(0) - _mallinfo2()().keepcost  # nothing beyond it was in use
     held: list[int] = []
     try:
         for size in _HOLES:

@@ -1,4 +1,4 @@
-"""Pairs of steps that were measured before and after one change, and what is predicted for them (`judgments` says how right that is)."""
+"""Pairs of steps that were measured before and after one change, and the gains predicted for them. `judgments` says how right they are."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ PLAIN = {*LOOPS, PYTORCH_GRAPH}
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps. `machine`: a preset's name, or a machine that has no name. `phases`: those that were timed; empty for all.
+    """One of the two steps. `machine`: a preset's name, or a machine that is no preset. `phases`: those that were timed; empty for all.
 
     `host`: what issues the tasks, as in `load_machine`. `host_counts`: the optimizer counts its steps on the host even in a CUDA graph, as
-    releases of PyTorch before 1.12 did.
+    in releases of PyTorch before 1.12.
     """
 
     job: Job
@@ -64,19 +64,22 @@ def predicted_side(side: Side) -> Forecast:
 
 
 def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:
-    """The plan with other tasks in each segment."""
+    """The plan with the tasks of each segment changed by `change`."""
     return replace(plan, segments=tuple(replace(part, tasks=tuple(change(part.tasks))) for part in plan.segments))
 
 
 def of_phases(plan: Plan, phases: Sequence[str]) -> Plan:
-    """The plan's tasks of these phases alone. What others wrote for them, such as gradients, is there from the start."""
+    """The plan with the tasks of these phases alone. The values that other tasks write, such as gradients, become inputs."""
     gone = {o.value for part in plan.segments for task in part.tasks if task.phase not in phases for o in task.writes}
     values = {name: replace(value, kind=INPUT) if name in gone else value for name, value in plan.values.items()}
     return replace(_changed(plan, lambda tasks: [task for task in tasks if task.phase in phases]), values=values)
 
 
 def judged(pair: Pair, predict: Callable[[Side], Forecast] = predicted_side) -> Judgment:
-    """Predict a pair; its interval may have to be `widened`. `predict` may remember the sides that it has predicted."""
+    """Predict the gain of a pair. `judgments.scored` widens its interval where predictions of other pairs were further off.
+
+    `predict`: a function like `predicted_side`, which may remember the sides that it has predicted.
+    """
     before, after = predict(pair.before), predict(pair.after)
     samples = pair.after.job.batch / pair.before.job.batch
     alike = before.plan.strategy == after.plan.strategy or {before.plan.strategy, after.plan.strategy} <= PLAIN

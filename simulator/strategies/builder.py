@@ -5,8 +5,8 @@ A strategy asks for the forward and backward tasks of its microbatches and for u
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.engine.collectives.tasks import fetches
@@ -20,23 +20,18 @@ from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
 from simulator.plan.plan import Plan
 from simulator.plan.task import (
-    ACTIVATION,
-    AGAIN,
     BACKWARD,
     BUFFER,
     FORWARD,
-    INPUT,
-    OPTIMIZER_STATE,
     PARAMETER,
-    SCRATCH,
     UPDATE,
     Operand,
     Segment,
     Task,
     Value,
-    ViewStep,
 )
 from simulator.plan.tensors import PlanTensors, merged
+from simulator.strategies.copy_values import CopyValues, Placement
 from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
@@ -52,25 +47,8 @@ class Share:
     numbers: range
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The device of each op of a graph, and what the ops read of other devices' values.
-
-    `devices` is by op. `homes` is by value of the graph: the device that makes it, or on which it is carried (default: the first device).
-    `copies`: the name of the copy, on the op's own device, that an op has in the place of a value, by (op, value).
-    """
-
-    devices: Sequence[str]
-    homes: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[tuple[int, str], str] = field(default_factory=dict)
-
-    def home(self, value: str) -> str:
-        """The device of a value of the graph."""
-        return self.homes.get(value) or self.devices[0]
-
-
-class PlanBuilder:
-    """Collects the values, storages and tasks of one copy of a job's model.
+class PlanBuilder(CopyValues):
+    """Makes the tasks of one copy of a job's model, and the values that they use (`CopyValues`).
 
     The copy lies on one device, or is spread over several by a `Placement`. It works on all microbatches of a step, or on a `Share` of
     them if other copies work on the others. Names of carried values, and of tasks that belong to no microbatch, end in `suffix`.
@@ -91,21 +69,16 @@ class PlanBuilder:
         `keeps_gradients`: gradients are carried from step to step; `zero_gradients` empties them, and every microbatch adds to them.
         """
         share = share or Share(job.accumulate, range(job.accumulate))
-        self.job, self.parts, self.microbatches = job, share.parts, share.numbers
-        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts, division=division)
-        self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
-        self.tensors = PlanTensors()
+        graph = graph or job.graph(job.batch // share.parts, share.parts, division=division)
+        placement = Placement((place,) * len(graph.ops)) if isinstance(place, str) else place
+        of_rank = f"~{division.number}" if division.number else ""
+        super().__init__(graph, placement, job.batch, share.parts, suffix, of_rank)
+        self.job, self.microbatches = job, share.numbers
         #: The microbatch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
         self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
-        self._suffix, self._keeps_gradients = suffix, keeps_gradients
-        self._of_rank = f"~{division.number}" if division.number else ""  # those that divide one work on the same microbatches
-
-    @property
-    def device(self) -> str:
-        """The device of the first op; the only one unless the copy is spread over several."""
-        return self.place.devices[0]
+        self._keeps_gradients = keeps_gradients
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
@@ -271,24 +244,12 @@ class PlanBuilder:
         last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & gradients}
         return dict(sorted(last.items(), key=lambda item: (item[1], item[0])))
 
-    def holders(self) -> dict[str, Operand]:
-        """Return the largest value on each of the device's storages made so far, as a whole operand."""
-        return self.tensors.holders(self.device)
-
     def fetches(self, machine: Machine) -> list[Task]:
         """Return copies of the inputs from the host to the device, for the microbatches whose tasks have been made.
 
         The inputs are values of the host from then on.
         """
         return fetches(machine, self.tensors, self.device)
-
-    def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
-        """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""
-        values = self.tensors.values
-        return tuple(
-            self.tensors.on_host(f"{name}:{position}", replace(values[o.value], kind=SCRATCH, source=None)).operand()
-            for position, o in enumerate(operands)
-        )
 
     def refuse_clipping(self, strategy: str, instead: str) -> None:
         """Raise SchedcastError if the job needs all gradients before an update, for a strategy that updates before they are known."""
@@ -318,48 +279,6 @@ class PlanBuilder:
         holders = self.tensors.holders(gradients[0].device)
         return tuple(holders[storage] for storage in dict.fromkeys(value.storage for value in gradients))
 
-    def scratch(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
-        """Make a contiguous scratch value that is not in the graph, and return its operand."""
-        return self.tensors.scratch(name, shape, dtype, self.device)
-
-    def kept(self, parameter: str, device: str) -> Operand:
-        """Make a value that holds a parameter as it is at one time, for one iteration, and return its operand."""
-        name = self._own(f"{parameter}@kept")
-        carried = self._carried(parameter, PARAMETER)
-        kept = replace(carried, name=name, device=device, storage=name, source=None, kind=ACTIVATION)
-        return self.tensors.add(kept).operand()
-
-    def again(self, value: str, microbatch: int) -> str:
-        """Make a value like `value` of a microbatch, on a storage of its own, for an op that runs again. Returns its name."""
-        first = self.tensors.values[self._operand(self.graph.values[value].operand(), microbatch).value]
-        second = replace(first, name=f"{first.name}{AGAIN}", storage=f"{first.storage}{AGAIN}")
-        return self.tensors.add(second, self.tensors.storages[first.storage].bytes).name
-
-    def sent(
-        self, value: str, held: str, copy: str, target: str, microbatch: int, instead: Mapping[str, Operand] | None = None
-    ) -> tuple[Operand, Operand]:
-        """Return the operands of a value of the graph, which is called `held` where it is, and of its copy on device `target`.
-
-        `instead`: as in `ops`.
-        """
-        of_graph = self.graph.values[value]
-        source = self._operand(of_graph.operand(), microbatch, instead=instead)
-        if held != value:
-            source = self.tensors.values[self.copy_name(held, of_graph.kind, microbatch)].operand()
-        name = self.copy_name(copy, of_graph.kind, microbatch)
-        if name not in self.tensors.values:
-            self._copied(of_graph, name, microbatch, target)
-        return source, self.tensors.values[name].operand()
-
-    def storage(self, value: str) -> str:
-        """Return the storage of a placed value, or of this copy of a parameter."""
-        placed = self.tensors.values.get(self._own(value)) or self.tensors.values.get(value)
-        return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
-
-    def touched(self, task: Task) -> set[str]:
-        """Return this copy's storages that a task reads, writes or changes."""
-        return self.tensors.touched(task)
-
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses of its microbatches."""
@@ -375,12 +294,6 @@ class PlanBuilder:
         if self.graph.checkpoint:
             notes["checkpoint"] = self.graph.checkpoint
         return notes
-
-    def carry_unused(self, elsewhere: Collection[str] = ()) -> None:
-        """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that lie in other values."""
-        for name, value in self.graph.values.items():
-            if value.kind in (PARAMETER, BUFFER) and name not in elsewhere:
-                self._carried(name, value.kind)
 
     def plan(
         self,
@@ -455,79 +368,3 @@ class PlanBuilder:
             lag=lag,
             action=action,
         )
-
-    def _own(self, name: str) -> str:
-        """Return the name of this device's copy of a carried value, storage or task."""
-        return name + self._suffix
-
-    def _name(self, name: str, microbatch: int, task: bool = False) -> str:
-        if not task and self.graph.values[name].kind in (PARAMETER, BUFFER):
-            return self._own(name)
-        return (name if microbatch == 0 else f"{name}@{microbatch}") + self._of_rank
-
-    def _operand(self, operand: Operand, microbatch: int, op: int = -1, instead: "Mapping[str, str | Operand] | None" = None) -> Operand:
-        """The operand of the graph as op `op` has it in a microbatch (-1: as it is in the end)."""
-        value = self.graph.values[operand.value]
-        if instead and operand.value in instead:
-            other = instead[operand.value]
-            if isinstance(other, Operand):
-                return Operand(other.value, operand.shape, operand.strides, operand.dtype, other.views + operand.views)
-            return _named(operand, other)
-        copy = self.place.copies.get((op, operand.value))
-        name = self._name(operand.value, microbatch) if copy is None else self.copy_name(copy, value.kind, microbatch)
-        if name not in self.tensors.values:
-            if copy is not None:
-                self._copied(value, name, microbatch, self.place.devices[op])
-            elif value.kind in (PARAMETER, BUFFER):
-                self._carried(operand.value, value.kind)
-            else:
-                storage = self._name(value.storage, microbatch) if value.storage in self.graph.values else name
-                source = self._slice(value, microbatch) if value.kind == INPUT else None
-                device = self.place.home(operand.value)
-                placed = Value(name, value.shape, value.strides, value.dtype, device, value.kind, storage, source)
-                self.tensors.add(placed, self.graph.storage_bytes[value.storage])
-        return operand if name == operand.value else _named(operand, name)
-
-    def copy_name(self, copy: str, kind: str, microbatch: int) -> str:
-        """The name of a microbatch's copy of a value of this kind on another device. A buffer's serves all microbatches."""
-        return (copy if microbatch == 0 or kind == BUFFER else f"{copy}@{microbatch}") + self._of_rank
-
-    def _copied(self, value: Value, name: str, microbatch: int, device: str) -> None:
-        """Add a value that another device has too: inputs are fed to both, and buffers that nothing changes are carried by both."""
-        source, kind = None, ACTIVATION
-        if value.kind in (INPUT, BUFFER):
-            source, kind = self._slice(value, microbatch) if value.kind == INPUT else value.operand(), value.kind
-        self.tensors.add(replace(value, name=name, device=device, storage=name, source=source, kind=kind))
-
-    def _slice(self, value: Value, microbatch: int) -> Operand:
-        """Return the microbatch's slice of the job's input tensor."""
-        size = self.job.batch // self.parts
-        if self.parts == 1 or not value.shape or value.shape[0] != size:
-            return value.operand()
-        view = ViewStep("aten.slice.Tensor", json.dumps([0, microbatch * size, (microbatch + 1) * size]))
-        return replace(value.operand(), views=(view,))
-
-    def _carried(self, tensor: str, kind: str) -> Value:
-        """Return the value of a parameter or buffer of the job in this copy."""
-        name = self._own(tensor)
-        if name not in self.tensors.values:
-            value = self.graph.values[tensor]
-            source, storage = value.origin(), self._own(value.storage)
-            carried = Value(name, value.shape, value.strides, value.dtype, self.place.home(tensor), kind, storage, source)
-            self.tensors.add(carried, self.graph.storage_bytes[value.storage])
-        return self.tensors.values[name]
-
-    def _state(self, tensor: str, shape: tuple[int, ...], dtype: str, parameter: Value) -> Operand:
-        """Return the operand of an optimizer state `tensor`, which lies beside its parameter and has the parameter's strides."""
-        name = self._own(tensor)
-        if name not in self.tensors.values:
-            strides = parameter.strides if shape else ()
-            origin = parameter.source or parameter.operand()
-            source = Operand(tensor, shape, origin.strides, dtype, origin.views) if shape else Operand(tensor, shape, (), dtype)
-            self.tensors.add(Value(name, shape, strides, dtype, parameter.device, OPTIMIZER_STATE, name, source), source.bytes)
-        return self.tensors.values[name].operand()
-
-
-def _named(operand: Operand, value: str) -> Operand:
-    """The same operand of another value, made without `replace`, which takes three times as long."""
-    return Operand(value, operand.shape, operand.strides, operand.dtype, operand.views)

@@ -61,7 +61,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     stages = stages_in(options, 0, NAME)
     if stages % per_device:
         raise SchedcastError(f"{NAME}:shape=v has two stages on each device; {stages} stages do not divide; choose an even number")
-    devices = devices_of(machine, stages // per_device, NAME, holders_of(options))
+    devices = devices_of(machine, stages // per_device, NAME, options)
     ranks = len(devices) // holders_of(options)
     stages = ranks * per_device
     microbatches = microbatches_in(job, options, ranks)

@@ -1,5 +1,7 @@
 """Models with ops and loops that few models have: factories of a batch size."""
 
+from inspect import isfunction
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -126,9 +128,16 @@ def depthwise_filter_longer_than_the_image(batch):
     return _classified(batch, Net(lambda net, x: net.layer(net.layer(x)).sum((1, 2)), layer=layer), torch.randn(batch, 2, 8, 8))
 
 
+def fake_quantization(batch):
+    """Activations rounded to 8 bits by one scale, and weights by one per channel, as in quantization-aware training."""
+
+    def step(net, x):
+        scales, zeros = torch.full((8,), 0.02), torch.zeros(8, dtype=torch.int32)
+        weight = torch.fake_quantize_per_channel_affine(net.layer.weight, scales, zeros, 0, -128, 127)
+        return functional.linear(torch.fake_quantize_per_tensor_affine(x.tanh(), 0.05, 3, -128, 127), weight, net.layer.bias)
+
+    return _classified(batch, Net(step, layer=nn.Linear(8, 8)), torch.randn(batch, 8))
+
+
 #: The names of all factories above.
-NAMES = (
-    "spectral_norm", "results_into_tensors", "distinct_words", "runs_of_words", "ctc_loss_of_lists", "ctc_loss_of_tensors",
-    "lstm_cell_in_a_loop", "gru_cell_in_a_loop", "own_cell_in_a_loop",
-    "depthwise_filter_longer_than_the_image",
-)  # fmt: skip
+NAMES = tuple(name for name, factory in globals().items() if isfunction(factory) and factory.__module__ == __name__ and name[0] != "_")

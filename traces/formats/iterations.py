@@ -1,6 +1,6 @@
 """Divides a recording into iterations: by profiler steps or ranges that repeat, else by optimizer steps, else by the pattern of kernels.
 
-Device work belongs to the iteration in which it was launched, since the host may be more than one iteration ahead of the device.
+Device work belongs to the iteration that launched it, since the host may be more than one iteration ahead of the device.
 """
 
 import re
@@ -15,19 +15,18 @@ import numpy as np
 from traces.formats.recording import STEP_RANGE, Recording, Work, by_lane
 
 _PROFILER, _RANGE = re.compile(r"^ProfilerStep#\d+$"), re.compile(rf"^{STEP_RANGE}")
-#: The number of pattern lengths to try, and the share of kernels that must repeat.
+#: No more pattern lengths are collected once there are this many; and the share of kernels that must repeat.
 MOST_CANDIDATES, SAME_SHARE = 64, 0.95
-#: The iteration of what was launched before the first iteration.
+#: The iteration number of work that was launched before the first iteration.
 BEFORE = -1
 #: The name of the only iteration of a recording in which nothing repeats.
 WHOLE = "recording"
 
 
 class Iterations(NamedTuple):
-    """The names of the iterations, and the iteration of every work and of every call, by index.
+    """The names of the iterations, and the number of the iteration of each `Work` and of each call of a recording.
 
-    `BEFORE` stands for work launched before the first iteration, `len(names)` for work launched after the last. `source` says how the
-    iterations were recognized.
+    The number is `BEFORE` before the first iteration, and `len(names)` after the last. `source` says how the iterations were recognized.
     """
 
     names: tuple[str, ...]
@@ -39,7 +38,7 @@ class Iterations(NamedTuple):
 def find(recording: Recording) -> Iterations:
     """The iterations of a recording. If nothing repeats, all of it is one iteration.
 
-    Annotated steps count only if device work was launched in one of them: a recording may have annotated other steps than it recorded.
+    Annotated steps count only if device work was launched in one of them: a recording may have annotations of steps without their work.
     """
     launch_times = _launch_times(recording)
     empty: list[str] = []
@@ -77,9 +76,9 @@ def _whole(recording: Recording) -> list[tuple[str, float, float]]:
 
 
 def _launch_times(recording: Recording) -> list[float]:
-    """When each work was launched. Work without a recorded launch has the launch time of the work before it in its stream.
+    """The launch time of each `Work`. One without a recorded launch has the launch time of the one before it in its stream.
 
-    If no launch was recorded at all, the start of the work is used instead.
+    If no launch was recorded at all, the launch times are the start times.
     """
     works, calls = recording.works, recording.calls
     if recording.unmatched == len(works):
@@ -125,7 +124,7 @@ def _optimizer(recording: Recording) -> list[tuple[str, float, float]]:
 
 
 def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
-    """Iterations of the stream with the most work. Their length is the period of its kernels; they are counted back from the end."""
+    """Iterations found in the stream with the most kernels. Their length is the period of the kernels, counted back from the end."""
     works = recording.works
     members = max(by_lane(works).values(), key=len)
     length = _period([works[index] for index in members])
@@ -140,7 +139,7 @@ def _pattern(recording: Recording) -> list[tuple[str, float, float]]:
 
 
 def _period(works: Sequence[Work]) -> int:
-    """The number of works after which names repeat, 0 if they do not.
+    """The number of kernels and copies after which their names repeat; 0 if they do not.
 
     The candidates are the distances between occurrences of the rarest names that occur at least twice: the kernels of a layer repeat within
     an iteration, but some name, often that of the loss, occurs once per iteration.
@@ -158,9 +157,9 @@ def _period(works: Sequence[Work]) -> int:
                 candidates.setdefault(distance)
         if len(candidates) >= MOST_CANDIDATES:
             break
-    best, best_saturation_share = 0, SAME_SHARE
+    best, best_share = 0, SAME_SHARE
     for distance in sorted(candidates)[: 4 * MOST_CANDIDATES]:
         share = float(np.mean(names[distance:] == names[:-distance]))
-        if share > best_saturation_share + 1e-3 or (not best and share >= SAME_SHARE):
-            best, best_saturation_share = distance, share
+        if share > best_share + 1e-3 or (not best and share >= SAME_SHARE):
+            best, best_share = distance, share
     return best

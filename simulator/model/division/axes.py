@@ -43,6 +43,11 @@ def scales_by_frequency(op: Op) -> bool:
     return arguments_of(op)[4 if op.body.target.startswith("aten.embedding_dense_backward.") else 3 :][:1] == [True]
 
 
+def concatenated_dim(op: Op) -> int:
+    """The dimension along which `cat` puts its inputs one after another."""
+    return (*arguments_of(op), 0)[1] % len(op.writes[0].shape)
+
+
 def _result(op: Op) -> Operand:
     return (*op.writes, *op.mutates)[0]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.model.division.axes import Axis, axes, is_linear, scales_by_frequency
+from simulator.model.division.axes import Axis, axes, concatenated_dim, is_linear, scales_by_frequency
 from simulator.model.division.context import Context
 from simulator.model.division.local import COLLECTIVES, CONTEXT, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
@@ -297,7 +297,7 @@ class _Divider:
                 moved += 2.0 * operand.bytes * self.sums
                 continue
             own = blocks.get(operand.shape[dim], self._blocks_of(operand, dim))
-            if op.body.target.startswith("aten.cat.") and dim == _concatenated(op):
+            if op.body.target.startswith("aten.cat.") and dim == concatenated_dim(op):
                 own = tuple(block for item in arguments_of(op)[0] for block in inputs[item["$"]].blocks)
             elif op.body.target in COLLECTIVES and dim == 0:  # an all-gather: parts one after another
                 own = inputs[0].blocks * (operand.shape[0] // op.inputs[0].shape[0])
@@ -354,11 +354,6 @@ def _product_and_sum(op: Op) -> tuple[Op, Op]:
     body = replace(op.body, target="aten.mm.default", args='[{"$":0},{"$":1}]')
     first = replace(op, name=f"{op.name}#product", body=body, reads=(a, b), writes=(product,))
     return first, replace(op, body=OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), reads=(product, bias))
-
-
-def _concatenated(op: Op) -> int:
-    """The dimension along which a concatenation puts its inputs one after another."""
-    return (*arguments_of(op), 0)[1] % len(op.writes[0].shape)
 
 
 def _sizes_of_split(target: str, args: str, width: int) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ class Vocabulary:
         self._local = local
         #: By value of token numbers: those within the device's part, from 0 on, and whether they are.
         self._own: dict[tuple[Operand, int], tuple[Operand, Operand]] = {}
+        #: By the same, what is looked up: token numbers within the device's part, and 0 for the tokens of other devices.
+        self._rows: dict[tuple[Operand, int], Operand] = {}
         self._looked_up: set[tuple[str, int]] = set()
 
     def runs(self, op: Op) -> bool:
@@ -72,12 +74,20 @@ class Vocabulary:
             self._own[key] = moved, mine
         return self._own[key]
 
+    def _own_rows(self, op: Op, tokens: Operand, vocabulary: int) -> tuple[Operand, Operand]:
+        """The rows of the device's part of the table that are looked up, and which tokens have one; others have row 0."""
+        moved, mine = self._own_tokens(op, tokens, vocabulary)
+        key = (self._local.placed(op, tokens, WHOLE), vocabulary)
+        if key not in self._rows:
+            product = [{"$": 0}, {"$": 1}]
+            self._rows[key] = self._local.call(f"{tokens.value}#within", "mul.Tensor", product, (moved, mine), moved.shape)
+        return self._rows[key], mine
+
     def _embedding(self, op: Op) -> None:
         weight, tokens = op.inputs
         rows = weight.shape[0]
-        moved, mine = self._own_tokens(op, tokens, rows)
+        within, mine = self._own_rows(op, tokens, rows)
         self._looked_up.add((tokens.value, rows))
-        within = self._local.call(f"{tokens.value}#within", "mul.Tensor", [{"$": 0}, {"$": 1}], (moved, mine), moved.shape)
         made = self._local.written(op.writes[0], PARTIAL)
         self._local.replace(op, (self._part(op, weight), within), (made,))
         last = len(mine.shape)
@@ -88,8 +98,7 @@ class Vocabulary:
         arguments = arguments_of(op)
         rows, part = arguments[2], arguments[2] // self._local.degree
         whole = self._local.placed(op, gradient, WHOLE)
-        moved, mine = self._own_tokens(op, tokens, rows)
-        within = self._local.call(f"{tokens.value}#within", "mul.Tensor", [{"$": 0}, {"$": 1}], (moved, mine), moved.shape)
+        within, mine = self._own_rows(op, tokens, rows)
         masked = self._local.call(
             f"{gradient.value}#mine", "mul.Tensor", [{"$": 0}, {"$": 1}], (whole, with_dim(mine, len(mine.shape))), whole.shape
         )

@@ -17,8 +17,8 @@ GPUS = {
     "A100-40GB-SXM4": "a100-40gb", "A100-80GB-PCIe": "a100-pcie", "A100-80GB-SXM4": "a100", "H100-80GB-PCIe": "h100-pcie",
     "H100-80GB-SXM5": "h100", "K80 (one die)": "k80", "T4 locked at 900 MHz": "t4-900mhz", "V100-16GB": "v100", "GTX 1060": "2xgtx1060",
     "GTX 1080 Ti": "gtx1080ti", "RTX 2070 Max-Q": "rtx2070-max-q", "RTX 2080 Max-Q": "rtx2080-max-q", "RTX 2080 Ti": "rtx2080ti",
-    "RTX 3070": "rtx3070", "RTX 3090": "rtx3090", "RTX 4090": "rtx4090", "Quadro RTX 6000": "quadro-rtx6000",
-    "Quadro RTX 8000": "quadro-rtx8000",
+    "RTX 3070": "rtx3070", "RTX 3090": "rtx3090", "RTX 4090": "rtx4090", "RTX 5090": "rtx5090",
+    "Quadro RTX 6000": "quadro-rtx6000", "Quadro RTX 8000": "quadro-rtx8000",
 }  # fmt: skip
 _TORCHVISION = (
     "efficientnet_b0", "efficientnet_b4", "mnasnet1_0", "resnext101_32x8d", "shufflenet_v2_x1_0", "squeezenet1_0", "wide_resnet50_2",

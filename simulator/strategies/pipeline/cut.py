@@ -9,7 +9,7 @@ from simulator.model.graph import Op, TrainingGraph
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import AGAIN, BUFFER, INPUT, PARAMETER, Operand
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
-from simulator.strategies.builder import Placement
+from simulator.strategies.copy_values import Placement
 from simulator.strategies.pipeline.partition import Unit, stages_of, units
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from traces.errors import Code, SchedcastError

@@ -111,18 +111,24 @@ class ScheduledOptions(DrainingOptions):
     """
 
 
-def devices_of(machine: Machine, count: int, name: str, replicas: int = 1) -> tuple[str, ...]:
-    """Return the first `count` devices (0: all), or `replicas` times as many. Raises SchedcastError if there are too few."""
+def devices_of(machine: Machine, count: int, name: str, options: "StageOptions | None" = None) -> tuple[str, ...]:
+    """Return the devices of `count` stages (0: of as many as there are devices for). Raises SchedcastError if there are too few.
+
+    `options`: those that say how many devices a stage has (default: one).
+    """
+    holders = 1 if options is None else holders_of(options)
     devices = tuple(device.name for device in machine.devices)
-    needed = max(count * replicas, 2)
+    needed = max(count * holders, 2)
     if len(devices) < needed:
         gpu = machine.devices[0].kind == "gpu"
         do = f"split the GPU with --partition {needed}, or use a machine with several" if gpu else f"use --devices {needed}"
         there = f"there {'is' if len(devices) == 1 else 'are'} {len(devices)}"
         raise SchedcastError(f"{name} needs {needed} devices, {there}; {do}", Code.DEVICES)
-    if len(devices) % replicas and not count:
-        raise SchedcastError(f"{name}: {len(devices)} devices do not divide into {replicas} replicas; give stages", Code.DEVICES)
-    return devices[: count * replicas] if count else devices
+    if options is not None and len(devices) % holders and not count:
+        replicas, tp = replicas_of(options), division_of(options).degree
+        into = f"{replicas} replicas" if tp == 1 else f"stages of replicas={replicas} x tp={tp} devices"
+        raise SchedcastError(f"{name}: {len(devices)} devices do not divide into {into}; give stages", Code.DEVICES)
+    return devices[: count * holders] if count else devices
 
 
 def replicas_of(options: StageOptions) -> int:
@@ -263,7 +269,7 @@ def synchronous(
         raise SchedcastError(
             f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
         )
-    devices = devices_of(machine, stages // per_rank, name, holders_of(options))
+    devices = devices_of(machine, stages // per_rank, name, options)
     ranks = len(devices) // holders_of(options)
     microbatches = microbatches or microbatches_in(job, options, ranks)
     with named(name):
@@ -285,7 +291,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     ):
         if wanted not in (0, count):
             raise SchedcastError(f"{option} is {wanted}, but schedule {options.schedule} has {count}; leave out {option}")
-    devices = devices_of(machine, len(schedule.ranks), name, holders_of(options))
+    devices = devices_of(machine, len(schedule.ranks), name, options)
     with named(name):
         cut_graph = cut(job, machine, costs, options, schedule.stages, schedule.microbatches)
     return scheduled(name, job, machine, options, schedule, devices, cut_graph)

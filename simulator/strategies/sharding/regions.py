@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from simulator.model.division.axes import concatenated_dim
 from simulator.model.graph import Op, arguments_of
 from simulator.plan.task import Operand
 from simulator.plan.views import NotABoxError
@@ -196,10 +197,9 @@ def concatenated(op: Op) -> tuple[int, list[tuple[int, tuple[int, int]]]]:
 
     `cat` also takes empty tensors of one dimension, which have an empty range.
     """
-    arguments, rank = arguments_of(op), len(output_of(op).shape)
-    dim = (arguments[1] if len(arguments) > 1 else 0) % rank
+    dim, rank = concatenated_dim(op), len(op.writes[0].shape)
     places, start = [], 0
-    for position in (argument["$"] for argument in arguments[0]):
+    for position in (argument["$"] for argument in arguments_of(op)[0]):
         shape = op.inputs[position].shape
         end = start + (shape[dim] if len(shape) == rank else 0)
         places.append((position, (start, end)))

@@ -82,7 +82,9 @@ def test_a_locked_clock_scales_the_peaks_and_not_the_memory():
     assert [memory.bandwidth_bytes_per_s for memory in locked.memories] == [memory.bandwidth_bytes_per_s for memory in free.memories]
 
 
-@pytest.mark.parametrize(("card", "halved"), [("rtx3070", True), ("rtx4090", True), ("rtx2080-max-q", True), ("rtx-a4000", False)])
+@pytest.mark.parametrize(
+    ("card", "halved"), [("rtx3070", True), ("rtx4090", True), ("rtx5090", True), ("rtx2080-max-q", True), ("rtx-a4000", False)]
+)
 def test_tensor_cores_of_a_geforce_add_in_fp32_at_half_the_rate(card, halved):
     """Per SM and clock, which the rate in FP32 stands for: 512 FLOPs of a GeForce, and 1,024 of a card for workstations."""
     peaks = load_machine(card).devices[0].peak_flops

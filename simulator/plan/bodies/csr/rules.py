@@ -1,8 +1,6 @@
-"""The ops whose transposed Jacobian has a static pattern: every kind of `SparseRule`.
+"""The transposed Jacobians with a static pattern: those of pooling ops, and those of convolutions and linear layers.
 
-The Jacobians of layers whose entries are weights: convolutions and linear layers.
-
-The Jacobians of pooling ops.
+The entries of the former are constants or mark maxima, those of the latter are weights. Those of element-wise ops are in `sparse_rule`.
 """
 
 from dataclasses import dataclass
@@ -42,13 +40,13 @@ class _Pooling(WindowRule):
         return f"{self.of}.{self.channels}x{self.height}x{self.width}>{windows}"
 
     def pattern(self) -> "Pattern":
-        """The places of every window, whatever they hold."""
+        """Every place of every window, whatever its value."""
         from simulator.plan.bodies.csr import patterns
 
         return store.get(self, lambda: patterns.pooling(self.channels, *self.axes(), getattr(self, "kernel", (1, 1))))
 
     def check(self, *extents: int) -> None:
-        """Raise ValueError for an extent below 1, also among `extents`, and for a Jacobian that int32 cannot index."""
+        """Raise ValueError for an extent below 1, here or among `extents`, and for a Jacobian with too many entries for int32 indices."""
         check_geometry(self.of, (self.channels, self.height, self.width, *self.out, *extents), (0,))
         covered = prod(self.kernel) if hasattr(self, "kernel") else self.height * self.width
         check_geometry(self.of, (1,), (self.rows, self.cols, self.cols * covered))
@@ -58,7 +56,7 @@ class _Pooling(WindowRule):
 class MaxPoolRule(_Pooling):
     """Max-pooling of [channels, height, width] to [channels, *out].
 
-    Reads: for each output element, the flat position of its maximum in the plane, [B, channels, *out], as PyTorch's op returns it. Values
+    Reads [B, channels, *out]: for each output element, the flat position of its maximum in its channel, as PyTorch's op returns it. Values
     [nnz, B]: 1 at the maximum, and 0 in the rest of the window.
     """
 
@@ -90,7 +88,7 @@ class MaxPoolRule(_Pooling):
 class AveragePoolRule(_Pooling):
     """Average-pooling of [channels, height, width] to [channels, *out]. Reads nothing. Values [nnz, 1]: constants.
 
-    `count_padding`: whether padding counts among the elements that a window's sum is divided by. `divisor`: divide by this number instead.
+    A window's sum is divided by its number of elements, which includes padding if `count_padding`, or by `divisor` if there is one.
     """
 
     channels: int
@@ -149,7 +147,7 @@ class AdaptiveAveragePoolRule(_Pooling):
         self.check()
 
     def axes(self) -> tuple["Pattern", "Pattern"]:
-        """The patterns of the vertical and of the horizontal axis: which places each bin covers."""
+        """The patterns of the vertical and the horizontal axis: which places each bin covers."""
         from simulator.plan.bodies.csr import patterns
 
         vertical, horizontal = self.out
@@ -179,9 +177,10 @@ def _window(rule: _Pooling) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionRule(WindowRule):
-    """A convolution of [channels, height, width] to `out_channels`; pairs are (vertical, horizontal).
+    """A convolution of [channels, height, width] to [out_channels, *out]; pairs are (vertical, horizontal).
 
-    Reads: the weight [out_channels, channels / groups, *kernel]. Values [nnz, 1]: its elements, repeated for every place they apply to.
+    Reads the weight [out_channels, channels / groups, *kernel]. Values [nnz, 1]: its elements, each repeated for every place where it is
+    used.
     """
 
     channels: int
@@ -199,7 +198,7 @@ class ConvolutionRule(WindowRule):
     shared: ClassVar[bool] = True
 
     def __post_init__(self):
-        """Raise ValueError for an impossible geometry, and for a Jacobian that int32 cannot index."""
+        """Raise ValueError for an impossible geometry, and for a Jacobian with too many entries for int32 indices."""
         windows = (*self.kernel, *self.stride, *self.dilation)
         check_geometry("convolution", (self.channels, self.height, self.width, self.out_channels, self.groups, *windows), (0,))
         if self.channels % self.groups or self.out_channels % self.groups:
@@ -207,7 +206,7 @@ class ConvolutionRule(WindowRule):
         if min(self.padding) < 0 or min(self.out) < 1:
             raise ValueError(f"a kernel {self.kernel} padded by {self.padding} does not fit into {self.height}x{self.width}")
         weight = self.out_channels * self.channels // self.groups * prod(self.kernel)
-        # An output element is reached from at most a whole window: a bound that needs no loop over places.
+        # Every output element depends on at most one whole window. This bound needs no loop over the places.
         check_geometry("convolution", self.out, (self.rows, self.cols, weight, weight * prod(self.out)))
 
     @property
@@ -224,7 +223,7 @@ class ConvolutionRule(WindowRule):
 
     @property
     def nnz(self) -> int:
-        """Pairs of an input and an output element that a kept weight joins."""
+        """Pairs of an input element and an output element, each counted once per unmasked weight between them."""
         if self.mask is not None:
             return self.pattern().nnz
         height, width = self.axes()
@@ -243,7 +242,7 @@ class ConvolutionRule(WindowRule):
         return 0.0
 
     def pattern(self) -> "Pattern":
-        """The entries that hold a kept weight; `source` is the flat position in the weight."""
+        """The entries of unmasked weights; `source` is an entry's flat position in the weight."""
         from simulator.plan.bodies.csr import patterns
 
         geometry = (self.channels, self.out_channels, self.groups, *self.axes(), self.kernel)
@@ -254,7 +253,7 @@ class ConvolutionRule(WindowRule):
 
 @dataclass(frozen=True, slots=True)
 class LinearRule(SparseRule):
-    """y = W x + b with W [cols, rows]. Reads: W. Values [nnz, 1] with a mask; without one, the full matrix W^T [rows, cols]."""
+    """y = W x + b with W [cols, rows]. Reads W. Values [nnz, 1] with a mask; without one, the full matrix W^T [rows, cols]."""
 
     rows: int
     cols: int
@@ -269,7 +268,7 @@ class LinearRule(SparseRule):
 
     @property
     def nnz(self) -> int:
-        """Kept weights."""
+        """Unmasked weights."""
         elements = self.rows * self.cols
         return elements if self.mask is None else round(self.mask.keep * elements)
 
@@ -284,7 +283,7 @@ class LinearRule(SparseRule):
         return 0.0
 
     def pattern(self) -> "Pattern":
-        """The kept weights; `source` is the flat position in W."""
+        """The unmasked weights; `source` is an entry's flat position in W."""
         from simulator.plan.bodies.csr import patterns
 
         if self.mask is None:

@@ -73,6 +73,13 @@ def test_a_fused_loss_exchanges_two_numbers_per_token():
     assert collectives(graph, BACKWARD, "loss") == []
 
 
+def test_forward_and_backward_look_up_the_same_rows_of_a_divided_vocabulary():
+    graph = graph_of(LLAMA, 2)
+    (rows,) = (operand.value for op in graph.ops for operand in op.writes if operand.value.endswith("#within"))
+    readers = [op.body.target for op in graph.ops if any(operand.value == rows for operand in op.reads)]
+    assert readers == ["aten.embedding.default", "aten.embedding_dense_backward.default"]
+
+
 def test_norms_of_heads_sum_the_gradients_of_their_weights():
     graph = graph_of(f"{LLAMA},qk_norm=on", 2)
     of_head = ("all_reduce", WIDTH // 4 * 8)

@@ -208,6 +208,7 @@ def test_a_large_machine_is_folded_by_itself():
     [
         ("gpipe:replicas=0", Code.REQUEST, "replicas is 0; expected at least 1"),
         ("gpipe:replicas=3", Code.DEVICES, "4 devices do not divide into 3 replicas; give stages"),
+        ("gpipe:tp=3", Code.DEVICES, "4 devices do not divide into stages of replicas=1 x tp=3 devices; give stages"),
         ("gpipe:replicas=3,stages=2", Code.DEVICES, "gpipe needs 6 devices, there are 4"),
         ("gpipe:replicas=3,stages=1", Code.BATCH, "--batch 8 does not divide among 3 replicas"),
         ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
