@@ -16,10 +16,13 @@ EXAMPLE = "lm:form=llama,layers=32,d_model=4096,heads=32,kv_heads=8,ffn=14336,vo
 GPT, LLAMA = "gpt", "llama"
 LEARNED, ROTARY, ALIBI = "learned", "rotary", "alibi"
 LAYER, LOW, RMS = "layer", "low", "rms"
-_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS)}
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
+_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS), "router": (SOFTMAX, SIGMOID)}
 #: Published models have less: it keeps a mistyped number from running for hours.
 _MOST = {"layers": 1000, "vocab": 10_000_000}
 _MOST_WIDE = 1_000_000
+#: Rows of what PyTorch's product of groups multiplies have a multiple of 16 bytes, in 16 bits as well.
+_GROUPED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,12 @@ class LanguageModel:
     the hidden layer. `kv_heads`: heads of keys and values, each shared by as many heads of queries. `tied`: the embedding of tokens also
     maps the last output to logits. `norm`: layer, low (layer norm that autocast leaves in the lower precision, as MPT's) or rms. `qk_norm`:
     RMS norm of queries and keys, head by head. `context`: rows of the table of learned positions; 0 for as many as the sequence is long.
-    `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them.
+    `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them. `head_dim`:
+    elements of a head; 0: those of d_model over all heads.
+
+    `experts`: of a layer, in the place of its feed-forward network; 0: none. `active`: experts of a token. `expert_ffn`: width of the
+    hidden layer of one. `shared_ffn`: that of an expert that all tokens pass as well; 0: none. `dense_layers`: the first ones, which have
+    no experts. `router`: what makes scores of its logits, of which the largest count: softmax or sigmoid. Experts are SwiGLU, not biased.
     """
 
     form: str
@@ -47,38 +55,68 @@ class LanguageModel:
     qk_norm: bool = False
     context: int = 0
     fused: bool = False
+    head_dim: int = 0
+    experts: int = 0
+    active: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    router: str = SOFTMAX
 
     def __post_init__(self):
-        """Raise SchedcastError for sizes that do not divide each other."""
-        if self.d_model % self.heads or self.heads % self.kv_heads:
+        """Raise SchedcastError for sizes that do not divide each other, and for experts that lack something."""
+        if (not self.head_dim and self.d_model % self.heads) or self.heads % self.kv_heads:
             raise SchedcastError(
                 f"{PREFIX} has d_model={self.d_model}, heads={self.heads} and kv_heads={self.kv_heads}; expected heads that divide d_model"
                 " and kv_heads that divide heads; change one of them"
             )
         if self.positions == ROTARY and self.head % 2:
             raise SchedcastError(f"{PREFIX} has {self.head} elements per head; expected an even number for positions=rotary; change heads")
+        if self.experts or self.active or self.expert_ffn or self.shared_ffn or self.dense_layers:
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        if not (self.form == LLAMA and 0 < self.active <= self.experts and self.expert_ffn and self.dense_layers <= self.layers):
+            raise SchedcastError(
+                f"{PREFIX} has form={self.form}, layers={self.layers}, experts={self.experts}, active={self.active},"
+                f" expert_ffn={self.expert_ffn} and dense_layers={self.dense_layers}; expected form=llama with experts, expert_ffn, no more"
+                " active than experts, and no more dense_layers than layers; change one of them"
+            )
+        if self.d_model % _GROUPED or self.expert_ffn % _GROUPED:
+            raise SchedcastError(
+                f"{PREFIX} has d_model={self.d_model} and expert_ffn={self.expert_ffn}; expected multiples of {_GROUPED}, as products of"
+                " experts need them; change them"
+            )
 
     @property
     def head(self) -> int:
         """Elements of a head."""
-        return self.d_model // self.heads
+        return self.head_dim or self.d_model // self.heads
 
     @property
     def projected(self) -> tuple[int, int]:
         """Elements of all queries of a token, and of all its keys, which are as many as those of its values."""
-        return self.d_model, self.kv_heads * self.head
+        return self.heads * self.head, self.kv_heads * self.head
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has experts."""
+        return self.experts > 0 and layer >= self.dense_layers
 
     def parameters(self, length: int) -> int:
         """The number of trainable scalars of a model for sequences of `length` tokens."""
         width, (queries, keys) = self.d_model, self.projected
         hidden = (3 if self.form == LLAMA else 2) * width * self.ffn
-        block = width * (queries + 2 * keys) + queries * width + hidden
+        block = width * (queries + 2 * keys) + queries * width
         norm = width * (2 if self.biases and self.norm != RMS else 1)
         if self.biases:
-            block += queries + 2 * keys + width + (self.ffn * (2 if self.form == LLAMA else 1) + width)
+            block += queries + 2 * keys + width
+            hidden += self.ffn * (2 if self.form == LLAMA else 1) + width
         block += 2 * norm + (2 * self.head if self.qk_norm else 0)
+        mixture = width * (self.experts + 3 * self.experts * self.expert_ffn + 3 * self.shared_ffn)
+        mixtures = self.layers - self.dense_layers if self.experts else 0
         positions = (self.context or length) * width if self.positions == LEARNED else 0
-        return self.layers * block + norm + positions + self.vocab * width * (1 if self.tied else 2)
+        blocks = self.layers * block + (self.layers - mixtures) * hidden + mixtures * mixture
+        return blocks + norm + positions + self.vocab * width * (1 if self.tied else 2)
 
 
 _OPTIONS = {field.name: field.type for field in fields(LanguageModel)}
@@ -140,6 +178,7 @@ _LLAMA2 = "Touvron et al. 2023, Llama 2: Open foundation and fine-tuned chat mod
 _LLAMA3 = "Grattafiori et al. 2024, The Llama 3 herd of models"
 _MPT = "MosaicML 2023, llm-foundry, scripts/train/yamls/pretrain"
 _QWEN3 = "Yang et al. 2025, Qwen3 technical report"
+_MIXTRAL = "Jiang et al. 2024, Mixtral of experts, and its published config.json"
 
 
 def _of(form: str, layers: int, width: int, heads: int, **others: Any) -> LanguageModel:
@@ -167,6 +206,13 @@ def _named() -> Iterator[tuple[str, Named]]:
         yield f"mpt:{size}", Named(_of(GPT, layers, width, heads, vocab=50_368, norm=LOW), 2048, f"MPT-{size}: {_MPT}")
     qwen3 = _of(LLAMA, 36, 4096, 32, kv_heads=8, ffn=12_288, vocab=151_936, qk_norm=True)
     yield "qwen3:8b", Named(qwen3, 4096, f"Qwen3-8B: {_QWEN3}")
+    for name, layers, width, heads, expert in (("30b-a3b", 48, 2048, 32, 768), ("235b-a22b", 94, 4096, 64, 1536)):
+        mixture = {"experts": 128, "active": 8, "expert_ffn": expert, "head_dim": 128}
+        model = _of(LLAMA, layers, width, heads, kv_heads=4, ffn=8 * expert, vocab=151_936, qk_norm=True, **mixture)
+        yield f"qwen3:{name}", Named(model, 4096, f"Qwen3-{name.upper()}, 8 of 128 experts: {_QWEN3}")
+    for name, layers, width, heads, ffn in (("8x7b", 32, 4096, 32, 14_336), ("8x22b", 56, 6144, 48, 16_384)):
+        model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, experts=8, active=2, expert_ffn=ffn)
+        yield f"mixtral:{name}", Named(model, 4096, f"Mixtral {name.replace('b', 'B')}, 2 of 8 experts: {_MIXTRAL}")
 
 
 #: Every named model.
