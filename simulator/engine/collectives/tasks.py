@@ -15,6 +15,7 @@ from simulator.plan.bodies.copy import (
     ALIAS,
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     KERNEL,
     LINK,
     REDUCE_SCATTER,
@@ -182,6 +183,10 @@ class Group:
         operation = first.body.target.split(".")[1]
         if operation == "all_reduce":
             tasks = self.all_reduce(named.name, [op.mutates for op in ops])
+        elif operation == "all_to_all":
+            body = Collective(ALL_TO_ALL, self.devices, self.algorithm, listed=self.listed)
+            reads, writes = (tuple(op.reads[0] for op in ops), tuple(op.writes[0] for op in ops))
+            tasks = [Task(named.name, body, *self._lane(0), reads, writes, phase=COLLECTIVE)]
         else:
             make = self.all_gather if operation == "all_gather" else self.reduce_scatter
             tasks, _ = make(named.name, tensors, [op.reads[0] for op in ops], [op.writes[0] for op in ops])

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from simulator.machine.machine import Machine
-from simulator.model.division.local import TENSOR
+from simulator.model.division.local import EXPERTS, TENSOR
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall, OpList
@@ -18,7 +18,7 @@ from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
-from simulator.strategies.sharding.units import Flat, Span, Units, Weight, blocks_of, by_dtype, rows, shaped, without_padding
+from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
 
 
 class Shards:
@@ -42,10 +42,13 @@ class Shards:
         `streams`: those of a device that compute, that gather and that sum.
         """
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
-        self.size, self.devices = mesh.size, mesh.devices
+        self.devices = mesh.devices
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
-        self.packing = Packing(self.tensors, self.devices, mesh.size, *streams, mesh.priority)
+        #: How experts are sharded: among the devices that hold the same ones.
+        self.mesh_of_experts = mesh.of_experts
+        meshes = (mesh, self.mesh_of_experts)
+        self._packings = {each.size: Packing(self.tensors, self.devices, each.size, *streams, mesh.priority) for each in meshes}
         self.pieces = Pieces(job, self.graph, machine, self.tensors, first_device, "all-reduce")
         self.held = [self._hold(at) for at in range(len(self.devices))]
         self._sums: dict[str, list[Operand]] = {}  # by unit and type, what the microbatches so far sum up to, by device
@@ -54,27 +57,36 @@ class Shards:
 
     def _hold(self, at: int) -> dict[str, Operand]:
         """The shard of each parameter that a device holds; nothing of those that have too few rows."""
-        held, rank = {}, at // self.mesh.division.degree % self.size
+        held = {}
         for name in self.units.trained:
-            value = self.builders[at].graph.values[name]
-            shape, blocks = value.shape, blocks_of(value, self.size)
-            if blocks > 1:
-                each = shape[1] // self.size
+            mesh, value = self._mesh(self.units.unit(name)), self.builders[at].graph.values[name]
+            rank, size = at // mesh.division.degree % mesh.size, mesh.size
+            shape, blocks = value.shape, self.units.blocks(name, size)
+            if blocks:
+                each = shape[1] // size
                 box = ((0, blocks), (rank * each, (rank + 1) * each), *whole(shape[2:]))
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
                 continue
-            each, extent = rows(shape, self.size), shape[0] if shape else 1
+            each, extent = rows(shape, size), shape[0] if shape else 1
             first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
             if first < end:
                 box = ((first, end), *whole(shape[1:])) if shape else ()
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
         return held
 
+    def _mesh(self, unit: str) -> Mesh:
+        """How a unit's parameters are sharded."""
+        return self.mesh_of_experts if unit in self.units.apart else self.mesh
+
+    def is_sharded(self, unit: str) -> bool:
+        """Whether there is something of a unit to gather and to scatter."""
+        return self._mesh(unit).size > 1
+
     def _bundles(self, unit: str) -> list["_Bundle"]:
         """The weights of a unit, by type."""
-        bundles = []
+        bundles, size = [], self._mesh(unit).size
         for number, (dtype, weights) in enumerate(by_dtype(self.units.weights[unit]).items()):
-            flat = Flat.of((self.graph.values[weight.parameter] for weight in weights), self.size)
+            flat = self.units.flat((weight.parameter for weight in weights), size)
             bundles.append(_Bundle(f" {dtype}" if number else "", dtype, weights, flat))
         return bundles
 
@@ -82,13 +94,14 @@ class Shards:
         """The tasks that gather a unit for a span, and what they make on each device, by type."""
         tasks: list[Task] = []
         gathered: dict[str, list[Operand]] = {}
+        mesh = self._mesh(span.unit)
         for end, dtype, weights, flat in self._bundles(span.unit):
             label = f"{span.unit}/{name}{end}"
-            for number, (group, numbers) in enumerate(self.mesh.sharding(self._gathering)):
+            for number, (group, numbers) in enumerate(mesh.sharding(self._gathering)):
                 shards = []
                 for at in numbers:
                     own = [self.held[at].get(weight.parameter) for weight in weights]
-                    packed, shard = self.packing.packed(own, flat, dtype, f"{label}/pack", at)
+                    packed, shard = self._packings[mesh.size].packed(own, flat, dtype, f"{label}/pack", at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(shard)
                 made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
@@ -106,11 +119,12 @@ class Shards:
         """
         tasks: list[Task] = []
         read: list[dict[str, Operand]] = [{} for _ in self.devices]
+        size = self._mesh(span.unit).size
         for end, dtype, weights, flat in self._bundles(span.unit):
             for at, whole_ in enumerate(gathered[dtype]):
-                parts = [shaped(whole_, (self.size, flat.length))]
+                parts = [shaped(whole_, (size, flat.length))]
                 if len(weights) > 1 or flat.blocks[0] > 1:
-                    unpacked, parts = self.packing.unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
+                    unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
                     tasks.append(replace(unpacked, layer=span.unit))
                 for weight, part in zip(weights, parts, strict=True):
                     read[at] |= dict.fromkeys(weight.names, without_padding(part, weight.shape))
@@ -122,17 +136,18 @@ class Shards:
         """The tasks that sum a unit's gradients over the devices, each of which keeps its part; the last microbatch completes them."""
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
+        mesh = self._mesh(unit)
         for parameter in self.units.parameters[unit]:
             types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/{name}" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
-            flat = Flat.of((self.graph.values[name] for name in parameters), self.size)
+            flat = self.units.flat(parameters, mesh.size)
             by_number: dict[int, Operand] = {}
-            for place, (group, numbers) in enumerate(self.mesh.sharding(self._reducing)):
+            for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
                 wholes, of_group = [], f"{label} of group {place}" if place else label
                 for at in numbers:
                     own = [self.builders[at].gradient(name) for name in parameters]
-                    packed, gradient = self.packing.packed_gradients(own, flat, f"{label}/pack", at)
+                    packed, gradient = self._packings[mesh.size].packed_gradients(own, flat, f"{label}/pack", at)
                     tasks += packed
                     wholes.append(gradient)
                 made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
@@ -145,7 +160,7 @@ class Shards:
                     lane = (device, self._reducing, self.mesh.priority)
                     tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
             if m == self.job.accumulate - 1:
-                tasks += self._over_groups(label, kept)
+                tasks += self._over_groups(label, mesh, kept)
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
 
@@ -155,38 +170,41 @@ class Shards:
         own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
         for held, gradients in zip(self.held, own, strict=True):
             self.pieces.gradients |= {held[name].value: gradient for name, gradient in zip(parameters, gradients, strict=True)}
-        if self.mesh.copies == 1:
+        mesh = self._mesh(unit)
+        if mesh.copies == 1:
             return []
         tasks: list[Task] = []
-        for rank, (group, numbers) in enumerate(self.mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
         return [replace(task, layer=unit) for task in tasks]
 
-    def _over_groups(self, name: str, sums: Sequence[Operand]) -> list[Task]:
+    def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[Operand]) -> list[Task]:
         """The tasks that sum shards over the groups that each hold all of the parameters."""
         tasks: list[Task] = []
-        if self.size == self.mesh.copies:
+        if mesh.size == mesh.copies:
             return tasks
-        for rank, (group, numbers) in enumerate(self.mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{name}/groups {rank}", [(sums[at],) for at in numbers])
         return tasks
 
     def clip(self, largest: float) -> list[Task]:
         """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
-        tasks, squares, degree, lane = [], [], self.mesh.division.degree, (self._computing, 0)
+        tasks, squares, lane, division = [], [], (self._computing, 0), self.mesh.division
+        by_experts = division.experts > 1 and self.mesh.size == 1  # else devices that share the rest have different pieces of experts
+        what, degree = (EXPERTS, division.experts) if by_experts else (TENSOR, division.degree)
         own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self.held]
         for at, (device, gradients) in enumerate(zip(self.devices, own, strict=True)):
             values = self.builders[at].graph.values
             cut = [g for name, g in zip(self.held[at], gradients, strict=True) if values[name].source or degree == 1]
             tasks.append(self._square("square", device, cut))
             squares.append(tasks[-1].writes)
-            if degree > 1:  # all that divide layers have the other gradients, so that each adds its share of their square
+            if degree > 1:  # all that divide layers, or experts, have the other gradients, so that each adds its share of their square
                 tasks.append(self._square("square of all", device, [each for each in gradients if each not in cut]))
                 share = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', json.dumps({"alpha": 1 / degree}), ())
                 reads, mutates = tasks[-1].writes, squares[-1]
                 tasks.append(Task(f"clip/shares@{device}", share, device, *lane, reads, (), mutates, phase=UPDATE, layer="clip"))
-        groups = self.mesh.sharding(self._computing) if self.size > 1 else []
-        groups += self.mesh.dividing(TENSOR, self._computing) if degree > 1 else []
+        groups = self.mesh.sharding(self._computing) if self.mesh.size > 1 else []
+        groups += self.mesh.dividing(what, self._computing) if degree > 1 else []
         for number, (group, numbers) in enumerate(groups):
             tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):
