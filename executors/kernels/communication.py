@@ -81,7 +81,7 @@ def _peers(task: Task) -> Iterator[None]:
 def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that takes part in the collective. `task` belongs to a local plan: it has this device's operands only.
 
-    Raises SchedcastError if this process runs alone, or if the plan lists some devices only.
+    Raises SchedcastError if this process runs alone, if the plan lists some devices only, and for an all-to-all, which is predicted only.
     """
     body: Collective = task.body
     if body.operation == ALL_TO_ALL:
@@ -135,17 +135,30 @@ _CHUNKED = {
 
 
 def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> Callable[[Instance], None]:
-    """A reduce-scatter or an all-gather: of one read into one write, of which one has as many chunks as there are devices."""
-    call = _CHUNKED[task.body.operation]
-    (read,), (write,) = task.reads, task.writes
-    get, put, device = binding.getter(read), binding.setter(write), binding.device(task.device)
-    shape, dtype = write.shape, getattr(torch, write.dtype)
+    """A reduce-scatter or an all-gather: of each read into a write, or in place, where one has as many chunks as there are devices."""
+    call, device = _CHUNKED[task.body.operation], binding.device(task.device)
+    getters = [binding.getter(operand) for operand in task.reads or task.mutates]
+    if task.mutates:
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+
+        def run_in_place(instance: Instance) -> None:
+            for get in getters:
+                whole = get(instance)
+                chunk = whole.chunk(ranks)[rank]
+                result = torch.empty_like(chunk, memory_format=torch.contiguous_format)
+                with _peers(task):
+                    call(result.view(-1), whole.reshape(-1), group=group)
+                chunk.copy_(result)
+
+        return run_in_place
+    setters = [(binding.setter(write), write.shape, write.elements, getattr(torch, write.dtype)) for write in task.writes]
 
     def run(instance: Instance) -> None:
-        result = torch.empty(write.elements, dtype=dtype, device=device)
-        with _peers(task):
-            call(result, get(instance).reshape(-1), group=group)
-        put(instance, result.view(shape))
+        for get, (put, shape, elements, dtype) in zip(getters, setters, strict=True):
+            result = torch.empty(elements, dtype=dtype, device=device)
+            with _peers(task):
+                call(result, get(instance).reshape(-1), group=group)
+            put(instance, result.view(shape))
 
     return run
 

@@ -20,12 +20,12 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
-from simulator.plan.task import Operand, Segment, Task
+from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import option_values
 from simulator.strategies.sharding.mesh import Mesh
-from simulator.strategies.sharding.shards import Shards
+from simulator.strategies.sharding.shards import Gathered, Shards
 from simulator.strategies.sharding.units import Units
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -149,7 +149,8 @@ class ShardedReplicas:
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
         experts = frozenset(parameters_of_experts(self.graph)) if options.ep > 1 else frozenset[str]()
         self.units = Units(NAME, self.graph, apart=experts)
-        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], (COMPUTE, GATHER, REDUCE))
+        streams, in_place = (COMPUTE, GATHER, REDUCE), options.shard == "1"
+        self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], streams, in_place)
 
     def plan(self) -> Plan:
         """The finished plan."""
@@ -217,7 +218,7 @@ class ShardedReplicas:
         for number, span in enumerate(spans):
             begins.setdefault(span.first, []).append(number)
         tasks: list[Task] = []
-        gathered: dict[int, dict[str, list[Operand]]] = {}
+        gathered: dict[int, Gathered] = {}
         instead = [{name: operand for name, operand in held.items() if not self._sharded(name)} for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
         for position in range(own * count):

@@ -99,18 +99,22 @@ def check_chunks(channel) -> None:
         wholes.append(part(tensors.add(Value(name, (length + 2,), (1,), "float64", device, BUFFER, name, source)).operand(), 1, length + 1))
         initial[name] = torch.arange(length + 2, dtype=torch.float64) * (1 + devices.index(device))
     group = Group(machine, devices)
-    scattered, shards = group.reduce_scatter("sum", tensors, wholes)
+    scattered, shards = group.reduce_scatter("sum", tensors, [(whole,) for whole in wholes])
     gathered, results = group.all_gather("again", tensors, shards)
-    plan = Plan("chunks", (Segment((*scattered, *gathered)),), tensors.values, tensors.storages)
+    in_place, sums = group.reduce_scatter_in_place("in place", [(whole, *made) for whole, made in zip(wholes, results, strict=True)])
+    both, finals = group.all_gather("both", tensors, sums)
+    plan = Plan("chunks", (Segment((*scattered, *gathered, *in_place, *both)),), tensors.values, tensors.storages)
     plan.validate(machine)
     communication.make_groups(groups_of(plan), devices, "gloo")
     backend = CpuBackend(replace(machine, devices=(places[ranks.rank],)), cores=cores_of(ranks.local_rank, 1))
     rank = devices.index(own)
-    program = backend.load(local_plan(plan, own), initial, keep=(shards[rank].value, results[rank].value))
+    program = backend.load(local_plan(plan, own), initial, keep=(shards[rank][0].value, *(operand.value for operand in finals[rank])))
     program.run(1)
     total = sum(initial.values())[1 : length + 1]
-    assert torch.equal(program.kept[shards[rank].value], total[3 * rank : 3 * rank + 3])
-    assert torch.equal(program.kept[results[rank].value], total)
+    assert torch.equal(program.kept[shards[rank][0].value], total[3 * rank : 3 * rank + 3])
+    again, of_sums = (program.kept[operand.value] for operand in finals[rank])
+    assert torch.equal(again, total)
+    assert torch.equal(of_sums, ranks.world * total)
 
 
 def check_messages(channel) -> None:

@@ -5,8 +5,9 @@ lists everything that runs. If a library runs collectives (`Machine.library`), i
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from simulator.engine.collectives.rounds import RING, Move, rounds
@@ -23,6 +24,7 @@ from simulator.plan.bodies.copy import (
     Collective,
     Copy,
     Means,
+    Operation,
 )
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import ACTIVATION, COLLECTIVE, INPUT, TRANSFER, Operand, Task
@@ -184,68 +186,98 @@ class Group:
         if operation == "all_reduce":
             tasks = self.all_reduce(named.name, [op.mutates for op in ops])
         elif operation == "all_to_all":
-            body = Collective(ALL_TO_ALL, self.devices, self.algorithm, listed=self.listed)
-            reads, writes = (tuple(op.reads[0] for op in ops), tuple(op.writes[0] for op in ops))
-            tasks = [Task(named.name, body, *self._lane(0), reads, writes, phase=COLLECTIVE)]
+            tasks = [self._collective(named.name, ALL_TO_ALL, [op.reads for op in ops], [op.writes for op in ops])]
         else:
             make = self.all_gather if operation == "all_gather" else self.reduce_scatter
-            tasks, _ = make(named.name, tensors, [op.reads[0] for op in ops], [op.writes[0] for op in ops])
+            tasks, _ = make(named.name, tensors, [op.reads for op in ops], [op.writes for op in ops])
         return [replace(task, layer=first.layer, microbatch=first.microbatch) for task in tasks]
 
     def all_gather(
-        self, name: str, tensors: PlanTensors, shards: Sequence[Operand], into: Sequence[Operand] = ()
-    ) -> tuple[list[Task], list[Operand]]:
+        self, name: str, tensors: PlanTensors, shards: Sequence[Sequence[Operand]], into: Sequence[Sequence[Operand]] = ()
+    ) -> tuple[list[Task], list[tuple[Operand, ...]]]:
         """Tasks after which every device holds the shards of all, one after another; and what they make on each device.
 
-        `shards`: by device, contiguous, all of one shape. `into`: what they make, if that has a value already.
+        `shards`: by device, contiguous, of the same shapes on each. `into`: what they make, if that has values already.
         """
-        (length, *rest), dtype = shards[0].shape, shards[0].dtype
-        shape = (length * len(self.devices), *rest)
-        wholes = list(into) or [
-            tensors.scratch(f"{name}@{device}", shape, dtype, device) for device, _ in zip(self.devices, shards, strict=False)
+        wholes = [tuple(own) for own in into] or [
+            self._made(name, tensors, device, [(shard.shape[0] * len(self.devices), *shard.shape[1:]) for shard in own], own)
+            for device, own in zip(self.devices, shards, strict=False)
         ]
         if self.machine.library or self.listed:
-            body = Collective(ALL_GATHER, self.devices, self.algorithm, listed=self.listed)
-            return [Task(name, body, *self._lane(0), tuple(shards), tuple(wholes), phase=COLLECTIVE)], wholes
+            return [self._collective(name, ALL_GATHER, shards, wholes)], wholes
         tasks = []
-        for rank, (device, whole) in enumerate(zip(self.devices, wholes, strict=True)):
+        for rank, (device, own) in enumerate(zip(self.devices, wholes, strict=True)):
             parts = []
-            for source, shard in zip(self.devices, shards, strict=True):
+            for source, sent in zip(self.devices, shards, strict=True):
                 if source == device:
-                    parts.append(shard)
+                    parts.append(tuple(sent))
                     continue
-                parts.append(tensors.scratch(f"{name}/{source}>{device}", shard.shape, dtype, device))
+                arrow = f"{name}/{source}>{device}"
+                parts.append(self._made(arrow, tensors, "", [shard.shape for shard in sent], sent, device))
                 copy = Copy(source, device, means=means(self.machine, source, device))
-                tasks.append(Task(f"{name}/{source}>{device}", copy, *self._lane(rank), (shard,), (parts[-1],), phase=COLLECTIVE))
+                tasks.append(Task(arrow, copy, *self._lane(rank), tuple(sent), parts[-1], phase=COLLECTIVE))
             cat = OpCall("aten.cat.default", json.dumps([[{"$": i} for i in range(len(parts))]], separators=(",", ":")))
-            tasks.append(Task(f"{name}@{device}", cat, *self._lane(rank), tuple(parts), (whole,), phase=COLLECTIVE))
+            for number, (whole, *of_whole) in enumerate(zip(own, *parts, strict=True)):
+                end = f" {number}" if number else ""
+                tasks.append(Task(f"{name}@{device}{end}", cat, *self._lane(rank), tuple(of_whole), (whole,), phase=COLLECTIVE))
         return tasks, wholes
 
     def reduce_scatter(
-        self, name: str, tensors: PlanTensors, wholes: Sequence[Operand], into: Sequence[Operand] = ()
-    ) -> tuple[list[Task], list[Operand]]:
+        self, name: str, tensors: PlanTensors, wholes: Sequence[Sequence[Operand]], into: Sequence[Sequence[Operand]] = ()
+    ) -> tuple[list[Task], list[tuple[Operand, ...]]]:
         """Tasks after which each device holds the sum of its chunk of all devices' `wholes`; and what they make on each device.
 
         Chunks are equal parts of the first dimension. `into`: as in `all_gather`.
         """
-        length, rest, dtype = wholes[0].shape[0] // len(self.devices), wholes[0].shape[1:], wholes[0].dtype
-        shards = list(into) or [
-            tensors.scratch(f"{name}@{device}", (length, *rest), dtype, device) for device, _ in zip(self.devices, wholes, strict=False)
+        shards = [tuple(own) for own in into] or [
+            self._made(name, tensors, device, [(whole.shape[0] // len(self.devices), *whole.shape[1:]) for whole in own], own)
+            for device, own in zip(self.devices, wholes, strict=False)
         ]
         if self.machine.library or self.listed:
-            body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)
-            return [Task(name, body, *self._lane(0), tuple(wholes), tuple(shards), phase=COLLECTIVE)], shards
+            return [self._collective(name, REDUCE_SCATTER, wholes, shards)], shards
         tasks = []
-        for rank, (device, shard) in enumerate(zip(self.devices, shards, strict=True)):
-            chunk = [part(whole, rank * length, (rank + 1) * length) for whole in wholes]
+        for rank, (device, own) in enumerate(zip(self.devices, shards, strict=True)):
             clone = OpCall("aten.clone.default", '[{"$":0}]')
-            tasks.append(Task(f"{name}@{device}", clone, *self._lane(rank), (chunk[rank],), (shard,), phase=COLLECTIVE))
-            for source, addend in zip(self.devices, chunk, strict=True):
-                if source != device:
-                    copy = Copy(source, device, True, means(self.machine, source, device, changed=True))
-                    added = Task(f"{name}/{source}>{device}", copy, *self._lane(rank), (addend,), mutates=(shard,), phase=COLLECTIVE)
-                    tasks.append(added)
+            for number, (read, shard) in enumerate(zip(self._chunks(wholes[rank], rank), own, strict=True)):
+                end = f" {number}" if number else ""
+                tasks.append(Task(f"{name}@{device}{end}", clone, *self._lane(rank), (read,), (shard,), phase=COLLECTIVE))
+            tasks += self._added(name, rank, wholes, own)
         return tasks, shards
+
+    def reduce_scatter_in_place(self, name: str, wholes: Sequence[Sequence[Operand]]) -> tuple[list[Task], list[tuple[Operand, ...]]]:
+        """The same without new memory: each device's own chunk becomes the sum, and its others are of no more use. Also these chunks."""
+        sums = [self._chunks(own, rank) for rank, own in enumerate(wholes)]
+        if self.machine.library or self.listed:
+            body = Collective(REDUCE_SCATTER, self.devices, self.algorithm, listed=self.listed)
+            return [Task(name, body, *self._lane(0), mutates=tuple(chain.from_iterable(wholes)), phase=COLLECTIVE)], sums
+        return [task for rank, own in enumerate(sums) for task in self._added(name, rank, wholes, own)], sums
+
+    def _added(self, name: str, rank: int, wholes: Sequence[Sequence[Operand]], sums: Sequence[Operand]) -> list[Task]:
+        """The tasks that add the other devices' chunks to what a rank has of its own."""
+        tasks = []
+        for source, own in zip(self.devices, wholes, strict=True):
+            if source != (device := self.devices[rank]):
+                copy = Copy(source, device, True, means(self.machine, source, device, changed=True))
+                reads = self._chunks(own, rank)
+                tasks.append(Task(f"{name}/{source}>{device}", copy, *self._lane(rank), reads, mutates=tuple(sums), phase=COLLECTIVE))
+        return tasks
+
+    def _chunks(self, wholes: Iterable[Operand], rank: int) -> tuple[Operand, ...]:
+        """A rank's chunk of each."""
+        lengths = [(whole, whole.shape[0] // len(self.devices)) for whole in wholes]
+        return tuple(part(whole, rank * length, (rank + 1) * length) for whole, length in lengths)
+
+    def _made(
+        self, name: str, tensors: PlanTensors, at: str, shapes: Sequence[tuple[int, ...]], like: Sequence[Operand], device: str = ""
+    ) -> tuple[Operand, ...]:
+        """New values of these shapes. `at`: the end of their names, usually their device."""
+        names = [f"{name}{f'@{at}' if at else ''}{f' {number}' if number else ''}" for number in range(len(shapes))]
+        return tuple(tensors.scratch(each, shape, own.dtype, device or at) for each, shape, own in zip(names, shapes, like, strict=True))
+
+    def _collective(self, name: str, operation: Operation, reads: Sequence[Sequence[Operand]], writes: Sequence[Sequence[Operand]]) -> Task:
+        """The one task of a library's collective."""
+        body = Collective(operation, self.devices, self.algorithm, listed=self.listed)
+        return Task(name, body, *self._lane(0), tuple(chain.from_iterable(reads)), tuple(chain.from_iterable(writes)), phase=COLLECTIVE)
 
     def _lane(self, rank: int) -> tuple[str, int, int]:
         """Device, stream and priority of the tasks of a rank."""

@@ -3,18 +3,20 @@
 A GPU's caching allocator returns memory to the stream that allocated it and hands it out again only to that stream. An instance may
 therefore be freed once its last access has been issued and its allocating lane (the lane of its first access) is ordered after every access
 on other lanes. Order is followed with vector clocks through the edges that need an event (`Dependencies.waits`). A storage that a copy
-makes a second name of another's memory is freed with it: accesses under both names count.
+makes a second name of another's memory is freed with it: accesses under both names count. Each device runs its part of a collective on a
+lane of its own, of the task's stream, and none ends before all have begun.
 """
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain
 from operator import itemgetter
 
 from simulator.engine.memory.over_time import owners
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan, program
-from simulator.plan.task import INPUT
+from simulator.plan.task import INPUT, Resource, Task
 
 #: An instance counts as never released if its allocating lane is not ordered after the last access within so many further periods.
 LOOK_AHEAD = 3
@@ -78,8 +80,9 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     for name, of in owner.items():
         names_of[of].append(name)
     size = len(tasks)
-    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(task.lane for task in tasks))}
-    lane_of = [lanes[task.lane] for task in tasks]
+    running = [_lanes(plan, task) for task in tasks]
+    lanes = {lane: number for number, lane in enumerate(dict.fromkeys(chain.from_iterable(running)))}
+    lanes_of = [[lanes[lane] for lane in own] for own in running]
     counts = Counter(name for names in used for name in names)
     clocks = [[-1] * len(lanes) for _ in lanes]  # per lane, the last execution on every lane that its next task is ordered after
     clock_after: dict[int, list[int]] = {}  # clock at the end of an execution that other lanes wait for
@@ -93,16 +96,22 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
     for period, index, task in program(tasks, periods, periods):
         if not (index or kept) and period > dependencies.steady + dependencies.largest_lag:
             return
-        lane, number = lane_of[index], period * size + index
-        clock = clocks[lane]
+        own, number = lanes_of[index], period * size + index
+        clock = clocks[own[0]]
         for edge in dependencies.waits(period)[index]:
             clock[:] = map(max, clock, clock_after[(period - edge.delta) * size + edge.index])
-        clock[lane] = number
+        if len(own) > 1:
+            clock[:] = map(max, *(clocks[lane] for lane in own))
+        for lane in own:
+            clock[lane] = number
+        for lane in own[1:]:
+            clocks[lane][:] = clock
         if index in recorded:
             clock_after[number] = clock.copy()
         for name in used[index]:
             if name in fed:
                 continue
+            lane = own[0] if len(own) == 1 else lanes[plan.storages[name].device, task.stream]
             key = (name, period - task.lag)
             if key not in open_:
                 open_[key] = [lane, counts[name], {}]
@@ -114,15 +123,24 @@ def _released(plan: Plan, dependencies: Dependencies, periods: int):
                 closed += 1
                 fresh[entry[0]].append((-1, closed, key, entry[2]))
                 del open_[key]
-        candidates, fresh[lane] = fresh[lane], []
-        for other, waiting in blocked[lane].items():
-            while waiting and waiting[0][0] <= clock[other]:
-                candidates.append(heappop(waiting))
-        for _, order, key, accesses in sorted(candidates, key=itemgetter(1)):
-            blocking = next((other for other, last in accesses.items() if clock[other] < last), None)
-            if blocking is not None:
-                heappush(blocked[lane].setdefault(blocking, []), (accesses[blocking], order, key, accesses))
-                continue
-            kept -= key[1] <= dependencies.steady
-            for name in (key[0], *names_of[key[0]]):
-                yield (period, index), name, key[1]
+        for lane in own:
+            candidates, fresh[lane] = fresh[lane], []
+            for other, waiting in blocked[lane].items():
+                while waiting and waiting[0][0] <= clock[other]:
+                    candidates.append(heappop(waiting))
+            for _, order, key, accesses in sorted(candidates, key=itemgetter(1)):
+                blocking = next((other for other, last in accesses.items() if clock[other] < last), None)
+                if blocking is not None:
+                    heappush(blocked[lane].setdefault(blocking, []), (accesses[blocking], order, key, accesses))
+                    continue
+                kept -= key[1] <= dependencies.steady
+                for name in (key[0], *names_of[key[0]]):
+                    yield (period, index), name, key[1]
+
+
+def _lanes(plan: Plan, task: Task) -> list[tuple[str, int]]:
+    """The lanes that run a task, its own first: of a collective, one on each device that has operands of it."""
+    lanes = [task.lane]
+    if task.body.resource is Resource.COLLECTIVE:
+        lanes += [(plan.values[operand.value].device, task.stream) for operand in (*task.reads, *task.writes, *task.mutates)]
+    return list(dict.fromkeys(lanes))

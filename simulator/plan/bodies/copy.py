@@ -138,6 +138,7 @@ ALL_REDUCE: Final = "all-reduce"
 REDUCE_SCATTER: Final = "reduce-scatter"
 ALL_GATHER: Final = "all-gather"
 ALL_TO_ALL: Final = "all-to-all"
+Operation = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
 Algorithm = Literal["ring", "tree", "distributed", "server"]
 
 
@@ -146,8 +147,9 @@ class Collective(Body):
     """Run `operation` over `devices`, which are in rank order. The task lists its operands device by device, as many for each:
 
     all-reduce      `mutates` become their sum on every device
-    reduce-scatter  the one read of a device, of n equal chunks; rank r writes the sum of chunk r
-    all-gather      the one read of rank r becomes chunk r of what every device writes
+    reduce-scatter  each read of a device has n equal chunks; rank r writes the sums of the chunks r. Or, in place, chunk r of what rank r
+                    mutates becomes the sum, and nobody reads the other chunks any more
+    all-gather      each read of rank r becomes chunk r of what every device writes
     all-to-all      chunk r of what rank s reads becomes chunk s of what rank r writes; predicted only
 
     `algorithm` says which way the bytes travel ("ring", "tree", "distributed" or "server"), from
@@ -157,7 +159,7 @@ class Collective(Body):
     Such a task is predicted, and no executor runs it.
     """
 
-    operation: Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
+    operation: Operation
     devices: tuple[str, ...]
     algorithm: Algorithm = "ring"
     root: str = ""
@@ -180,7 +182,7 @@ class Collective(Body):
 
     def payload_bytes(self, task: Task) -> int:
         """Bytes of the whole that is summed or gathered, on one device."""
-        whole = {ALL_REDUCE: task.mutates, ALL_GATHER: task.writes}.get(self.operation, task.reads)
+        whole = task.writes if self.operation == ALL_GATHER else task.mutates or task.reads
         return sum(operand.bytes for operand in self.share(self.devices[0], whole))
 
     def key(self, task: Task) -> str:
@@ -201,8 +203,16 @@ class Collective(Body):
             if task.reads or task.writes or not task.mutates or len(task.mutates) % listed:
                 yield f"is an all-reduce of {len(task.mutates)} tensors on {listed} devices; expected as many mutated ones on each"
             return
-        if task.mutates or len(task.reads) != listed or len(task.writes) != listed:
-            yield f"is {self.operation} of {len(task.reads)} tensors into {len(task.writes)}; expected one of each for {listed} devices"
+        if self.operation == REDUCE_SCATTER and task.mutates and not (task.reads or task.writes):
+            if len(task.mutates) % listed or any(not operand.shape or operand.shape[0] % ranks for operand in task.mutates):
+                yield f"is reduce-scatter of {len(task.mutates)} tensors in place; expected as many of {ranks} parts on each device"
+            return
+        many = self.operation != ALL_TO_ALL and bool(task.reads)
+        if task.mutates or len(task.reads) != len(task.writes) or len(task.reads) % listed or not (many or len(task.reads) == listed):
+            yield (
+                f"is {self.operation} of {len(task.reads)} tensors into {len(task.writes)}; expected as many of each, the same number for"
+                f" each of {listed} devices"
+            )
             return
         if self.operation == ALL_TO_ALL:
             return

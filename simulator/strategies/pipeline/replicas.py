@@ -118,7 +118,8 @@ class Replicas:
             own = frozenset(index for index, of in enumerate(self.cut.stage_of) if of == stage)
             units = Units("shard=1", self.cut.graph, owned, own)
             mesh = self._mesh(self.devices[stage])
-            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], (COMPUTE, self._updates, self._sums))
+            streams = (COMPUTE, self._updates, self._sums)
+            shards = Shards(self.job, self.machine, builders, mesh, units, self.devices[0][0], streams, in_place=True)
             self._shards[stage], tasks[stage] = shards, []
             for unit in units.weights:
                 name = f"gather {stage}"

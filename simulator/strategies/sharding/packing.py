@@ -28,12 +28,16 @@ class Packing:
     reduce: int
     priority: int
 
-    def packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], Operand]:
-        """The flat shard of a device: its parts of the tensors one after another, in the type in which they are gathered."""
+    def packed(
+        self, own: Sequence[Operand | None], flat: Flat | None, dtype: str, name: str, at: int
+    ) -> tuple[list[Task], tuple[Operand, ...]]:
+        """What a device sends of its parts, in the type in which they are gathered: each, or one flat tensor with one after another."""
         device = self.devices[at]
-        if len(own) == 1 and own[0] is not None and own[0].dtype == dtype and own[0].elements == flat.length:
-            return [], shaped(own[0], (flat.length,))
         steps = _Steps(f"{name}@{device}")
+        if flat is None:
+            return self._cast([operand for operand in own if operand is not None], dtype, steps, device)
+        if len(own) == 1 and own[0] is not None and own[0].dtype == dtype and own[0].elements == flat.length:
+            return [], (shaped(own[0], (flat.length,)),)
         held = next((operand.dtype for operand in own if operand is not None), dtype)
         parts = []
         for operand, length in zip(own, flat.lengths, strict=True):
@@ -54,10 +58,18 @@ class Packing:
         if len(parts) > 1:
             parts = [steps.add("cat.default", [[{"$": i} for i in range(len(parts))]], tuple(parts), (flat.length,), held)]
         if held != dtype:
-            kwargs = json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":"))
-            parts = [steps.add("_to_copy.default", [{"$": 0}], tuple(parts), (flat.length,), dtype, kwargs)]
-        task, (result,) = steps.task(self.tensors, device, self.gather, self.priority, 1)
-        return [task], result
+            parts = [steps.cast(parts[0], dtype)]
+        task, made = steps.task(self.tensors, device, self.gather, self.priority, 1)
+        return [task], made
+
+    def _cast(self, own: Sequence[Operand], dtype: str, steps: "_Steps", device: str) -> tuple[list[Task], tuple[Operand, ...]]:
+        """Operands in a type, and the task that casts them if they have another."""
+        if all(operand.dtype == dtype for operand in own):
+            return [], tuple(own)
+        for operand in own:
+            steps.cast(operand, dtype)
+        task, made = steps.task(self.tensors, device, self.gather, self.priority, len(own))
+        return [task], made
 
     def unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:
         """The task that copies each gathered tensor to a place of its own, and the copies."""
@@ -116,6 +128,11 @@ class _Steps:
         body = OpCall(f"aten.{target}", json.dumps(args, separators=(",", ":")), kwargs)
         self.steps.append(ListedOp(body, reads, (made,)))
         return made
+
+    def cast(self, operand: Operand, dtype: str) -> Operand:
+        """Add an op that casts an operand."""
+        kwargs = json.dumps({"dtype": {"dtype": dtype}}, separators=(",", ":"))
+        return self.add("_to_copy.default", [{"$": 0}], (operand,), operand.shape, dtype, kwargs)
 
     def task(self, tensors: PlanTensors, device: str, stream: int, priority: int, results: int) -> tuple[Task, tuple[Operand, ...]]:
         """The task, and its last `results`, which are values of the plan."""

@@ -1,6 +1,7 @@
 """Shards of parameters: what their holders gather, sum and update."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -12,7 +13,7 @@ from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall, OpList
 from simulator.plan.task import BACKWARD, UPDATE, Operand, Task
-from simulator.plan.tensors import PlanTensors
+from simulator.plan.tensors import PlanTensors, contiguous
 from simulator.strategies.builder import ADD, PlanBuilder
 from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.mesh import Mesh
@@ -36,13 +37,15 @@ class Shards:
         units: Units,
         first_device: str,
         streams: tuple[int, int, int],
+        in_place: bool = False,
     ):
         """`builders`: of the mesh's devices that the plan has. `units`: of the parameters in shards. `first_device`: the first of the plan.
 
-        `streams`: those of a device that compute, that gather and that sum.
+        `streams`: those of a device that compute, that gather and that sum. `in_place`: parameters whose parts are equal are gathered
+        and summed where they lie, as in ZeRO's first stage, which keeps all of them; otherwise they travel in one flat tensor, as FSDP2's.
         """
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
-        self.devices = mesh.devices
+        self.devices, self._in_place = mesh.devices, in_place
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
         #: How experts are sharded: among the devices that hold the same ones.
@@ -82,18 +85,26 @@ class Shards:
         """Whether there is something of a unit to gather and to scatter."""
         return self._mesh(unit).size > 1
 
+    def _equal_parts(self, parameter: str) -> bool:
+        """Whether a parameter is gathered and summed where it lies."""
+        shape, size = self.graph.values[parameter].shape, self._mesh(self.units.unit(parameter)).size
+        return self._in_place and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
+
     def _bundles(self, unit: str) -> list["_Bundle"]:
-        """The weights of a unit, by type."""
-        bundles, size = [], self._mesh(unit).size
-        for number, (dtype, weights) in enumerate(by_dtype(self.units.weights[unit]).items()):
-            flat = self.units.flat((weight.parameter for weight in weights), size)
-            bundles.append(_Bundle(f" {dtype}" if number else "", dtype, weights, flat))
+        """The weights of a unit, by type, those that are gathered where they lie first."""
+        bundles: list[_Bundle] = []
+        for dtype, weights in by_dtype(self.units.weights[unit]).items():
+            for in_place in (True, False):
+                own = [weight for weight in weights if self._equal_parts(weight.parameter) is in_place]
+                if own:
+                    flat = None if in_place else self.units.flat((weight.parameter for weight in own), self._mesh(unit).size)
+                    bundles.append(_Bundle(f" {len(bundles)}" if bundles else "", dtype, own, flat))
         return bundles
 
-    def gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], dict[str, list[Operand]]]:
-        """The tasks that gather a unit for a span, and what they make on each device, by type."""
+    def gather(self, span: Span, name: str, after: Sequence[tuple[str, ...]]) -> tuple[list[Task], "Gathered"]:
+        """The tasks that gather a unit for a span, and what they make on each device, by bundle."""
         tasks: list[Task] = []
-        gathered: dict[str, list[Operand]] = {}
+        gathered: Gathered = {}
         mesh = self._mesh(span.unit)
         for end, dtype, weights, flat in self._bundles(span.unit):
             label = f"{span.unit}/{name}{end}"
@@ -101,18 +112,18 @@ class Shards:
                 shards = []
                 for at in numbers:
                     own = [self.held[at].get(weight.parameter) for weight in weights]
-                    packed, shard = self._packings[mesh.size].packed(own, flat, dtype, f"{label}/pack", at)
+                    packed, sent = self._packings[mesh.size].packed(own, flat, dtype, f"{label}/pack", at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
-                    shards.append(shard)
+                    shards.append(sent)
                 made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
                 waits = tuple(dict.fromkeys(chain.from_iterable(after[at] for at in numbers)))
                 tasks += [replace(task, after=waits, layer=span.unit) for task in made]
-                of_devices = gathered.setdefault(dtype, [wholes[0]] * len(self.devices))
-                for at, operand in zip(numbers, wholes, strict=True):
-                    of_devices[at] = operand
+                of_devices = gathered.setdefault(end, [wholes[0]] * len(self.devices))
+                for at, operands in zip(numbers, wholes, strict=True):
+                    of_devices[at] = operands
         return tasks, gathered
 
-    def unpack(self, span: Span, name: str, gathered: dict[str, list[Operand]]) -> tuple[list[Task], list[dict[str, Operand]]]:
+    def unpack(self, span: Span, name: str, gathered: "Gathered") -> tuple[list[Task], list[dict[str, Operand]]]:
         """The tasks that copy a unit's gathered weights to places of their own, as FSDP2 does right before the unit runs.
 
         Also, by device, what its ops read instead of each value of the graph.
@@ -120,10 +131,12 @@ class Shards:
         tasks: list[Task] = []
         read: list[dict[str, Operand]] = [{} for _ in self.devices]
         size = self._mesh(span.unit).size
-        for end, dtype, weights, flat in self._bundles(span.unit):
-            for at, whole_ in enumerate(gathered[dtype]):
-                parts = [shaped(whole_, (size, flat.length))]
-                if len(weights) > 1 or flat.blocks[0] > 1:
+        for end, _, weights, flat in self._bundles(span.unit):
+            for at, wholes in enumerate(gathered[end]):
+                parts = list(wholes)
+                if flat is not None:
+                    parts = [shaped(parts[0], (size, flat.length))]
+                if flat is not None and (len(weights) > 1 or flat.blocks[0] > 1):
                     unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
                     tasks.append(replace(unpacked, layer=span.unit))
                 for weight, part in zip(weights, parts, strict=True):
@@ -137,8 +150,13 @@ class Shards:
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
         mesh = self._mesh(unit)
+        in_place = [parameter for parameter in self.units.parameters[unit] if self._summed_in_place(parameter)]
+        if in_place:
+            tasks += self._reduce_in_place(unit, in_place, f"{unit}/{name}" + (f" {m}" if m else ""))
+            name = f"{name} others"
         for parameter in self.units.parameters[unit]:
-            types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
+            if parameter not in in_place:
+                types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/{name}" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
             flat = self.units.flat(parameters, mesh.size)
@@ -149,10 +167,10 @@ class Shards:
                     own = [self.builders[at].gradient(name) for name in parameters]
                     packed, gradient = self._packings[mesh.size].packed_gradients(own, flat, f"{label}/pack", at)
                     tasks += packed
-                    wholes.append(gradient)
+                    wholes.append((gradient,))
                 made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
                 tasks += made
-                by_number |= zip(numbers, shards, strict=True)
+                by_number |= {at: shard for at, (shard,) in zip(numbers, shards, strict=True)}
             sums = [by_number[at] for at in range(len(self.devices))]
             kept = self._sums.setdefault(f"{unit} {dtype}", sums)
             if kept is not sums:
@@ -160,9 +178,31 @@ class Shards:
                     lane = (device, self._reducing, self.mesh.priority)
                     tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
             if m == self.job.accumulate - 1:
-                tasks += self._over_groups(label, mesh, kept)
+                tasks += self._over_groups(label, mesh, [(total,) for total in kept])
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
+
+    def _summed_in_place(self, parameter: str) -> bool:
+        """Whether a device's part of a gradient becomes the sum where it lies: equal parts, in memory of their own."""
+        own = self.builders[0].gradient(parameter)
+        storages = Counter(self.builders[0].tensors.values[self.builders[0].gradient(name).value].storage for name in self.units.trained)
+        alone = not own.views and storages[self.builders[0].tensors.values[own.value].storage] == 1
+        return self._equal_parts(parameter) and own.strides == contiguous(own.shape) and alone
+
+    def _reduce_in_place(self, unit: str, parameters: Sequence[str], name: str) -> list[Task]:
+        """The tasks that sum gradients in place over the devices, of which each goes on with its part."""
+        tasks: list[Task] = []
+        sums: list[tuple[Operand, ...]] = [()] * len(self.devices)
+        mesh = self._mesh(unit)
+        for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
+            wholes = [[self.builders[at].gradient(parameter) for parameter in parameters] for at in numbers]
+            made, of_group = group.reduce_scatter_in_place(f"{name} of group {place}" if place else name, wholes)
+            tasks += made
+            for at, own in zip(numbers, of_group, strict=True):
+                sums[at] = own
+        for held, own in zip(self.held, sums, strict=True):
+            self.pieces.gradients |= {held[parameter].value: operand for parameter, operand in zip(parameters, own, strict=True)}
+        return tasks + self._over_groups(name, mesh, sums)
 
     def reduce_whole(self, unit: str) -> list[Task]:
         """The tasks that sum a unit's gradients over the replicas, each of which keeps all of them."""
@@ -178,13 +218,13 @@ class Shards:
             tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
         return [replace(task, layer=unit) for task in tasks]
 
-    def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[Operand]) -> list[Task]:
+    def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
         """The tasks that sum shards over the groups that each hold all of the parameters."""
         tasks: list[Task] = []
         if mesh.size == mesh.copies:
             return tasks
         for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
-            tasks += group.all_reduce(f"{name}/groups {rank}", [(sums[at],) for at in numbers])
+            tasks += group.all_reduce(f"{name}/groups {rank}", [sums[at] for at in numbers])
         return tasks
 
     def clip(self, largest: float) -> list[Task]:
@@ -228,10 +268,17 @@ class Shards:
                     self.pieces.gradients[held.value] = without_padding(own, held.shape) if held.shape else shaped(own, ())
 
 
+#: By the end of a bundle's names, and by device, what it gathers: each weight, or one flat tensor.
+Gathered = dict[str, list[tuple[Operand, ...]]]
+
+
 class _Bundle(NamedTuple):
-    """Weights of one type that a unit gathers together, and how they lie in what is gathered. `end`: of the names of their tasks."""
+    """Weights of one type that a unit gathers together. `end`: of the names of their tasks.
+
+    `flat`: how they lie in the flat tensor that is gathered; None if each is gathered to a place of its own.
+    """
 
     end: str
     dtype: str
     weights: Sequence[Weight]
-    flat: Flat
+    flat: Flat | None

@@ -10,7 +10,7 @@ from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
-from simulator.plan.task import COLLECTIVE, PARAMETER
+from simulator.plan.task import COLLECTIVE, PARAMETER, UPDATE
 from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
 from tests.support import mlp
@@ -57,6 +57,18 @@ def test_the_bytes_of_collectives_are_those_of_parameters_and_gradients_with_pad
     moved = {task.name: task.body.payload_bytes(task) for task in plan.tasks if task.body.kind == "collective"}
     sizes = {"0": 4 * 6 * 4, "2": 4 * 4 * 5, "4": 4 * 4 * 4}
     assert moved == {name: sizes[name[0]] for name in moved}
+
+
+def test_the_first_stage_gathers_and_sums_parameters_of_equal_parts_where_they_lie():
+    """Of 5, 4 and 3 rows only the 4 divide between two devices. Nothing of theirs is copied, and the moved bytes are the same."""
+    plan = planned("fsdp:shard=1,fold=on", Job(UNBIASED, 4), gpus())
+    copied = {task.name.split("/")[0] for task in plan.tasks if "pack" in task.name}
+    summed = {task.name: task for task in plan.tasks if task.body.kind == "collective" and "/reduce" in task.name}
+    assert (copied, {name[0] for name, task in summed.items() if task.mutates}) == ({"0", "4"}, {"2"})
+    assert {name[0]: task.body.payload_bytes(task) for name, task in summed.items()} == {"0": 4 * 6 * 4, "2": 4 * 4 * 5, "4": 4 * 4 * 4}
+    (update,) = [task for task in plan.tasks if task.phase == UPDATE]
+    of_second = next(operand for operand in update.reads if operand.value == summed["2/reduce"].mutates[0].value)
+    assert of_second.shape == (2, 5), "the first device goes on with its two rows of the sum"
 
 
 @pytest.mark.parametrize("devices", [2, 3])
@@ -155,10 +167,12 @@ def test_it_trains_as_plain_pytorch_does(text, factory):
         assert largest_error(job, planned(text, job, machine), CpuBackend(machine)) <= 1e-10
 
 
-def test_three_devices_hold_uneven_rows():
+@pytest.mark.parametrize("text", ["fsdp", "fsdp:shard=1"])
+def test_three_devices_hold_uneven_rows(text):
+    """Three of the second layer's rows divide among them, and five of the first layer's do not."""
     machine = core_groups(3)
     job = Job(MLP, 6, precision="fp64", optimizer="momentum", form="for")
-    assert largest_error(job, planned("fsdp", job, machine), CpuBackend(machine, cores=[0] * 3)) <= 1e-10
+    assert largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * 3)) <= 1e-10
 
 
 @pytest.mark.parametrize("devices", [2, 3])

@@ -1,7 +1,7 @@
 """When instances may be freed on a GPU: after their last access, once the lane that allocated them is ordered after the other lanes."""
 
 from simulator.engine.memory.release import releases
-from simulator.plan.bodies.copy import ALIAS, Copy
+from simulator.plan.bodies.copy import ALIAS, Collective, Copy
 from simulator.plan.dependencies import Dependencies
 from tests.support.tiny import build, task
 
@@ -50,3 +50,14 @@ def test_a_second_name_is_freed_by_the_lane_that_allocated_the_memory():
     ]
     freed = released(*tasks)
     assert [name for name, pairs in freed.items() for storage, _ in pairs if storage in ("a", "b")] == ["join", "join"]
+
+
+def test_each_device_runs_its_part_of_a_collective_and_frees_its_memory_after_it():
+    """The collective is a task of device a. Device b's next task on that stream comes after its own part of it all the same."""
+    devices = ("a", "b")
+    tasks = [
+        *(task(f"pack {d}", reads=f"x{d}", writes=f"p{d}", on=d, stream=1) for d in devices),
+        task("sum", mutates="pa pb", on="a", stream=1, body=Collective("all-reduce", devices)),
+        *(task(f"next {d}", reads=f"x{d}", writes=f"q{d}", on=d, stream=1) for d in devices),
+    ]
+    assert released(*tasks) == {"sum": [("pa", 0), ("pb", 0)], "next a": [("qa", 0)], "next b": [("qb", 0)]}
