@@ -97,6 +97,38 @@ class Attention(nn.Module):
         return self.output(out.transpose(1, 2).flatten(2))
 
 
+class LatentAttention(nn.Module):
+    """Causal attention whose keys and values are made of a narrow tensor that all heads share, and queries of another (DeepSeek-V2).
+
+    A part of each key turns with the position, one for all heads. Values are padded to the width of keys, since fused kernels have one.
+    """
+
+    def __init__(self, model: LanguageModel):
+        super().__init__()
+        self.head, self.turned, self.latent = model.head, model.rope_dim, model.kv_lora
+        queries = model.heads * (model.head + model.rope_dim)
+        if model.q_lora:
+            self.query_down = nn.Linear(model.d_model, model.q_lora, bias=False)
+            self.query_norm = nn.RMSNorm(model.q_lora, eps=_EPSILON)
+        self.query = nn.Linear(model.q_lora or model.d_model, queries, bias=False)
+        self.down = nn.Linear(model.d_model, model.kv_lora + model.rope_dim, bias=False)
+        self.norm = nn.RMSNorm(model.kv_lora, eps=_EPSILON)
+        self.key_value = nn.Linear(model.kv_lora, 2 * model.projected[0], bias=False)
+        self.output = nn.Linear(model.projected[0], model.d_model, bias=False)
+
+    def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """[N, T, D] to [N, T, D]; `table`: that of rotary positions."""
+        queries = self.query(self.query_norm(self.query_down(x)) if hasattr(self, "query_down") else x)
+        still, turning = queries.unflatten(-1, (-1, self.head + self.turned)).split([self.head, self.turned], -1)
+        query = torch.cat([still, rotated(turning, table)], -1)
+        latent, shared = self.down(x).split([self.latent, self.turned], -1)
+        key, value = self.key_value(self.norm(latent)).unflatten(-1, (-1, 2 * self.head)).chunk(2, -1)
+        key = torch.cat([key, rotated(shared[:, :, None], table).expand(*key.shape[:-1], -1)], -1)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, F.pad(value, (0, self.turned))))
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True)[..., : self.head]
+        return self.output(out.transpose(1, 2).flatten(2))
+
+
 class Gelu(nn.Module):
     """Two linear layers with GELU between them."""
 
@@ -171,7 +203,7 @@ class Block(nn.Module):
     def __init__(self, model: LanguageModel, has_experts: bool):
         super().__init__()
         self.norm1 = _norm(model, model.d_model)
-        self.attention = Attention(model)
+        self.attention = (LatentAttention if model.kv_lora else Attention)(model)
         self.norm2 = _norm(model, model.d_model)
         sizes = (model.d_model, model.ffn, model.biases)
         own = Experts(model) if has_experts else Gelu(*sizes) if model.form == GPT else SwiGlu(*sizes, model.fused)
@@ -198,7 +230,7 @@ class Decoder(nn.Module):
         self.norm = _norm(model, model.d_model)
         if not model.tied:
             self.head = nn.Linear(model.d_model, model.vocab, bias=False)
-        tables = {ROTARY: lambda: turns_by(length, model.head), ALIBI: lambda: alibi(length, model.heads), LEARNED: lambda: None}
+        tables = {ROTARY: lambda: turns_by(length, model.turned), ALIBI: lambda: alibi(length, model.heads), LEARNED: lambda: None}
         self.register_buffer("table", tables[model.positions](), persistent=False)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):

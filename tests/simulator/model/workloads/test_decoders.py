@@ -52,6 +52,29 @@ def llama_like(name: str, spec: str, **sizes: int | bool) -> tuple[Decoder, nn.M
     return own, other
 
 
+def deepseek() -> tuple[Decoder, nn.Module]:
+    """Multi-head latent attention. Its experts' weights are not normalized, so that layers are dense here."""
+    config = transformers.DeepseekV2Config(
+        hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=HEADS, intermediate_size=HIDDEN, num_hidden_layers=2,
+        vocab_size=TOKENS, rms_norm_eps=1e-5, tie_word_embeddings=False, first_k_dense_replace=2, q_lora_rank=20, kv_lora_rank=12,
+        qk_rope_head_dim=4, qk_nope_head_dim=HEAD, v_head_dim=HEAD, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    )  # fmt: skip
+    spec = f"lm:form=llama,{SIZES},head_dim={HEAD},q_lora=20,kv_lora=12,rope_dim=4"
+    own, other = Decoder(read(spec), LENGTH).double(), transformers.DeepseekV2ForCausalLM(config).double()
+    pairs = [(other.model.embed_tokens, own.tokens), (other.model.norm, own.norm), (other.lm_head, own.head)]
+    for theirs, ours in zip(other.model.layers, own.blocks, strict=True):
+        attention, of_ours = theirs.self_attn, ours.attention
+        pairs += [(attention.q_a_proj, of_ours.query_down), (attention.q_b_proj, of_ours.query), (attention.o_proj, of_ours.output)]
+        pairs += [(attention.kv_a_proj_with_mqa, of_ours.down), (attention.kv_b_proj, of_ours.key_value)]
+        for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
+            norm.variance_epsilon = 1e-5
+        pairs += [(theirs.mlp.gate_proj, ours.feed_forward.gate), (theirs.mlp.up_proj, ours.feed_forward.up)]
+        pairs += [(theirs.mlp.down_proj, ours.feed_forward.down)]
+    for theirs, ours in pairs:
+        theirs.weight.copy_(ours.weight)
+    return own, other
+
+
 def gpt2() -> tuple[Decoder, nn.Module]:
     config = transformers.GPT2Config(
         n_embd=WIDTH, n_head=HEADS, n_layer=2, n_inner=HIDDEN, vocab_size=TOKENS, n_positions=LENGTH, activation_function="gelu"
@@ -93,6 +116,7 @@ BOTH = {
     "qwen3": lambda: llama_like("Qwen3", f"{LLAMA},qk_norm=on"),
     "mixtral": lambda: llama_like("Mixtral", MIXTURE, num_local_experts=4, num_experts_per_tok=2),
     "qwen3_moe": lambda: llama_like("Qwen3Moe", f"{MIXTURE},qk_norm=on", **QWEN3_MOE),
+    "deepseek": deepseek,
     "gpt2": gpt2,
     "mpt": mpt,
 }

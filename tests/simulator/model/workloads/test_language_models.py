@@ -30,11 +30,14 @@ PUBLISHED = {
     "mpt:125m": 125_311_488, "mpt:350m": 355_985_408, "mpt:1b": 1_315_950_592, "mpt:3b": 2_651_837_440, "mpt:7b": 6_658_859_008,
     "mpt:30b": 29_975_214_080, "mpt:70b": 64_862_437_376, "qwen3:8b": 8_190_735_360,
     "qwen3:30b-a3b": 30_532_122_624, "qwen3:235b-a22b": 235_093_634_560, "mixtral:8x7b": 46_702_792_704, "mixtral:8x22b": 140_620_634_112,
+    "deepseek:v2-lite": 15_706_484_224, "deepseek:v2": 235_741_434_880, "deepseek:v3": 671_026_404_352,
 }  # fmt: skip
 LLAMA = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100"
 GPT = "lm:form=gpt,layers=2,d_model=64,heads=4,ffn=96,vocab=100"
+LATENT = f"{LLAMA.replace('kv_heads=2,', '')},head_dim=8,kv_lora=12,rope_dim=4"
 EXPERTS = f"{LLAMA},experts=8,active=2,expert_ffn=32,shared_ffn=16,dense_layers=1"
 FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},fused=on", f"{LLAMA},biases=on,norm=layer", GPT,
+         f"{LATENT},q_lora=20", LATENT,
          EXPERTS, f"{LLAMA},experts=4,active=1,expert_ffn=32,router=sigmoid,head_dim=8",
          f"{GPT},kv_heads=1,positions=rotary,tied=off", f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -55,10 +58,11 @@ def test_parameters_are_those_published(name):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_network_has_these_parameters(name):
-    """Every block has as many as the second one; none of them has dense layers before its experts."""
+    """Every block has as many as the last one of those that are made, but for dense ones, which come first."""
     model, length = NAMED[name].model, NAMED[name].length
-    one, two = (scalars(replace(model, layers=layers), length) for layers in (1, 2))
-    assert one + (model.layers - 1) * (two - one) == workloads.get(name).parameters
+    made = model.dense_layers + 1
+    one, two = (scalars(replace(model, layers=layers), length) for layers in (made, made + 1))
+    assert one + (model.layers - made) * (two - one) == workloads.get(name).parameters
 
 
 @pytest.mark.thorough
@@ -91,6 +95,7 @@ def test_what_need_not_be_given_is_that_of_gpt2_and_llama2():
         ("lm:form=gpt,tied=yes", Code.REQUEST, "tied='yes'; expected on or off"),
         ("lm:form=gpt,layers=2,d_model=64,heads=5", Code.REQUEST, "d_model=64, heads=5 and kv_heads=5; expected heads that divide"),
         ("lm:form=llama,layers=2,d_model=12,heads=4", Code.REQUEST, "3 elements per head; expected an even number"),
+        (f"{LLAMA},q_lora=8,rope_dim=4", Code.REQUEST, "kv_lora=0, q_lora=8, rope_dim=4, kv_heads=2 and positions=rotary"),
         (f"{LLAMA},experts=8", Code.REQUEST, "experts=8, active=0, expert_ffn=0 and dense_layers=0; expected form=llama with experts,"),
         (f"{GPT},experts=8,active=2,expert_ffn=32", Code.REQUEST, "has form=gpt, layers=2, experts=8"),
         (f"{LLAMA},shared_ffn=16", Code.REQUEST, "experts=0, active=0"),
