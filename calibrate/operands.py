@@ -27,12 +27,14 @@ class Elements(NamedTuple):
     """What the elements of an operand are.
 
     Integers are at least 0, less than `below`, and in order if they are `increasing` from 0. `total`: the sum of all elements, of whatever
-    type, and so the number of those that a mask selects; None if it does not matter.
+    type, and so the number of those that a mask selects; None if it does not matter. `ends`: of equal groups of so many rows, in order;
+    0: they are none.
     """
 
     below: int = 2
     increasing: bool = False
     total: float | None = None
+    ends: int = 0
 
 
 #: Pairs of an operand and what its elements are.
@@ -129,6 +131,14 @@ def _masked(given: Arguments) -> Indices:
     return [(mask, Elements(total=selected // max(1, repeated)))]
 
 
+def _of_groups(given: Arguments) -> Indices:
+    """Products of groups of rows: [R, K] x [G, K, N], or [K, R] x [R, N] in the gradient of the matrices."""
+    if given.get("offs") is None:
+        return []
+    rows = given["self"].shape[0 if len(given["mat2"].shape) == 3 else 1]
+    return [(given["offs"], Elements(ends=rows))]
+
+
 def _expected(given: Arguments) -> Indices:
     return [(given["value"], Elements(total=given["expected"]))]
 
@@ -147,6 +157,7 @@ _RULES: dict[str, Callable[[Arguments], Indices]] = {
     **dict.fromkeys(("nonzero", "repeat_interleave"), _counted),
     **dict.fromkeys(("masked_select", "masked_scatter"), _masked),
     "expect": _expected,
+    "_grouped_mm": _of_groups,
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_backward"), _of_bags),
 }
 
@@ -206,6 +217,8 @@ class OperandPool:
             return tensor.abs_() if role == "squares" else tensor.relu_() if role == RECTIFIED else tensor
         if dtype == torch.bool:
             return tensor.bernoulli_(0.5, generator=self._generator)
+        if elements.ends:
+            return tensor.copy_((torch.arange(1, tensor.numel() + 1) * elements.ends // tensor.numel()).view(value.shape))
         if elements.increasing:
             return tensor.copy_((torch.arange(tensor.numel()) * elements.below // max(1, tensor.numel())).view(value.shape))
         return tensor.random_(0, max(1, elements.below), generator=self._generator)

@@ -22,7 +22,7 @@ from executors.binding import Binding, Instance, same_strides, with_strides
 from executors.errors import PeerLostError, first_sentence
 from simulator.engine.collectives.local import ProcessGroup
 from simulator.engine.collectives.rounds import SERVER
-from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Collective, Message
+from simulator.plan.bodies.copy import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, Collective, Message
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import contiguous
 from traces.errors import Code, SchedcastError
@@ -81,9 +81,14 @@ def _peers(task: Task) -> Iterator[None]:
 def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that takes part in the collective. `task` belongs to a local plan: it has this device's operands only.
 
-    Raises SchedcastError if this process runs alone, or if the plan lists some devices only.
+    Raises SchedcastError if this process runs alone, if the plan lists some devices only, and for an all-to-all, which is predicted only.
     """
     body: Collective = task.body
+    if body.operation == ALL_TO_ALL:
+        raise SchedcastError(
+            f"{task.name}: as many tokens for each expert are assumed, so that no executor runs experts elsewhere; leave ep out",
+            Code.PLAN,
+        )
     if body.listed:
         raise SchedcastError(
             f"{task.name}: the plan has one device for many that do the same, to be predicted; plan it with fold=off", Code.PLAN
@@ -91,8 +96,6 @@ def compile_collective(task: Task, binding: Binding) -> Callable[[Instance], Non
     group, ranks = group_of(ProcessGroup(body.devices, task.stream), LIBRARIES[binding.device(task.device).type])
     if body.operation in _CHUNKED:
         return _compile_chunks(task, binding, group)
-    if body.operation != ALL_REDUCE:
-        raise SchedcastError(f"a collective {body.operation} is predicted only; no executor runs it")
     call = _all_reduce(body, group, ranks)
     getters = [binding.getter(operand) for operand in task.mutates]
 

@@ -15,6 +15,7 @@ from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
+from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.plan.bodies.opcall import OpCall, OpList
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
@@ -291,6 +292,8 @@ class PlanBuilder(CopyValues):
             notes["batch_norm"] = "statistics per device and microbatch" if several else "statistics per microbatch"
         if self.graph.assumptions:
             notes["assumed"] = self.graph.assumptions[0]
+        if any(op.body.target == GROUPED_PRODUCT for op in self.graph.ops):
+            notes["experts"] = "predicted with as many tokens for each"
         if self.graph.checkpoint:
             notes["checkpoint"] = self.graph.checkpoint
         return notes

@@ -158,7 +158,7 @@ def replica_builders(job: Job, devices: Sequence[str], count: int, keep: bool = 
             share=Share(own * count, range(i // each * own, (i // each + 1) * own)),
             suffix=f"@{device}" if i else "",
             keeps_gradients=keep,
-            division=division if each == 1 else division.of(i),
+            division=division if each == division.experts == 1 else division.of(i),
         )
         for i, device in enumerate(devices)
     ]

@@ -4,7 +4,7 @@ Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Paramet
 optimizer state (stage 1), of the gradients (2) and of the parameters (3). Zhao et al., "PyTorch FSDP" (VLDB 2023): the parameters of a
 unit, usually a transformer's block, are gathered right before it runs, beside the block before, and freed after it; in backward again, and
 the gradients of a unit are summed and scattered as soon as they are complete. In DeePa's terms, every device is the parameter server of
-its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of each microbatch (`simulator.model.division`).
+its part. Devices may also divide the layers (`tp`) and the tokens (`cp`) of each microbatch, or experts (`ep`; `simulator.model.division`).
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.division import local
 from simulator.model.division.divide import UNDIVIDED, Division
+from simulator.model.division.experts import parameters_of_experts
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
-from simulator.plan.task import Operand, Segment, Task
+from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
 from simulator.strategies.options import option_values
@@ -36,9 +37,9 @@ LEAST_DEVICES = 2
 FOR_LANGUAGE_MODELS = True
 
 #: Streams of a device.
-COMPUTE, GATHER, REDUCE, TENSOR, CONTEXT = 0, 1, 2, 3, 4
-#: Of what devices that divide layers, or tokens, do together.
-_STREAMS = {local.TENSOR: TENSOR, local.CONTEXT: CONTEXT}
+COMPUTE, GATHER, REDUCE, TENSOR, CONTEXT, EXPERTS = 0, 1, 2, 3, 4, 5
+#: Of what devices that divide layers, tokens, or experts do together.
+_STREAMS = {local.TENSOR: TENSOR, local.CONTEXT: CONTEXT, local.EXPERTS: EXPERTS}
 #: A plan with more devices than this has one device for all, which do the same.
 MOST_DEVICES = 8
 
@@ -57,6 +58,8 @@ class Options:
     """With tp, divide what lies between the products by tokens (sequence parallelism)."""
     cp: int = 1
     """So many devices, or groups of tp devices, in a row divide the tokens of each sequence (context parallelism); 1: none."""
+    ep: int = 1
+    """So many devices in a row divide the experts, which get the tokens of all of them (expert parallelism, predicted only); 1: none."""
     prefetch: int = 1
     """How many units ahead of the one that runs are gathered."""
     reshard: bool = True
@@ -72,9 +75,11 @@ class Options:
         """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
         if self.gradients == "kept" and self.shard not in ("0", "1"):
             raise SchedcastError(f"strategy {NAME}: gradients=kept goes with shard=0 or 1, and shard is {self.shard}; leave it out")
-        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1)):
+        for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1), ("ep", 1)):
             if getattr(self, name) < least:
                 raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
+        if self.ep > 1 and self.tp * self.cp > 1:
+            raise SchedcastError(f"strategy {NAME}: ep={self.ep} goes with tp=1 and cp=1; leave one of them out")
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
@@ -93,6 +98,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
     size = 1 if options.shard == "0" else options.hybrid or copies
     if copies % size:
         raise SchedcastError(f"strategy {NAME}: hybrid={size} does not divide {copies} replicas; choose one of {_divisors(copies)}")
+    among = count if size == 1 else size  # devices that hold the same experts are among those that shard the rest together
+    if among % options.ep:
+        raise SchedcastError(f"strategy {NAME}: ep={options.ep} does not divide {among} devices; choose one of {_divisors(among)}")
     with gc_paused():
         priority = 1 - min(device.priority_levels for device in machine.devices)
         mesh = Mesh(machine, devices, divided, size, folds(options.fold, job, machine, MOST_DEVICES, divided.devices), priority)
@@ -121,13 +129,13 @@ def candidates(job: Job, machine: Machine) -> list[str]:
 
 def division(options: Options) -> Division:
     """How the microbatches and the layers of a replica are divided."""
-    own = Division(options.tp, sequence=options.sp, context=options.cp)
-    return own if own.devices > 1 else UNDIVIDED
+    own = Division(options.tp, sequence=options.sp, context=options.cp, experts=options.ep)
+    return own if own.devices * own.experts > 1 else UNDIVIDED
 
 
 def held_share(job: Job, machine: Machine, options: Options) -> float | None:
-    """The share of its layers' parameters and their optimizer state that every device holds: its own of its group."""
-    return 1.0 if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
+    """The least share of its layers' parameters and their optimizer state that every device holds: its own of its group, or experts."""
+    return 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
 
 
 class ShardedReplicas:
@@ -139,7 +147,8 @@ class ShardedReplicas:
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
-        self.units = Units(NAME, self.graph)
+        experts = frozenset(parameters_of_experts(self.graph)) if options.ep > 1 else frozenset[str]()
+        self.units = Units(NAME, self.graph, apart=experts)
         streams, in_place = (COMPUTE, GATHER, REDUCE), options.shard == "1"
         self.shards = Shards(job, machine, self.builders, mesh, self.units, mesh.names[0], streams, in_place)
 
@@ -156,7 +165,7 @@ class ShardedReplicas:
             builder.carry_unused(frozenset(self.graph.parameters))
         tensors = merged([*(builder.tensors for builder in self.builders), self.shards.tensors])
         notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
-        if self.mesh.division.devices > 1:
+        if self.mesh.division is not UNDIVIDED:
             notes["divided"] = self._division()
         return Plan(
             strategy=NAME,
@@ -172,8 +181,8 @@ class ShardedReplicas:
     def _division(self) -> str:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
         flops = {op.name: op.body.flops for op in self.job.graph(self.graph.batch, self.mesh.replicas * self.job.accumulate).ops}
-        whole = {op.body.target.split(".")[1] for op in self.graph.ops if op.body.flops and op.body.flops == flops.get(op.name)}
-        words = self.mesh.division.words
+        words, divides = self.mesh.division.words, self.mesh.division.devices > 1
+        whole = {op.body.target.split(".")[1] for op in self.graph.ops if divides and op.body.flops == flops.get(op.name, 0.0) > 0}
         words += ["between products by tokens"] if self.options.sp and self.mesh.division.degree > 1 else []
         return ", and ".join(words) + (f"; each of them runs all of some {', '.join(sorted(whole))}" if whole else "")
 
@@ -181,8 +190,11 @@ class ShardedReplicas:
 
     @property
     def _shards(self) -> bool:
-        """Whether there is something to gather and to scatter."""
+        """Whether there is something to gather and to scatter, experts aside."""
         return self.mesh.size > 1
+
+    def _sharded(self, parameter: str) -> bool:
+        return self.shards.is_sharded(self.units.unit(parameter))
 
     @property
     def _accumulates(self) -> bool:
@@ -190,22 +202,18 @@ class ShardedReplicas:
         return not self._shards or self.options.shard == "1"
 
     @property
-    def _frees_gradients(self) -> bool:
-        """Whether a device needs its own gradients no more once they are summed.
-
-        It then computes on after a unit only when the sum of the unit before has ended, as FSDP2 does: else memory would hold the
-        gradients of all units, which belong to the stream that computes and which that of sums reads.
-        """
-        return self._shards and not self._accumulates
-
-    @property
     def _reshards(self) -> bool:
         return self.options.reshard and self.options.shard == "3"
 
     def _passes(self) -> list[Task]:
-        """Forward and backward of all microbatches, with what is gathered and summed."""
+        """Forward and backward of all microbatches, with what is gathered and summed.
+
+        If gradients are summed for each microbatch, a device computes on after a unit only when the sum of the unit before has ended, as
+        FSDP2 does. Else memory would hold the gradients of all units: they belong to the stream that computes, and that of sums reads them.
+        """
         count, own = len(self.graph.ops), self.job.accumulate
-        spans = self.units.spans(own, self._reshards) if self._shards else []
+        spans = [span for span in self.units.spans(own, self._reshards) if self.shards.is_sharded(span.unit)]
+        summed = [name for name in self.graph.parameters if self._sharded(name) and not self._accumulates]
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
         for number in range(len(spans)):
             before = number - self.options.prefetch
@@ -215,15 +223,15 @@ class ShardedReplicas:
             begins.setdefault(span.first, []).append(number)
         tasks: list[Task] = []
         gathered: dict[int, Gathered] = {}
-        instead: list[dict[str, Operand]] = [{} if self._shards else dict(held) for held in self.shards.held]
+        instead = [{name: operand for name, operand in held.items() if not self._sharded(name)} for held in self.shards.held]
         latest: list[tuple[str, ...]] = [()] * len(self.builders)
-        summed: list[Task] = []  # what sums the gradients of the last unit
+        last_sum: list[Task] = []  # what sums the gradients of the last unit
         awaited: list[tuple[str, ...]] = [()] * len(self.builders)  # the names of what summed those of the unit before
         for position in range(own * count):
             m, index = divmod(position, count)
-            if m and not index and not self._accumulates:  # each microbatch has gradients of its own, which are summed in shards
+            if m and not index and summed:  # each microbatch has gradients of its own, which are summed in shards
                 for builder in self.builders:
-                    builder.first_of = dict.fromkeys(self.graph.parameters, builder.microbatches[m])
+                    builder.first_of = dict.fromkeys(summed, builder.microbatches[m])
             for number in issued.get(position, ()):
                 made, gathered[number] = self.shards.gather(spans[number], f"gather {number}", latest)
                 tasks += made
@@ -232,7 +240,7 @@ class ShardedReplicas:
                 tasks += made
                 for current, own_operands in zip(instead, operands, strict=True):
                     current |= own_operands
-            if index not in self.units.casts or not self._shards:
+            if index not in self.units.casts or not self._sharded(self.units.casts[index]):
                 lists = [
                     builder.ops(same[index], builder.microbatches[m], COMPUTE, current)
                     for builder, same, current in zip(self.builders, self._same, instead, strict=True)
@@ -244,17 +252,19 @@ class ShardedReplicas:
                 awaited = [() if own_tasks else names for own_tasks, names in zip(lists, awaited, strict=True)]
                 tasks += interleaved(lists)
                 latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
-            if m == own - 1 or not self._accumulates:
-                for unit in self.units.completed.get(index, ()):
-                    if self._frees_gradients:
-                        names = [_names_on(device, summed) for device in self.mesh.devices]
+            for unit in self.units.completed.get(index, ()):
+                if self.shards.is_sharded(unit) and (m == own - 1 or not self._accumulates):
+                    if not self._accumulates:
+                        names = [_names_on(device, last_sum) for device in self.mesh.devices]
                         awaited = [before + new for before, new in zip(awaited, names, strict=True)]
-                    summed = self.shards.reduce(unit, m) if self._shards else self.shards.reduce_whole(unit)
-                    tasks += summed
+                    last_sum = self.shards.reduce(unit, m)
+                    tasks += last_sum
+                elif m == own - 1:
+                    tasks += self.shards.reduce_whole(unit)
         return tasks
 
     def _together(self, what: str, ops: Sequence[Task]) -> list[Task]:
-        """The tasks of a collective of the devices that divide layers or tokens, from how it is in each device's graph."""
+        """The tasks of a collective of the devices that divide layers, tokens or experts, from how it is in each device's graph."""
         groups = self.mesh.dividing(what, _STREAMS[what])
         return [task for group, numbers in groups for task in group.together(self.shards.tensors, [ops[at] for at in numbers])]
 

@@ -4,6 +4,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from simulator.model.workloads.language_models import LanguageModel
+from simulator.model.workloads.networks.decoders import Experts
+
 
 class Net(nn.Module):
     """A table with 5 rows of 4 numbers and a linear layer of 3 classes; `step(module, ids)` is the forward."""
@@ -105,3 +108,16 @@ def branches_by_its_batch(batch):
         return rows[:, : int((ids[:1] >= 0).sum())].sum(1)
 
     return _made(step, batch)
+
+
+def tokens_by_expert(batch):
+    """Each token goes to two of four experts: a product of groups of rows, which end where their experts say."""
+    model = LanguageModel("llama", 1, 8, 1, 1, 8, 5, True, "rotary", False, "rms", experts=4, active=2, expert_ffn=8)
+
+    def step(module, ids):
+        rows = module.table[ids]
+        return module.experts(torch.cat([rows, rows], -1)).mean(1)[:, :4]
+
+    net, *data = _made(step, batch)
+    net.experts = Experts(model)
+    return net, *data

@@ -285,10 +285,11 @@ def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
     document, plan = answer.prediction, answer.forecast.plan
     divided = labels.division(plan.semantics)
     words = sentences.prediction_words(document, shared_jobs.measured_here(answer.model))
-    folded = plan.semantics.get("folded")
+    folded, experts = (plan.semantics.get(name) for name in ("folded", "experts"))
     words = [
         *assumed_words([answer]),
         *([f"Layers are divided by {divided}."] if divided else []),
+        *([f"Experts are {experts}."] if experts else []),
         *words,
         *([f"{folded}."] if folded else []),
     ]

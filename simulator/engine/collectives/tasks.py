@@ -16,6 +16,7 @@ from simulator.plan.bodies.copy import (
     ALIAS,
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     KERNEL,
     LINK,
     REDUCE_SCATTER,
@@ -184,6 +185,8 @@ class Group:
         operation = first.body.target.split(".")[1]
         if operation == "all_reduce":
             tasks = self.all_reduce(named.name, [op.mutates for op in ops])
+        elif operation == "all_to_all":
+            tasks = [self._collective(named.name, ALL_TO_ALL, [op.reads for op in ops], [op.writes for op in ops])]
         else:
             make = self.all_gather if operation == "all_gather" else self.reduce_scatter
             tasks, _ = make(named.name, tensors, [op.reads for op in ops], [op.writes for op in ops])

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from simulator.engine.costs import products
 from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
 from simulator.engine.costs.site import Number, Site, figure
-from simulator.plan.bodies.op_class import winograd
+from simulator.plan.bodies.op_class import GROUPED_PRODUCT, winograd
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 
 #: Of one work, or of several of one class.
@@ -285,7 +285,7 @@ def outputs(task: HasOperands) -> float | None:
 
 
 def product(task: HasOperands) -> Product | Attention | None:
-    """The matrix product or the attention of a task; None if its op is neither."""
+    """The matrix product or the attention of a task; None if its op is neither. Groups of rows are assumed to be equally large."""
     if (op := _ATTENTION.get(task.body.op)) is not None:
         arguments = json.loads(task.body.args)
         query, key = (task.inputs[each["$"]] for each in arguments[op.query : op.query + 2])
@@ -293,6 +293,15 @@ def product(task: HasOperands) -> Product | Attention | None:
         moved = float(sum(o.bytes for o in (*task.inputs, *task.writes)))
         batch, (rows, width) = math.prod(query.shape[:-2]), query.shape[-2:]
         return Attention(float(batch), float(rows), float(key.shape[-2]), float(width), seen, op.passes, moved)
+    if task.body.op == GROUPED_PRODUCT:
+        left, right, *_ = task.inputs
+        size = float(DTYPE_BYTES[left.dtype])
+        if len(left.shape) == 2 and len(right.shape) == 3:
+            groups, depth, columns = map(float, right.shape)
+            return Product(groups, left.shape[0] / groups, columns, depth, size)
+        if len(left.shape) == len(right.shape) == 2:
+            groups = float(task.writes[0].shape[0])
+            return Product(groups, float(left.shape[0]), float(right.shape[1]), left.shape[1] / groups, size)
     if task.body.op not in _PRODUCTS:
         return None
     left, right = task.inputs[-2:] if len(task.inputs) > 1 else task.inputs * 2

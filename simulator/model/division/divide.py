@@ -7,7 +7,8 @@ sum becomes a reduce-scatter before and an all-gather behind. No layer is named 
 fewest bytes, given how the tensors that it reads are held.
 
 Context parallelism is the same with tokens alone: every device has all parameters, and what it makes of its tokens; gradients of
-parameters stay addends, which are summed with those of the replicas (`division.context`).
+parameters stay addends, which are summed with those of the replicas (`division.context`). Expert parallelism divides experts among
+devices that have tokens of their own (`division.experts`).
 """
 
 import json
@@ -17,7 +18,8 @@ from math import inf
 
 from simulator.model.division.axes import Axis, axes, concatenated_dim, is_linear, scales_by_frequency
 from simulator.model.division.context import Context
-from simulator.model.division.local import COLLECTIVES, CONTEXT, TENSOR, LocalTensors
+from simulator.model.division.experts import Experts
+from simulator.model.division.local import COLLECTIVES, CONTEXT, EXPERTS, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
 from simulator.model.graph import Op, TrainingGraph, arguments_of
@@ -31,7 +33,8 @@ from traces.errors import Code, SchedcastError
 class Division:
     """Device `rank` of `degree` that divide the layers of a model; `sequence`: also what lies between the products, by tokens.
 
-    It is the device of the part `context_rank` of the tokens of each sequence, which are divided into `context` parts.
+    It is the device of the part `context_rank` of the tokens of each sequence, which are divided into `context` parts. Of `experts` devices
+    that have a part of the experts each, and microbatches of their own, it is number `expert_rank`.
     """
 
     degree: int
@@ -39,6 +42,8 @@ class Division:
     sequence: bool = False
     context: int = 1
     context_rank: int = 0
+    experts: int = 1
+    expert_rank: int = 0
 
     @property
     def devices(self) -> int:
@@ -46,13 +51,15 @@ class Division:
         return self.degree * self.context
 
     def of(self, number: int) -> "Division":
-        """That of device `number` of those that divide a microbatch: first those that divide the layers for the same tokens."""
-        return replace(self, rank=number % self.degree, context_rank=number // self.degree % self.context)
+        """That of device `number`: first those that divide the layers for the same tokens of a microbatch."""
+        context_rank = number // self.degree % self.context
+        return replace(self, rank=number % self.degree, context_rank=context_rank, expert_rank=number // self.devices % self.experts)
 
     @property
     def words(self) -> list[str]:
         """What is divided, and over how many devices."""
         tokens = [f"tokens of each sequence over {self.context} devices"] if self.context > 1 else []
+        tokens += [f"experts over {self.experts} devices"] if self.experts > 1 else []
         return tokens + ([f"heads, hidden channels and vocabulary over {self.degree} devices"] if self.degree > 1 else [])
 
     @property
@@ -75,7 +82,9 @@ class _Way:
 
 
 def divided(graph: TrainingGraph, division: Division) -> TrainingGraph:
-    """The graph of one device of `division`. Raises SchedcastError if tokens do not divide into its chunks."""
+    """The graph of one device of `division`. Raises SchedcastError if tokens do not divide into its chunks, or experts over its devices."""
+    if division.experts > 1:
+        graph = _ExpertDivider(graph, division.experts, division.expert_rank).result()
     if division.context > 1:
         graph = _ContextDivider(graph, division.context, division.context_rank).result()
     if division.degree > 1:
@@ -91,7 +100,7 @@ class _Divider:
         """`context`: into how many parts the tokens of the graph's inputs are divided already."""
         self.graph, self.degree, self.sequence = graph, degree, sequence
         self.local = LocalTensors(graph, degree, rank, group)
-        self.special: Vocabulary | Context = Vocabulary(self.local)
+        self.special: Vocabulary | Context | Experts = Vocabulary(self.local)
         self._parameters = frozenset(graph.parameters)
         #: By number of tokens of the batch, the blocks that sequence parallelism cuts, for products see all tokens in one dimension: all
         #: tokens, if so each device has whole sequences, which lie together; else those of each sequence.
@@ -344,6 +353,16 @@ class _ContextDivider(_Divider):
         whole = self.local.placed(op, gradient, WHOLE)
         self.local.change(f"{whole.value}/share", "mul_.Tensor", [{"$": 0}, 1 / self.degree], (), (whole,))
         return whole
+
+
+class _ExpertDivider(_Divider):
+    """Divides experts alone. Every device has all other parameters, and its own tokens."""
+
+    def __init__(self, graph: TrainingGraph, degree: int, rank: int):
+        super().__init__(graph, degree, rank, False, group=EXPERTS)
+        self.special = Experts(self.local)
+        for name in graph.parameters:
+            self.local.held(name)
 
 
 def _product_and_sum(op: Op) -> tuple[Op, Op]:

@@ -12,12 +12,13 @@ from simulator.plan.task import DTYPE_BYTES, SCRATCH, Operand, Value, ViewStep
 from simulator.plan.tensors import contiguous, extent_bytes, viewed
 from simulator.plan.views import NotABoxError, dense, view_step, with_views
 
-#: Groups of devices that divide tokens, and those that divide layers.
-CONTEXT, TENSOR = "context", "tensor"
+#: Groups of devices that divide tokens, those that divide layers, and those that divide experts.
+CONTEXT, TENSOR, EXPERTS = "context", "tensor", "experts"
 #: Collectives among the ops of a device's graph, as `schedcast.NAME.GROUP`. All devices of the group run them together; only strategies
 #: know who these are.
 COLLECTIVES = frozenset(
-    f"schedcast.{name}.{group}" for name in ("all_reduce", "all_gather", "reduce_scatter") for group in (CONTEXT, TENSOR)
+    {f"schedcast.{name}.{group}" for name in ("all_reduce", "all_gather", "reduce_scatter") for group in (CONTEXT, TENSOR)}
+    | {f"schedcast.all_to_all.{EXPERTS}"}
 )
 _CLONE = OpCall("aten.clone.default", '[{"$":0}]', '{"memory_format":{"memory_format":"contiguous_format"}}')
 
@@ -145,6 +146,12 @@ class LocalTensors:
     def all_gather(self, operand: Operand) -> Operand:
         """The flat parts of all devices, one after another."""
         return self._gathered(self._flat(operand))
+
+    def all_to_all(self, rows: Operand) -> Operand:
+        """The rows that come, as many as go, an equal part of them from each device and to each."""
+        made = self._new(f"{rows.value}#arrived", rows.shape, rows.dtype)
+        self._insert(f"{made.value}/all_to_all", OpCall(f"schedcast.all_to_all.{self.group}", '[{"$":0}]'), (rows,), (made,))
+        return made
 
     def _gathered(self, part: Operand) -> Operand:
         """The contiguous parts of all devices, one after another along dimension 0."""

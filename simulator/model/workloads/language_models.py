@@ -17,10 +17,16 @@ GPT, LLAMA = "gpt", "llama"
 LEARNED, ROTARY, ALIBI = "learned", "rotary", "alibi"
 LAYER, LOW, RMS = "layer", "low", "rms"
 PLAIN, FUSED = "plain", "fused"
-_CHOICES = {"form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS), "loss": (PLAIN, FUSED)}
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
+_CHOICES = {
+    "form": (GPT, LLAMA), "positions": (LEARNED, ROTARY, ALIBI), "norm": (LAYER, LOW, RMS), "loss": (PLAIN, FUSED),
+    "router": (SOFTMAX, SIGMOID),
+}  # fmt: skip
 #: Published models have less: it keeps a mistyped number from running for hours.
 _MOST = {"layers": 1000, "vocab": 10_000_000}
 _MOST_WIDE = 1_000_000
+#: Rows of what PyTorch's product of groups multiplies have a multiple of 16 bytes, in 16 bits as well.
+_GROUPED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,15 @@ class LanguageModel:
     RMS norm of queries and keys, head by head. `context`: rows of the table of learned positions; 0 for as many as the sequence is long.
     `fused`: one product for queries, keys and values, and one for SwiGLU's gate and what it gates, as Megatron-LM has them. `loss`: plain
     (F.cross_entropy of float32 logits) or fused (one kernel, which makes no copy of the logits, as FlashAttention's and Liger's).
+    `head_dim`: elements of a head; 0: those of d_model over all heads.
+
+    `kv_lora`: width of what keys and values of all heads are made of (multi-head latent attention: DeepSeek-AI 2024, DeepSeek-V2); 0: none.
+    `q_lora`: that of queries; 0: they are made of the layer's input. `rope_dim`: elements of a head that turn with positions, beside
+    head_dim others that do not; those of keys are the same for all heads.
+
+    `experts`: of a layer, in the place of its feed-forward network; 0: none. `active`: experts of a token. `expert_ffn`: width of the
+    hidden layer of one. `shared_ffn`: that of an expert that all tokens pass as well; 0: none. `dense_layers`: the first ones, which have
+    no experts. `router`: what makes scores of its logits, of which the largest count: softmax or sigmoid. Experts are SwiGLU, not biased.
     """
 
     form: str
@@ -50,38 +65,90 @@ class LanguageModel:
     context: int = 0
     fused: bool = False
     loss: str = PLAIN
+    head_dim: int = 0
+    kv_lora: int = 0
+    q_lora: int = 0
+    rope_dim: int = 0
+    experts: int = 0
+    active: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    router: str = SOFTMAX
 
     def __post_init__(self):
-        """Raise SchedcastError for sizes that do not divide each other."""
-        if self.d_model % self.heads or self.heads % self.kv_heads:
+        """Raise SchedcastError for sizes that do not divide each other, and for experts that lack something."""
+        if (not self.head_dim and self.d_model % self.heads) or self.heads % self.kv_heads:
             raise SchedcastError(
                 f"{PREFIX} has d_model={self.d_model}, heads={self.heads} and kv_heads={self.kv_heads}; expected heads that divide d_model"
                 " and kv_heads that divide heads; change one of them"
             )
-        if self.positions == ROTARY and self.head % 2:
-            raise SchedcastError(f"{PREFIX} has {self.head} elements per head; expected an even number for positions=rotary; change heads")
+        latent = self.kv_lora and self.rope_dim and self.kv_heads == self.heads and self.positions == ROTARY
+        if (self.kv_lora or self.q_lora or self.rope_dim) and not latent:
+            raise SchedcastError(
+                f"{PREFIX} has kv_lora={self.kv_lora}, q_lora={self.q_lora}, rope_dim={self.rope_dim}, kv_heads={self.kv_heads} and"
+                f" positions={self.positions}; expected kv_lora and rope_dim together, with kv_heads={self.heads} and positions=rotary;"
+                " change one of them"
+            )
+        if self.positions == ROTARY and self.turned % 2:
+            raise SchedcastError(
+                f"{PREFIX} has {self.turned} elements per head; expected an even number for positions=rotary; change heads"
+            )
+        if self.experts or self.active or self.expert_ffn or self.shared_ffn or self.dense_layers:
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        if not (self.form == LLAMA and 0 < self.active <= self.experts and self.expert_ffn and self.dense_layers <= self.layers):
+            raise SchedcastError(
+                f"{PREFIX} has form={self.form}, layers={self.layers}, experts={self.experts}, active={self.active},"
+                f" expert_ffn={self.expert_ffn} and dense_layers={self.dense_layers}; expected form=llama with experts, expert_ffn, no more"
+                " active than experts, and no more dense_layers than layers; change one of them"
+            )
+        if self.d_model % _GROUPED or self.expert_ffn % _GROUPED:
+            raise SchedcastError(
+                f"{PREFIX} has d_model={self.d_model} and expert_ffn={self.expert_ffn}; expected multiples of {_GROUPED}, as products of"
+                " experts need them; change them"
+            )
 
     @property
     def head(self) -> int:
         """Elements of a head."""
-        return self.d_model // self.heads
+        return self.head_dim or self.d_model // self.heads
+
+    @property
+    def turned(self) -> int:
+        """Elements of a head that turn with positions, if they are rotary."""
+        return self.rope_dim or self.head
 
     @property
     def projected(self) -> tuple[int, int]:
         """Elements of all queries of a token, and of all its keys, which are as many as those of its values."""
-        return self.d_model, self.kv_heads * self.head
+        return self.heads * self.head, self.kv_heads * self.head
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, has experts."""
+        return self.experts > 0 and layer >= self.dense_layers
 
     def parameters(self, length: int) -> int:
         """The number of trainable scalars of a model for sequences of `length` tokens."""
         width, (queries, keys) = self.d_model, self.projected
+        made = width * (queries + 2 * keys)
+        if self.kv_lora:
+            turning = queries + self.heads * self.rope_dim
+            made = width * self.q_lora + self.q_lora + self.q_lora * turning if self.q_lora else width * turning
+            made += width * (self.kv_lora + self.rope_dim) + self.kv_lora + self.kv_lora * 2 * queries
         hidden = (3 if self.form == LLAMA else 2) * width * self.ffn
-        block = width * (queries + 2 * keys) + queries * width + hidden
+        block = made + queries * width
         norm = width * (2 if self.biases and self.norm != RMS else 1)
         if self.biases:
-            block += queries + 2 * keys + width + (self.ffn * (2 if self.form == LLAMA else 1) + width)
+            block += queries + 2 * keys + width
+            hidden += self.ffn * (2 if self.form == LLAMA else 1) + width
         block += 2 * norm + (2 * self.head if self.qk_norm else 0)
+        mixture = width * (self.experts + 3 * self.experts * self.expert_ffn + 3 * self.shared_ffn)
+        mixtures = self.layers - self.dense_layers if self.experts else 0
         positions = (self.context or length) * width if self.positions == LEARNED else 0
-        return self.layers * block + norm + positions + self.vocab * width * (1 if self.tied else 2)
+        blocks = self.layers * block + (self.layers - mixtures) * hidden + mixtures * mixture
+        return blocks + norm + positions + self.vocab * width * (1 if self.tied else 2)
 
 
 _OPTIONS = {field.name: field.type for field in fields(LanguageModel)}
@@ -143,6 +210,8 @@ _LLAMA2 = "Touvron et al. 2023, Llama 2: Open foundation and fine-tuned chat mod
 _LLAMA3 = "Grattafiori et al. 2024, The Llama 3 herd of models"
 _MPT = "MosaicML 2023, llm-foundry, scripts/train/yamls/pretrain"
 _QWEN3 = "Yang et al. 2025, Qwen3 technical report"
+_DEEPSEEK = "and its published config.json; values are padded to the width of keys, and no bias or group chooses experts"
+_MIXTRAL = "Jiang et al. 2024, Mixtral of experts, and its published config.json"
 
 
 def _of(form: str, layers: int, width: int, heads: int, **others: Any) -> LanguageModel:
@@ -170,6 +239,22 @@ def _named() -> Iterator[tuple[str, Named]]:
         yield f"mpt:{size}", Named(_of(GPT, layers, width, heads, vocab=50_368, norm=LOW), 2048, f"MPT-{size}: {_MPT}")
     qwen3 = _of(LLAMA, 36, 4096, 32, kv_heads=8, ffn=12_288, vocab=151_936, qk_norm=True)
     yield "qwen3:8b", Named(qwen3, 4096, f"Qwen3-8B: {_QWEN3}")
+    for name, layers, width, heads, expert in (("30b-a3b", 48, 2048, 32, 768), ("235b-a22b", 94, 4096, 64, 1536)):
+        mixture = {"experts": 128, "active": 8, "expert_ffn": expert, "head_dim": 128}
+        model = _of(LLAMA, layers, width, heads, kv_heads=4, ffn=8 * expert, vocab=151_936, qk_norm=True, **mixture)
+        yield f"qwen3:{name}", Named(model, 4096, f"Qwen3-{name.upper()}, 8 of 128 experts: {_QWEN3}")
+    for name, layers, width, heads, ffn in (("8x7b", 32, 4096, 32, 14_336), ("8x22b", 56, 6144, 48, 16_384)):
+        model = _of(LLAMA, layers, width, heads, kv_heads=8, ffn=ffn, experts=8, active=2, expert_ffn=ffn)
+        yield f"mixtral:{name}", Named(model, 4096, f"Mixtral {name.replace('b', 'B')}, 2 of 8 experts: {_MIXTRAL}")
+    for name, report, layers, width, heads, dense, ffn, vocab, mixture in (
+        ("v2-lite", "DeepSeek-V2", 27, 2048, 16, 1, 10_944, 102_400, {"experts": 64, "active": 6, "expert_ffn": 1408, "shared_ffn": 2816}),
+        ("v2", "DeepSeek-V2", 60, 5120, 128, 1, 12_288, 102_400, {"experts": 160, "active": 6, "expert_ffn": 1536, "shared_ffn": 3072}),
+        ("v3", "DeepSeek-V3", 61, 7168, 128, 3, 18_432, 129_280, {"experts": 256, "active": 8, "expert_ffn": 2048, "shared_ffn": 2048}),
+    ):  # fmt: skip
+        latent = {"kv_lora": 512, "q_lora": 0 if name == "v2-lite" else 1536, "rope_dim": 64, "head_dim": 128, "dense_layers": dense}
+        router = {"router": SIGMOID if name == "v3" else SOFTMAX}
+        model = _of(LLAMA, layers, width, heads, ffn=ffn, vocab=vocab, **latent, **mixture, **router)
+        yield f"deepseek:{name}", Named(model, 4096, f"DeepSeek-{name}: DeepSeek-AI 2024, {report} technical report, {_DEEPSEEK}")
 
 
 #: Every named model.

@@ -103,6 +103,8 @@ _BY_NAME = {
     "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
+#: A product of groups of rows, each with a matrix of its own.
+GROUPED_PRODUCT = "aten._grouped_mm.default"
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
 #: The classes of ops that run matrix products of cuBLAS, also within other kernels.
 WITH_PRODUCTS = frozenset({"matmul", "recurrent"})

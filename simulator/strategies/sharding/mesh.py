@@ -1,11 +1,11 @@
 """Which devices of a plan work together: replicas, in each the devices that divide its tokens, and among these those that divide layers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.engine.collectives.tasks import Group
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import Division
-from simulator.model.division.local import TENSOR
+from simulator.model.division.local import EXPERTS, TENSOR
 
 #: Devices that run a collective together, and the numbers of those that the plan has.
 Members = tuple[Group, range]
@@ -41,6 +41,12 @@ class Mesh:
         """How many devices have the same part of the layers."""
         return len(self.names) // self.division.degree
 
+    @property
+    def of_experts(self) -> "Mesh":
+        """The same devices with those that divide experts as if they divided layers: how those that have the same experts shard them."""
+        experts = self.division.experts
+        return self if experts == 1 else replace(self, division=Division(experts), size=max(1, self.size // experts))
+
     def sharding(self, stream: int) -> list[Members]:
         """The groups that parameters are sharded over."""
         degree = self.division.degree
@@ -54,8 +60,10 @@ class Mesh:
         return self._groups([range(rank, len(self.names), length) for rank in range(length)], stream)
 
     def dividing(self, what: str, stream: int) -> list[Members]:
-        """The groups that divide layers (`division.local.TENSOR`), or tokens (CONTEXT)."""
+        """The groups that divide layers (`division.local.TENSOR`), tokens (CONTEXT), or experts (EXPERTS)."""
         degree, each = self.division.degree, self.division.devices
+        if what == EXPERTS:
+            return self._groups([range(n, n + self.division.experts) for n in range(0, len(self.names), self.division.experts)], stream)
         if what == TENSOR:
             return self._groups([range(n, n + degree) for n in range(0, len(self.names), degree)], stream)
         starts = [n + rank for n in range(0, len(self.names), each) for rank in range(degree)]

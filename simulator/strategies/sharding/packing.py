@@ -76,7 +76,7 @@ class Packing:
         steps = _Steps(f"{name}@{self.devices[at]}")
         for number, (length, blocks) in enumerate(zip(flat.lengths, flat.blocks, strict=True)):
             own = flat.part_of(gathered, number)
-            if blocks == 1:
+            if not blocks:
                 steps.add("clone.default", [{"$": 0}], (own,), (self.size, length), gathered.dtype)
             else:
                 shape = (blocks, self.size, length // blocks)
@@ -94,7 +94,7 @@ class Packing:
                 padding = [0, each * self.size - operand.elements]
                 flattened = shaped(operand, (operand.elements,))
                 operand = steps.add("constant_pad_nd.default", [{"$": 0}, padding], (flattened,), (each * self.size,), operand.dtype)
-            if blocks > 1:
+            if blocks:
                 by_device = (self.size, blocks, each // blocks)
                 exchanged = _exchanged(shaped(operand, (blocks, each * self.size // blocks)), by_device)
                 operand = steps.add("clone.default", [{"$": 0}], (exchanged,), by_device, operand.dtype, _CONTIGUOUS)

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from simulator.machine.machine import Machine
-from simulator.model.division.local import TENSOR
+from simulator.model.division.local import EXPERTS, TENSOR
 from simulator.model.gradients import scale_steps, square_steps
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import OpCall, OpList
@@ -19,7 +19,7 @@ from simulator.strategies.sharding.boxes import whole
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.packing import Packing
 from simulator.strategies.sharding.parameters import Pieces
-from simulator.strategies.sharding.units import Flat, Span, Units, Weight, blocks_of, by_dtype, rows, shaped, without_padding
+from simulator.strategies.sharding.units import Flat, Span, Units, Weight, by_dtype, rows, shaped, without_padding
 
 
 class Shards:
@@ -45,10 +45,13 @@ class Shards:
         and summed where they lie, as in ZeRO's first stage, which keeps all of them; otherwise they travel in one flat tensor, as FSDP2's.
         """
         self.job, self.builders, self.mesh, self.units = job, builders, mesh, units
-        self.size, self.devices, self._in_place = mesh.size, mesh.devices, in_place
+        self.devices, self._in_place = mesh.devices, in_place
         self.graph, self.tensors = builders[0].graph, PlanTensors()
         self._computing, self._gathering, self._reducing = streams
-        self.packing = Packing(self.tensors, self.devices, mesh.size, *streams, mesh.priority)
+        #: How experts are sharded: among the devices that hold the same ones.
+        self.mesh_of_experts = mesh.of_experts
+        meshes = (mesh, self.mesh_of_experts)
+        self._packings = {each.size: Packing(self.tensors, self.devices, each.size, *streams, mesh.priority) for each in meshes}
         self.pieces = Pieces(job, self.graph, machine, self.tensors, first_device, "all-reduce")
         self.held = [self._hold(at) for at in range(len(self.devices))]
         self._sums: dict[str, list[Operand]] = {}  # by unit and type, what the microbatches so far sum up to, by device
@@ -57,26 +60,35 @@ class Shards:
 
     def _hold(self, at: int) -> dict[str, Operand]:
         """The shard of each parameter that a device holds; nothing of those that have too few rows."""
-        held, rank = {}, at // self.mesh.division.degree % self.size
+        held = {}
         for name in self.units.trained:
-            value = self.builders[at].graph.values[name]
-            shape, blocks = value.shape, blocks_of(value, self.size)
-            if blocks > 1:
-                each = shape[1] // self.size
+            mesh, value = self._mesh(self.units.unit(name)), self.builders[at].graph.values[name]
+            rank, size = at // mesh.division.degree % mesh.size, mesh.size
+            shape, blocks = value.shape, self.units.blocks(name, size)
+            if blocks:
+                each = shape[1] // size
                 box = ((0, blocks), (rank * each, (rank + 1) * each), *whole(shape[2:]))
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
                 continue
-            each, extent = rows(shape, self.size), shape[0] if shape else 1
+            each, extent = rows(shape, size), shape[0] if shape else 1
             first, end = min(extent, rank * each), min(extent, (rank + 1) * each)
             if first < end:
                 box = ((first, end), *whole(shape[1:])) if shape else ()
                 held[name] = self.pieces.hold(name, self.devices[at], box, value).operand
         return held
 
+    def _mesh(self, unit: str) -> Mesh:
+        """How a unit's parameters are sharded."""
+        return self.mesh_of_experts if unit in self.units.apart else self.mesh
+
+    def is_sharded(self, unit: str) -> bool:
+        """Whether there is something of a unit to gather and to scatter."""
+        return self._mesh(unit).size > 1
+
     def _equal_parts(self, parameter: str) -> bool:
         """Whether a parameter is gathered and summed where it lies."""
-        value = self.graph.values[parameter]
-        return self._in_place and bool(value.shape) and value.shape[0] % self.size == 0 and blocks_of(value, self.size) == 1
+        shape, size = self.graph.values[parameter].shape, self._mesh(self.units.unit(parameter)).size
+        return self._in_place and bool(shape) and shape[0] % size == 0 and not self.units.blocks(parameter, size)
 
     def _bundles(self, unit: str) -> list["_Bundle"]:
         """The weights of a unit, by type, those that are gathered where they lie first."""
@@ -85,7 +97,7 @@ class Shards:
             for in_place in (True, False):
                 own = [weight for weight in weights if self._equal_parts(weight.parameter) is in_place]
                 if own:
-                    flat = None if in_place else Flat.of((self.graph.values[weight.parameter] for weight in own), self.size)
+                    flat = None if in_place else self.units.flat((weight.parameter for weight in own), self._mesh(unit).size)
                     bundles.append(_Bundle(f" {len(bundles)}" if bundles else "", dtype, own, flat))
         return bundles
 
@@ -93,13 +105,14 @@ class Shards:
         """The tasks that gather a unit for a span, and what they make on each device, by bundle."""
         tasks: list[Task] = []
         gathered: Gathered = {}
+        mesh = self._mesh(span.unit)
         for end, dtype, weights, flat in self._bundles(span.unit):
             label = f"{span.unit}/{name}{end}"
-            for number, (group, numbers) in enumerate(self.mesh.sharding(self._gathering)):
+            for number, (group, numbers) in enumerate(mesh.sharding(self._gathering)):
                 shards = []
                 for at in numbers:
                     own = [self.held[at].get(weight.parameter) for weight in weights]
-                    packed, sent = self.packing.packed(own, flat, dtype, f"{label}/pack", at)
+                    packed, sent = self._packings[mesh.size].packed(own, flat, dtype, f"{label}/pack", at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(sent)
                 made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
@@ -117,13 +130,14 @@ class Shards:
         """
         tasks: list[Task] = []
         read: list[dict[str, Operand]] = [{} for _ in self.devices]
+        size = self._mesh(span.unit).size
         for end, _, weights, flat in self._bundles(span.unit):
             for at, wholes in enumerate(gathered[end]):
                 parts = list(wholes)
                 if flat is not None:
-                    parts = [shaped(parts[0], (self.size, flat.length))]
+                    parts = [shaped(parts[0], (size, flat.length))]
                 if flat is not None and (len(weights) > 1 or flat.blocks[0] > 1):
-                    unpacked, parts = self.packing.unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
+                    unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
                     tasks.append(replace(unpacked, layer=span.unit))
                 for weight, part in zip(weights, parts, strict=True):
                     read[at] |= dict.fromkeys(weight.names, without_padding(part, weight.shape))
@@ -135,6 +149,7 @@ class Shards:
         """The tasks that sum a unit's gradients over the devices, each of which keeps its part; the last microbatch completes them."""
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
+        mesh = self._mesh(unit)
         in_place = [parameter for parameter in self.units.parameters[unit] if self._summed_in_place(parameter)]
         if in_place:
             tasks += self._reduce_in_place(unit, in_place, f"{unit}/{name}" + (f" {m}" if m else ""))
@@ -144,13 +159,13 @@ class Shards:
                 types.setdefault(self.graph.gradients[parameter].dtype, []).append(parameter)
         for number, (dtype, parameters) in enumerate(types.items()):
             label = f"{unit}/{name}" + (f" {dtype}" if number else "") + (f" {m}" if m else "")
-            flat = Flat.of((self.graph.values[name] for name in parameters), self.size)
+            flat = self.units.flat(parameters, mesh.size)
             by_number: dict[int, Operand] = {}
-            for place, (group, numbers) in enumerate(self.mesh.sharding(self._reducing)):
+            for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
                 wholes, of_group = [], f"{label} of group {place}" if place else label
                 for at in numbers:
                     own = [self.builders[at].gradient(name) for name in parameters]
-                    packed, gradient = self.packing.packed_gradients(own, flat, f"{label}/pack", at)
+                    packed, gradient = self._packings[mesh.size].packed_gradients(own, flat, f"{label}/pack", at)
                     tasks += packed
                     wholes.append((gradient,))
                 made, shards = group.reduce_scatter(of_group, self.tensors, wholes)
@@ -163,7 +178,7 @@ class Shards:
                     lane = (device, self._reducing, self.mesh.priority)
                     tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
             if m == self.job.accumulate - 1:
-                tasks += self._over_groups(label, [(total,) for total in kept])
+                tasks += self._over_groups(label, mesh, [(total,) for total in kept])
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]
 
@@ -178,7 +193,8 @@ class Shards:
         """The tasks that sum gradients in place over the devices, of which each goes on with its part."""
         tasks: list[Task] = []
         sums: list[tuple[Operand, ...]] = [()] * len(self.devices)
-        for place, (group, numbers) in enumerate(self.mesh.sharding(self._reducing)):
+        mesh = self._mesh(unit)
+        for place, (group, numbers) in enumerate(mesh.sharding(self._reducing)):
             wholes = [[self.builders[at].gradient(parameter) for parameter in parameters] for at in numbers]
             made, of_group = group.reduce_scatter_in_place(f"{name} of group {place}" if place else name, wholes)
             tasks += made
@@ -186,7 +202,7 @@ class Shards:
                 sums[at] = own
         for held, own in zip(self.held, sums, strict=True):
             self.pieces.gradients |= {held[parameter].value: operand for parameter, operand in zip(parameters, own, strict=True)}
-        return tasks + self._over_groups(name, sums)
+        return tasks + self._over_groups(name, mesh, sums)
 
     def reduce_whole(self, unit: str) -> list[Task]:
         """The tasks that sum a unit's gradients over the replicas, each of which keeps all of them."""
@@ -194,38 +210,41 @@ class Shards:
         own = [tuple(builder.gradient(name) for name in parameters) for builder in self.builders]
         for held, gradients in zip(self.held, own, strict=True):
             self.pieces.gradients |= {held[name].value: gradient for name, gradient in zip(parameters, gradients, strict=True)}
-        if self.mesh.copies == 1:
+        mesh = self._mesh(unit)
+        if mesh.copies == 1:
             return []
         tasks: list[Task] = []
-        for rank, (group, numbers) in enumerate(self.mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{unit}/reduce" + (f" of rank {rank}" if rank else ""), [own[at] for at in numbers])
         return [replace(task, layer=unit) for task in tasks]
 
-    def _over_groups(self, name: str, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
+    def _over_groups(self, name: str, mesh: Mesh, sums: Sequence[tuple[Operand, ...]]) -> list[Task]:
         """The tasks that sum shards over the groups that each hold all of the parameters."""
         tasks: list[Task] = []
-        if self.size == self.mesh.copies:
+        if mesh.size == mesh.copies:
             return tasks
-        for rank, (group, numbers) in enumerate(self.mesh.same_shards(self._reducing)):
+        for rank, (group, numbers) in enumerate(mesh.same_shards(self._reducing)):
             tasks += group.all_reduce(f"{name}/groups {rank}", [sums[at] for at in numbers])
         return tasks
 
     def clip(self, largest: float) -> list[Task]:
         """The tasks that scale all shards of gradients to the largest global norm, whose square is summed over the devices."""
-        tasks, squares, degree, lane = [], [], self.mesh.division.degree, (self._computing, 0)
+        tasks, squares, lane, division = [], [], (self._computing, 0), self.mesh.division
+        by_experts = division.experts > 1 and self.mesh.size == 1  # else devices that share the rest have different pieces of experts
+        what, degree = (EXPERTS, division.experts) if by_experts else (TENSOR, division.degree)
         own = [[self.pieces.gradients[operand.value] for operand in held.values()] for held in self.held]
         for at, (device, gradients) in enumerate(zip(self.devices, own, strict=True)):
             values = self.builders[at].graph.values
             cut = [g for name, g in zip(self.held[at], gradients, strict=True) if values[name].source or degree == 1]
             tasks.append(self._square("square", device, cut))
             squares.append(tasks[-1].writes)
-            if degree > 1:  # all that divide layers have the other gradients, so that each adds its share of their square
+            if degree > 1:  # all that divide layers, or experts, have the other gradients, so that each adds its share of their square
                 tasks.append(self._square("square of all", device, [each for each in gradients if each not in cut]))
                 share = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', json.dumps({"alpha": 1 / degree}), ())
                 reads, mutates = tasks[-1].writes, squares[-1]
                 tasks.append(Task(f"clip/shares@{device}", share, device, *lane, reads, (), mutates, phase=UPDATE, layer="clip"))
-        groups = self.mesh.sharding(self._computing) if self.size > 1 else []
-        groups += self.mesh.dividing(TENSOR, self._computing) if degree > 1 else []
+        groups = self.mesh.sharding(self._computing) if self.mesh.size > 1 else []
+        groups += self.mesh.dividing(what, self._computing) if degree > 1 else []
         for number, (group, numbers) in enumerate(groups):
             tasks += group.all_reduce(f"clip/sum {number}@{self.devices[numbers[0]]}", [squares[at] for at in numbers])
         for device, gradients, (square,) in zip(self.devices, own, squares, strict=True):

@@ -2,7 +2,8 @@
 
 A unit is a block of the model, as FSDP2 wraps a transformer's blocks; the parameters outside of blocks are units by module. Each parameter
 is cut along its first dimension into as many equal parts as there are devices; the last ones may be shorter, or empty (FSDP2,
-`fully_shard`: "dim-0 per-parameter sharding"). Under autocast a unit gathers what its ops read: the cast parameters.
+`fully_shard`: "dim-0 per-parameter sharding"). Fewer experts than devices are cut along their second dimension, as torchtitan does. Under
+autocast a unit gathers what its ops read: the cast parameters.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,9 +12,10 @@ from functools import cached_property
 from itertools import groupby
 from math import prod
 
+from simulator.model.division.experts import parameters_of_experts
 from simulator.model.graph import TrainingGraph
 from simulator.plan.pieces import seen_as
-from simulator.plan.task import BACKWARD, Operand, Value
+from simulator.plan.task import BACKWARD, Operand
 from simulator.plan.tensors import contiguous, part, viewed
 from traces.errors import Code, SchedcastError
 
@@ -48,12 +50,21 @@ def unit_of(path: str) -> str:
 class Units:
     """The units of a graph, with what each gathers and where it is used."""
 
-    def __init__(self, strategy: str, graph: TrainingGraph, parameters: Sequence[str] = (), ops: Collection[int] = ()):
-        """`parameters`: those that are in shards; `ops`: those that run where they are gathered (default: all).
+    def __init__(
+        self,
+        strategy: str,
+        graph: TrainingGraph,
+        parameters: Sequence[str] = (),
+        ops: Collection[int] = (),
+        apart: Collection[str] = (),
+    ):
+        """`parameters`: those that are in shards; `ops`: those that run where they are gathered (default: all). `apart`: parameters that
+        are units by module, such as experts that other devices share than the rest of their block.
 
         Raise SchedcastError if the memory of a parameter is not contiguous.
         """
         self.graph, self.trained = graph, tuple(parameters or graph.parameters)
+        self._apart, self._experts = frozenset(apart), frozenset(parameters_of_experts(graph))
         trained = frozenset(self.trained)
         for name in self.trained:
             value = graph.values[name]
@@ -76,23 +87,47 @@ class Units:
             for (own, dtype), stands_for in names.items():
                 if own == parameter:
                     weight = Weight(own, dtype, graph.values[own].shape, tuple(stands_for))
-                    self.weights.setdefault(unit_of(graph.layers[own]), []).append(weight)
+                    self.weights.setdefault(self.unit(own), []).append(weight)
         for weights in self.weights.values():
             weights.sort(key=lambda weight: weight.dtype)
         self._unit_of_value = {name: unit for unit, weights in self.weights.items() for weight in weights for name in weight.names}
+
+    def flat(self, parameters: Iterable[str], ranks: int) -> "Flat":
+        """How the parts of parameters lie one after another."""
+        own = tuple(parameters)
+        return Flat(tuple(self.graph.values[name].shape for name in own), ranks, tuple(self.blocks(name, ranks) for name in own))
+
+    def blocks(self, parameter: str, ranks: int) -> int:
+        """Of how many blocks a parameter consists, of each of which a device has a part: experts, or those of a product in divided layers.
+
+        0 if it is cut along its first dimension as a whole.
+        """
+        value = self.graph.values[parameter]
+        apart = parameter in self._experts or (value.source is not None and seen_as(value.source) is not None)
+        return value.shape[0] if apart and value.shape[0] < ranks and value.shape[1] % ranks == 0 else 0
+
+    def unit(self, parameter: str) -> str:
+        """The unit of a parameter."""
+        path = self.graph.layers[parameter]
+        return path if parameter in self._apart else unit_of(path)
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """The units of parameters that are units by module."""
+        return frozenset(self.graph.layers[name] for name in self._apart)
 
     @cached_property
     def parameters(self) -> dict[str, list[str]]:
         """By unit, its trained parameters."""
         units: dict[str, list[str]] = {}
         for name in self.trained:
-            units.setdefault(unit_of(self.graph.layers[name]), []).append(name)
+            units.setdefault(self.unit(name), []).append(name)
         return units
 
     @cached_property
     def completed(self) -> dict[int, list[str]]:
         """By op, the units whose gradients nothing uses after it."""
-        owner = {self.graph.values[o.value].storage: unit_of(self.graph.layers[name]) for name, o in self.graph.gradients.items()}
+        owner = {self.graph.values[o.value].storage: self.unit(name) for name, o in self.graph.gradients.items()}
         last: dict[str, int] = {}
         for index, op in enumerate(self.graph.ops):
             for operand in (*op.inputs, *op.writes):
@@ -136,24 +171,18 @@ class Units:
 class Flat:
     """How the parts of several tensors lie one after another: equal parts of each for each of `ranks` devices, padded where it ends.
 
-    `blocks`: of how many blocks each consists, of which a device has a part of each (`blocks_of`).
+    `blocks`: of how many blocks each consists, of which a device has a part of each (`Units.blocks`).
     """
 
     shapes: tuple[tuple[int, ...], ...]
     ranks: int
     blocks: tuple[int, ...]
 
-    @classmethod
-    def of(cls, values: Iterable[Value], ranks: int) -> "Flat":
-        """How parameters, or tensors like them, lie."""
-        own = tuple(values)
-        return cls(tuple(value.shape for value in own), ranks, tuple(blocks_of(value, ranks) for value in own))
-
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Elements of a device's part of each tensor."""
         return tuple(
-            prod(shape) // self.ranks if blocks > 1 else rows(shape, self.ranks) * prod(shape[1:])
+            prod(shape) // self.ranks if blocks else rows(shape, self.ranks) * prod(shape[1:])
             for shape, blocks in zip(self.shapes, self.blocks, strict=True)
         )
 
@@ -171,16 +200,6 @@ class Flat:
         if (first, end) == (0, operand.shape[1]):
             return operand
         return viewed(operand, (operand.shape[0], end - first), operand.strides, "aten.slice.Tensor", 1, first, end)
-
-
-def blocks_of(value: Value, ranks: int) -> int:
-    """Of how many blocks a parameter consists, of each of which a device has a part: of those that divided layers have of one product.
-
-    1 if it is cut along its first dimension as a whole.
-    """
-    blocks = seen_as(value.source) if value.source is not None else None
-    apart = blocks is not None and value.shape[0] < ranks and value.shape[1] % ranks == 0
-    return value.shape[0] if apart else 1
 
 
 def rows(shape: tuple[int, ...], ranks: int) -> int:

@@ -1,7 +1,7 @@
 """Decoders that predict the next token, by their form (`simulator.model.workloads.language_models`): GPT-2, MPT, Llama, Qwen3 and others.
 
 Attention is one op, F.scaled_dot_product_attention. Shapes: N sequences, T tokens, D model width, H heads of queries and G heads of keys
-and values with E elements each, V tokens in the vocabulary.
+and values with E elements each, V tokens in the vocabulary. Of experts: X of them, A for each token, F elements in the hidden layer of one.
 """
 
 import math
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from simulator.model.ops.cross_entropy import fused_cross_entropy
-from simulator.model.workloads.language_models import ALIBI, FUSED, GPT, LEARNED, LOW, RMS, ROTARY, LanguageModel
+from simulator.model.ops.grouped_product import grouped_product
+from simulator.model.workloads.language_models import ALIBI, FUSED, GPT, LEARNED, LOW, RMS, ROTARY, SIGMOID, LanguageModel
 
 _EPSILON = 1e-5
 #: Longest wavelength of rotary positions over 2 pi. Llama 3 and Qwen3 have longer ones, which changes no time.
@@ -20,15 +21,20 @@ _ROTARY_BASE = 10_000.0
 _ALIBI_MOST = 8.0
 
 
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """The type in which products with x compute: autocast's lower precision, if it is on."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 class LowPrecisionLayerNorm(nn.LayerNorm):
     """A layer norm that computes in autocast's lower precision, as MPT's does; autocast alone would compute it in float32 on a GPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
-        kind = x.device.type
+        kind, low = x.device.type, _product_dtype(x)
         if not torch.is_autocast_enabled(kind):
             return super().forward(x)
-        low = torch.get_autocast_dtype(kind)
         weight, bias = (None if parameter is None else parameter.to(low) for parameter in (self.weight, self.bias))
         with torch.autocast(kind, enabled=False):
             return F.layer_norm(x.to(low), self.normalized_shape, weight, bias, self.eps)
@@ -92,6 +98,38 @@ class Attention(nn.Module):
         return self.output(out.transpose(1, 2).flatten(2))
 
 
+class LatentAttention(nn.Module):
+    """Causal attention whose keys and values are made of a narrow tensor that all heads share, and queries of another (DeepSeek-V2).
+
+    A part of each key turns with the position, one for all heads. Values are padded to the width of keys, since fused kernels have one.
+    """
+
+    def __init__(self, model: LanguageModel):
+        super().__init__()
+        self.head, self.turned, self.latent = model.head, model.rope_dim, model.kv_lora
+        queries = model.heads * (model.head + model.rope_dim)
+        if model.q_lora:
+            self.query_down = nn.Linear(model.d_model, model.q_lora, bias=False)
+            self.query_norm = nn.RMSNorm(model.q_lora, eps=_EPSILON)
+        self.query = nn.Linear(model.q_lora or model.d_model, queries, bias=False)
+        self.down = nn.Linear(model.d_model, model.kv_lora + model.rope_dim, bias=False)
+        self.norm = nn.RMSNorm(model.kv_lora, eps=_EPSILON)
+        self.key_value = nn.Linear(model.kv_lora, 2 * model.projected[0], bias=False)
+        self.output = nn.Linear(model.projected[0], model.d_model, bias=False)
+
+    def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """[N, T, D] to [N, T, D]; `table`: that of rotary positions."""
+        queries = self.query(self.query_norm(self.query_down(x)) if hasattr(self, "query_down") else x)
+        still, turning = queries.unflatten(-1, (-1, self.head + self.turned)).split([self.head, self.turned], -1)
+        query = torch.cat([still, rotated(turning, table)], -1)
+        latent, shared = self.down(x).split([self.latent, self.turned], -1)
+        key, value = self.key_value(self.norm(latent)).unflatten(-1, (-1, 2 * self.head)).chunk(2, -1)
+        key = torch.cat([key, rotated(shared[:, :, None], table).expand(*key.shape[:-1], -1)], -1)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, F.pad(value, (0, self.turned))))
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True)[..., : self.head]
+        return self.output(out.transpose(1, 2).flatten(2))
+
+
 class Gelu(nn.Module):
     """Two linear layers with GELU between them."""
 
@@ -123,16 +161,54 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(gate) * up)
 
 
-class Block(nn.Module):
-    """Attention and a feed-forward network, each after a norm and before a residual sum."""
+class Experts(nn.Module):
+    """A mixture of experts that drops no token: each passes the experts with the largest scores, and all of them a shared one, if any.
+
+    Rows of tokens are sorted by expert and multiplied group by group, as Megatron-LM, torchtitan and transformers do (Gale et al. 2022,
+    MegaBlocks), so that all shapes are known beforehand. No loss balances the experts.
+    """
 
     def __init__(self, model: LanguageModel):
         super().__init__()
+        self.active, self.sigmoid = model.active, model.router == SIGMOID
+        self.router = nn.Linear(model.d_model, model.experts, bias=False)
+        self.gate_up = nn.Parameter(torch.empty(model.experts, 2 * model.expert_ffn, model.d_model))
+        self.down = nn.Parameter(torch.empty(model.experts, model.d_model, model.expert_ffn))
+        if model.shared_ffn:
+            self.shared = SwiGlu(model.d_model, model.shared_ffn, False, model.fused)
+        for weight in (self.gate_up, self.down):
+            nn.init.normal_(weight, 0.0, 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, T, D] to [N, T, D]."""
+        tokens = x.flatten(0, 1)
+        logits = self.router(tokens)
+        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        scores, chosen = (logits.sigmoid() if self.sigmoid else logits.softmax(-1)).topk(self.active)
+        scores = (scores / scores.sum(-1, keepdim=True)).flatten()
+        experts, order = chosen.flatten().sort(stable=True)
+        ends = torch.searchsorted(experts, torch.arange(len(self.down), device=x.device), right=True, out_int32=True)
+        token = order // self.active
+        low = _product_dtype(x)
+        gate_up, down = (weight.to(low).transpose(1, 2) for weight in (self.gate_up, self.down))
+        gate, up = grouped_product(tokens.to(low).index_select(0, token), gate_up, ends).chunk(2, -1)
+        rows = grouped_product(F.silu(gate) * up, down, ends)
+        rows = rows * scores.index_select(0, order).to(rows.dtype)[:, None]
+        mixed = rows.new_zeros(tokens.shape).index_add_(0, token, rows).view(x.shape)
+        return mixed + self.shared(x) if hasattr(self, "shared") else mixed
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network or experts, each after a norm and before a residual sum."""
+
+    def __init__(self, model: LanguageModel, has_experts: bool):
+        super().__init__()
         self.norm1 = _norm(model, model.d_model)
-        self.attention = Attention(model)
+        self.attention = (LatentAttention if model.kv_lora else Attention)(model)
         self.norm2 = _norm(model, model.d_model)
         sizes = (model.d_model, model.ffn, model.biases)
-        self.feed_forward = Gelu(*sizes) if model.form == GPT else SwiGlu(*sizes, model.fused)
+        own = Experts(model) if has_experts else Gelu(*sizes) if model.form == GPT else SwiGlu(*sizes, model.fused)
+        self.feed_forward = own
 
     def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
         """[N, T, D] to [N, T, D]."""
@@ -151,11 +227,11 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(model.vocab, model.d_model)
         if model.positions == LEARNED:
             self.positions = nn.Embedding(model.context or length, model.d_model)
-        self.blocks = nn.ModuleList(Block(model) for _ in range(model.layers))
+        self.blocks = nn.ModuleList(Block(model, model.has_experts(layer)) for layer in range(model.layers))
         self.norm = _norm(model, model.d_model)
         if not model.tied:
             self.head = nn.Linear(model.d_model, model.vocab, bias=False)
-        tables = {ROTARY: lambda: turns_by(length, model.head), ALIBI: lambda: alibi(length, model.heads), LEARNED: lambda: None}
+        tables = {ROTARY: lambda: turns_by(length, model.turned), ALIBI: lambda: alibi(length, model.heads), LEARNED: lambda: None}
         self.register_buffer("table", tables[model.positions](), persistent=False)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):

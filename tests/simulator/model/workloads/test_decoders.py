@@ -26,19 +26,50 @@ def by_halves(weight: Tensor) -> Tensor:
     return weight.unflatten(0, (-1, HEAD // 2, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def llama_like(name: str, spec: str) -> tuple[Decoder, nn.Module]:
+def llama_like(name: str, spec: str, **sizes: int | bool) -> tuple[Decoder, nn.Module]:
     config = getattr(transformers, f"{name}Config")(
         hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=GROUPS, intermediate_size=HIDDEN, num_hidden_layers=2,
         head_dim=HEAD, vocab_size=TOKENS, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4}, **sizes,
     )  # fmt: skip
     own, other = Decoder(read(spec), LENGTH).double(), getattr(transformers, f"{name}ForCausalLM")(config).double()
+    if sizes:
+        other.set_experts_implementation("eager")  # their products of groups take no float64
     pairs = [(other.model.embed_tokens, own.tokens), (other.model.norm, own.norm), (other.lm_head, own.head)]
     for theirs, ours in zip(other.model.layers, own.blocks, strict=True):
         pairs += [(theirs.self_attn.v_proj, ours.attention.value), (theirs.self_attn.o_proj, ours.attention.output)]
-        pairs += [(theirs.mlp.gate_proj, ours.feed_forward.gate), (theirs.mlp.up_proj, ours.feed_forward.up)]
-        pairs += [(theirs.mlp.down_proj, ours.feed_forward.down)]
+        if sizes:
+            pairs += [(theirs.mlp.gate, ours.feed_forward.router)]
+            theirs.mlp.experts.gate_up_proj.copy_(ours.feed_forward.gate_up)
+            theirs.mlp.experts.down_proj.copy_(ours.feed_forward.down)
+        else:
+            pairs += [(theirs.mlp.gate_proj, ours.feed_forward.gate), (theirs.mlp.up_proj, ours.feed_forward.up)]
+            pairs += [(theirs.mlp.down_proj, ours.feed_forward.down)]
         for theirs_of, ours_of in ((theirs.self_attn.q_proj, ours.attention.query), (theirs.self_attn.k_proj, ours.attention.key)):
             theirs_of.weight.copy_(by_halves(ours_of.weight))
+    for theirs, ours in pairs:
+        theirs.weight.copy_(ours.weight)
+    return own, other
+
+
+def deepseek() -> tuple[Decoder, nn.Module]:
+    """Multi-head latent attention. Its experts' weights are not normalized, so that layers are dense here."""
+    config = transformers.DeepseekV2Config(
+        hidden_size=WIDTH, num_attention_heads=HEADS, num_key_value_heads=HEADS, intermediate_size=HIDDEN, num_hidden_layers=2,
+        vocab_size=TOKENS, rms_norm_eps=1e-5, tie_word_embeddings=False, first_k_dense_replace=2, q_lora_rank=20, kv_lora_rank=12,
+        qk_rope_head_dim=4, qk_nope_head_dim=HEAD, v_head_dim=HEAD, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    )  # fmt: skip
+    spec = f"lm:form=llama,{SIZES},head_dim={HEAD},q_lora=20,kv_lora=12,rope_dim=4"
+    own, other = Decoder(read(spec), LENGTH).double(), transformers.DeepseekV2ForCausalLM(config).double()
+    pairs = [(other.model.embed_tokens, own.tokens), (other.model.norm, own.norm), (other.lm_head, own.head)]
+    for theirs, ours in zip(other.model.layers, own.blocks, strict=True):
+        attention, of_ours = theirs.self_attn, ours.attention
+        pairs += [(attention.q_a_proj, of_ours.query_down), (attention.q_b_proj, of_ours.query), (attention.o_proj, of_ours.output)]
+        pairs += [(attention.kv_a_proj_with_mqa, of_ours.down), (attention.kv_b_proj, of_ours.key_value)]
+        for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
+            norm.variance_epsilon = 1e-5
+        pairs += [(theirs.mlp.gate_proj, ours.feed_forward.gate), (theirs.mlp.up_proj, ours.feed_forward.up)]
+        pairs += [(theirs.mlp.down_proj, ours.feed_forward.down)]
     for theirs, ours in pairs:
         theirs.weight.copy_(ours.weight)
     return own, other
@@ -78,7 +109,17 @@ def mpt() -> tuple[Decoder, nn.Module]:
 
 
 LLAMA = f"lm:form=llama,kv_heads={GROUPS},{SIZES}"
-BOTH = {"llama": lambda: llama_like("Llama", LLAMA), "qwen3": lambda: llama_like("Qwen3", f"{LLAMA},qk_norm=on"), "gpt2": gpt2, "mpt": mpt}
+MIXTURE = f"{LLAMA},experts=4,active=2,expert_ffn={HIDDEN}"
+QWEN3_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": HIDDEN, "norm_topk_prob": True}
+BOTH = {
+    "llama": lambda: llama_like("Llama", LLAMA),
+    "qwen3": lambda: llama_like("Qwen3", f"{LLAMA},qk_norm=on"),
+    "mixtral": lambda: llama_like("Mixtral", MIXTURE, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": lambda: llama_like("Qwen3Moe", f"{MIXTURE},qk_norm=on", **QWEN3_MOE),
+    "deepseek": deepseek,
+    "gpt2": gpt2,
+    "mpt": mpt,
+}
 
 
 @pytest.mark.parametrize("name", BOTH)

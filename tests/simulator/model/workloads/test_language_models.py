@@ -3,18 +3,21 @@
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from simulator.engine.costs.efficiencies import product
+from simulator.engine.costs.efficiencies import product as product_of
 from simulator.engine.costs.products import Attention as AttentionWork
+from simulator.engine.costs.products import Product
 from simulator.model.job import Job
 from simulator.model.workloads import registry as workloads
 from simulator.model.workloads.language_models import NAMED, LanguageModel, read
-from simulator.model.workloads.networks.decoders import Attention, Decoder, alibi, rotated, turns_by
+from simulator.model.workloads.networks.decoders import Attention, Decoder, Experts, alibi, rotated, turns_by
+from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from tests.support.refusals import refuses
 from tests.support.same_numbers import assert_trains_alike
 from traces.errors import Code
@@ -26,10 +29,16 @@ PUBLISHED = {
     "llama3:8b": 8_030_261_248, "llama3:70b": 70_553_706_496, "llama3:405b": 405_853_388_800,
     "mpt:125m": 125_311_488, "mpt:350m": 355_985_408, "mpt:1b": 1_315_950_592, "mpt:3b": 2_651_837_440, "mpt:7b": 6_658_859_008,
     "mpt:30b": 29_975_214_080, "mpt:70b": 64_862_437_376, "qwen3:8b": 8_190_735_360,
+    "qwen3:30b-a3b": 30_532_122_624, "qwen3:235b-a22b": 235_093_634_560, "mixtral:8x7b": 46_702_792_704, "mixtral:8x22b": 140_620_634_112,
+    "deepseek:v2-lite": 15_706_484_224, "deepseek:v2": 235_741_434_880, "deepseek:v3": 671_026_404_352,
 }  # fmt: skip
 LLAMA = "lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100"
 GPT = "lm:form=gpt,layers=2,d_model=64,heads=4,ffn=96,vocab=100"
+LATENT = f"{LLAMA.replace('kv_heads=2,', '')},head_dim=8,kv_lora=12,rope_dim=4"
+EXPERTS = f"{LLAMA},experts=8,active=2,expert_ffn=32,shared_ffn=16,dense_layers=1"
 FORMS = [LLAMA, f"{LLAMA},qk_norm=on,tied=on", f"{LLAMA},fused=on,loss=fused", f"{LLAMA},biases=on,norm=layer", GPT,
+         f"{LATENT},q_lora=20", LATENT,
+         EXPERTS, f"{LLAMA},experts=4,active=1,expert_ffn=32,router=sigmoid,head_dim=8",
          f"{GPT},kv_heads=1,positions=rotary,tied=off", f"{GPT},positions=alibi,norm=low", f"{GPT},biases=off,context=16"]  # fmt: skip
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -49,10 +58,11 @@ def test_parameters_are_those_published(name):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_network_has_these_parameters(name):
-    """Every block has as many as the second one."""
+    """Every block has as many as the last one of those that are made, but for dense ones, which come first."""
     model, length = NAMED[name].model, NAMED[name].length
-    one, two = (scalars(replace(model, layers=layers), length) for layers in (1, 2))
-    assert one + (model.layers - 1) * (two - one) == workloads.get(name).parameters
+    made = model.dense_layers + 1
+    one, two = (scalars(replace(model, layers=layers), length) for layers in (made, made + 1))
+    assert one + (model.layers - made) * (two - one) == workloads.get(name).parameters
 
 
 @pytest.mark.thorough
@@ -86,6 +96,12 @@ def test_what_need_not_be_given_is_that_of_gpt2_and_llama2():
         ("lm:form=gpt,tied=yes", Code.REQUEST, "tied='yes'; expected on or off"),
         ("lm:form=gpt,layers=2,d_model=64,heads=5", Code.REQUEST, "d_model=64, heads=5 and kv_heads=5; expected heads that divide"),
         ("lm:form=llama,layers=2,d_model=12,heads=4", Code.REQUEST, "3 elements per head; expected an even number"),
+        (f"{LLAMA},q_lora=8,rope_dim=4", Code.REQUEST, "kv_lora=0, q_lora=8, rope_dim=4, kv_heads=2 and positions=rotary"),
+        (f"{LLAMA},experts=8", Code.REQUEST, "experts=8, active=0, expert_ffn=0 and dense_layers=0; expected form=llama with experts,"),
+        (f"{GPT},experts=8,active=2,expert_ffn=32", Code.REQUEST, "has form=gpt, layers=2, experts=8"),
+        (f"{LLAMA},shared_ffn=16", Code.REQUEST, "experts=0, active=0"),
+        (f"{LLAMA},experts=8,active=9,expert_ffn=32", Code.REQUEST, "no more active than experts"),
+        (f"{LLAMA},experts=8,active=2,expert_ffn=36", Code.REQUEST, "d_model=64 and expert_ffn=36; expected multiples of 8"),
         ("lama3:8b", Code.NAME, "unknown model 'lama3:8b' .did you mean 'llama3:8b'"),
         ("mpt:7", Code.NAME, "unknown model 'mpt:7' .did you mean 'mpt:7"),
     ],
@@ -148,6 +164,22 @@ def test_grouped_attention_is_that_of_repeated_keys_and_values():
     torch.testing.assert_close(attention(x, turns), F.linear(out, attention.output.weight), rtol=1e-10, atol=1e-12)
 
 
+def test_experts_compute_what_a_loop_over_tokens_does():
+    torch.manual_seed(0)
+    model = read(EXPERTS)
+    experts = Experts(model).double()
+    x = torch.randn(2, 6, 64, dtype=torch.float64)
+    expected = experts.shared(x)
+    for sequence, token in product(range(2), range(6)):
+        row = x[sequence, token]
+        scores = experts.router(row).softmax(-1)
+        chosen = scores.argsort(descending=True)[: model.active]
+        for expert in chosen.tolist():
+            gate, up = (experts.gate_up[expert] @ row).chunk(2)
+            expected[sequence, token] += scores[expert] / scores[chosen].sum() * (experts.down[expert] @ (F.silu(gate) * up))
+    torch.testing.assert_close(experts(x), expected, rtol=1e-10, atol=1e-12)
+
+
 # Captured and executed.
 
 
@@ -169,7 +201,7 @@ def test_attention_is_one_op_forward_and_one_backward(spec, precision):
             _, key, value = op.inputs[:3] if op.body.target == FORWARD else op.inputs[1:4]
             assert key.shape == value.shape == (2, model.kv_heads, 12, 16)
             assert key.dtype == ("float32" if precision == "fp32" else "bfloat16")
-            work = product(op)
+            work = product_of(op)
             assert isinstance(work, AttentionWork)
             assert (work.batch, work.queries, work.keys, work.width) == (8, 12, 12, 16)
             assert work.seen == (0.5 if model.positions != "alibi" else 1.0)
@@ -204,12 +236,43 @@ def test_a_fused_loss_is_one_op_each_way_and_makes_nothing_as_wide_as_the_logits
     assert sorted(plain) == ["bfloat16"] * 2 + ["float32"] * 4
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp", "mixed", "fp64"])
+def test_experts_are_products_of_groups_of_static_shapes(precision):
+    """24 tokens for 2 of 8 experts each make 48 rows; forward has two products, and backward two for each of these."""
+    graph = Job(EXPERTS, 2, 12, precision=precision).on("gpu").graph()
+    products = [op for op in graph.ops if op.body.target == GROUPED_PRODUCT]
+    assert [tuple(operand.shape for operand in (*op.inputs[:2], *op.writes)) for op in products] == [
+        ((48, 64), (8, 64, 64), (48, 64)), ((48, 32), (8, 32, 64), (48, 64)),
+        ((64, 48), (48, 32), (8, 64, 32)), ((48, 64), (8, 64, 32), (48, 32)),
+        ((64, 48), (48, 64), (8, 64, 64)), ((48, 64), (8, 64, 64), (48, 64)),
+    ]  # fmt: skip
+    assert sum(op.body.flops for op in products) == 3 * 2 * 48 * 3 * 64 * 32  # of active experts only
+    works = [product_of(op) for op in products]
+    assert works[0] == Product(8.0, 6.0, 64.0, 64.0, {"fp32": 4.0, "fp64": 8.0}.get(precision, 2.0)), "six tokens for each expert"
+    assert [work[:4] for work in works[2:4]] == [(8.0, 64.0, 32.0, 6.0), (8.0, 6.0, 32.0, 64.0)]
+    work = products[0].body.work(products[0])
+    size = int(works[0].size)
+    assert work.op_class == "matmul"
+    assert work.bytes == size * (48 * 64 + 8 * 64 * 64 + 48 * 64) + 4 * 8, "the weights of all experts are read"
+    assert not graph.assumptions
+
+
+def test_flops_are_those_of_the_parameters_that_are_active():
+    """6 FLOPs per active weight of a product and token, and attention's."""
+    graph = Job(EXPERTS, 1, 16).graph()
+    block = 64 * (64 + 2 * 32 + 64)
+    mixture = 64 * (8 + 2 * 3 * 32 + 3 * 16)
+    weights = 2 * block + 3 * 64 * 96 + mixture + 64 * 100
+    attention = 2 * 7 * 2 * 4 * 16 * 16 * 16  # 2 layers, 2 products forward and 5 backward, 4 heads of 16
+    assert sum(op.body.flops for op in graph.ops) == 16 * 6 * weights + attention
+
+
 @pytest.mark.parametrize("spec", FORMS)
 def test_trains_as_in_plain_pytorch(spec, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="adam", precision="fp64"), two_cores, backend)
 
 
-@pytest.mark.parametrize("spec", [LLAMA, f"{GPT},norm=low,loss=fused"])
+@pytest.mark.parametrize("spec", [LLAMA, EXPERTS, f"{GPT},norm=low,loss=fused"])
 @pytest.mark.parametrize("precision", ["bf16", "amp"])
 def test_trains_as_in_plain_pytorch_with_lower_precision(spec, precision, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="sgd", precision=precision), two_cores, backend, ("baseline",))

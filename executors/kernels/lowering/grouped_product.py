@@ -1,0 +1,23 @@
+"""Products of groups in float64, for which PyTorch has no kernel: a product for each group."""
+
+from collections.abc import Callable
+
+from executors.binding import Binding, Instance
+from simulator.model.ops.grouped_product import by_group
+from simulator.plan.bodies.op_class import GROUPED_PRODUCT
+from simulator.plan.task import Task
+
+
+def _by_group(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
+    if task.writes[0].dtype != "float64":
+        return None
+    fill, store = binding.arguments(task), binding.results(task)
+
+    def run(instance: Instance) -> None:
+        (left, right, *rest), named = fill(instance)
+        store(instance, (by_group(left, right, named["offs"] if "offs" in named else rest[0]),))
+
+    return run
+
+
+TARGETS = {GROUPED_PRODUCT: _by_group}
