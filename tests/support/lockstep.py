@@ -86,10 +86,9 @@ def gradients(job: Job, devices: int) -> tuple[dict[str, Tensor], dict[str, Tens
         else:
             for device, op in zip(own, ops, strict=True):
                 device.run(op)
-    found = [{name: device.at(operand) for name, operand in device.graph.gradients.items()} for device in own]
-    together = {
-        name: torch.cat([each[name] for each in found]) if name in experts else sum(each[name] for each in found) for name in found[0]
-    }
+    by_device = [{name: device.at(operand) for name, operand in device.graph.gradients.items()} for device in own]
+    together = {name: torch.stack([each[name] for each in by_device]).sum(0) for name in by_device[0].keys() - experts}
+    together |= {name: torch.cat([each[name] for each in by_device]) for name in experts}
     built.run().backward()
     return together, {name: parameter.grad for name, parameter in built.module.named_parameters()}
 

@@ -235,8 +235,14 @@ def _timm(record: _Record, number: int) -> Row | str:
 
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
-#: Degrees of parallelism that are not read: several stages per device, sequences, experts.
-_OTHER_DEGREES = ("vp", "cp", "ep")
+#: Degrees of parallelism that are not read: several stages per device, and sequences.
+_OTHER_DEGREES = ("vp", "cp")
+#: What is said of experts and of latent attention, with the options of `lm:`.
+_EXPERTS = re.compile(
+    r"(MLA q_lora (?P<q_lora>\d+) kv_lora (?P<kv_lora>\d+) rope (?P<rope_dim>\d+) v (?P<head_dim>\d+); )?"
+    r"(?P<dense_layers>first layer dense( \(dense_layers=1\))?; )?"
+    r"(?P<experts>\d+) (routed )?experts top (?P<active>\d+), expert ffn (?P<expert_ffn>\d+)(, shared (?P<shared_ffn>\d+))?"
+)
 
 
 def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
@@ -258,6 +264,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         and any(name in record["software"] for name in ("Megatron", "nanotron"))
     ):
         more += ",fused=on"
+    more += _experts(record)
     model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low' if 'MPT' in record['arch'] else ''}"
     job = Job(
         model,
@@ -273,6 +280,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     counter = next((name for name in ("reserved", "allocated") if record.get(f"peak_{name}_gib")), "")
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
+    options += [f"ep={record['ep']}"] if record["ep"] not in ("", "1") else []
     strategy = ":".join(filter(None, ("fsdp", ",".join(options))))
     return Row(
         number,
@@ -289,6 +297,15 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
         counter=counter,
     )
+
+
+def _experts(record: _Record) -> str:
+    """The experts of a model, and its latent attention, as options of `lm:`."""
+    sizes = _EXPERTS.fullmatch(record["moe"])
+    if sizes is None:
+        return ""
+    given = sizes.groupdict() | {"dense_layers": sizes["dense_layers"] and "1"}
+    return "".join(f",{name}={number}" for name, number in given.items() if number)
 
 
 def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool) -> str:
@@ -309,7 +326,9 @@ def _trained_in(record: _Record) -> str:
 
 def _untrained(record: _Record) -> str:
     """Why a row of a training of a transformer is not predicted; "" if it is."""
-    if any(record.get(degree, "") not in ("", "1") for degree in _OTHER_DEGREES) or record["moe"]:
+    tensor, stages, experts = (record[degree] not in ("", "1") for degree in ("tp", "pp", "ep"))
+    unread = (record["moe"] and not _experts(record)) or (experts and (tensor or stages))
+    if unread or any(record.get(degree, "") not in ("", "1") for degree in _OTHER_DEGREES):
         return "divides sequences or experts, or has several stages per device"
     if int(record["gpus"] or 1) % (int(record["tp"] or 1) * int(record["pp"] or 1)):
         return "its degrees do not multiply to its GPUs"

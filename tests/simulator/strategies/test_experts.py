@@ -95,8 +95,8 @@ def test_gradients_of_experts_are_summed_over_the_devices_that_have_the_same(opt
         layer: [task for task in plan.tasks if task.layer == layer and task.body.kind == "collective" and "reduce" in task.body.operation]
         for layer in ("blocks.1", "blocks.1.feed_forward")
     }
-    found = [[(task.body.operation, len(task.body.devices)) for task in own] for own in sums.values()]
-    assert found == [dense, experts]
+    operations = [[(task.body.operation, len(task.body.devices)) for task in own] for own in sums.values()]
+    assert operations == [dense, experts]
     assert sums["blocks.1.feed_forward"][0].body.payload_bytes(sums["blocks.1.feed_forward"][0]) == 4 * 2 * 3 * 16 * 8
     assert sums["blocks.1.feed_forward"][0].body.devices == ("g0", "g2")
 

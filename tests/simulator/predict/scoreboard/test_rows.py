@@ -113,9 +113,32 @@ def test_a_training_of_a_transformer_is_fsdp_on_nodes_of_its_gpus(table):
     assert first.chip == "h100"
 
 
+def test_a_training_with_experts_divides_them_among_the_devices(table):
+    moe = "MLA q_lora 1536 kv_lora 512 rope 64 v 128; first layer dense; 160 routed experts top 6, expert ffn 1536, shared 3072"
+    deepseek = {
+        **TRAINED,
+        "ffn_kind": "swiglu",
+        "moe": moe,
+        "ep": "8",
+        "shard": "distributed optimizer (ZeRO-1)",
+        "software": "Megatron-LM",
+    }
+    whole = {**deepseek, "moe": "128 experts top 8, expert ffn 1536", "ep": ""}
+    (first, second), left = read(table(deepseek, whole, {**deepseek, "pp": "2"}, {**deepseek, "tp": "2"}, columns=tuple(deepseek)))
+    latent = "q_lora=1536,kv_lora=512,rope_dim=64,head_dim=128"
+    assert first.strategy == "fsdp:shard=1,ep=8"
+    assert f"{latent},dense_layers=1,experts=160,active=6,expert_ffn=1536,shared_ffn=3072," in first.job.model
+    assert (second.strategy, ",experts=128,active=8,expert_ffn=1536," in second.job.model) == ("fsdp:shard=1", True)
+    assert {each.why for each in left} == {"divides sequences or experts, or has several stages per device"}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        (
+            {"moe": "128 experts top 4, expert ffn 2880; alternate sliding windows"},
+            "divides sequences or experts, or has several stages per device",
+        ),
         ({"cp": "2"}, "divides sequences or experts, or has several stages per device"),
         ({"moe": "64 experts"}, "divides sequences or experts, or has several stages per device"),
         ({"precision": "fp8 amp"}, "a precision below 16 bits"),
