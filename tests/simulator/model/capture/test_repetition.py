@@ -66,13 +66,13 @@ def hides_a_parameter(module, linear, x):
 
 
 def quantizes(module, linear, x):
-    return linear(torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255))
+    return linear(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8).dequantize())
 
 
 @pytest.mark.parametrize(
     ("step", "attributes", "message"),
     [
-        (quantizes, {}, "in quantizes: aten.fake_quantize_.* is not a tensor op that a plan may call; use a model without it"),
+        (quantizes, {}, "in quantizes: aten.quantize_per_tensor.default is not a tensor op that a plan may call; use a model without it"),
         (draws_from_its_own_generator, {}, "differ at model/mul, which has other arguments the second time; a plan repeats one step"),
         (grows, {"depth": 0}, r"differ at (model/addmm#2|loss/sum)|have 2 and 3 ops"),
         (keeps, {"kept": None}, "reads a tensor that an earlier step computed"),
