@@ -87,10 +87,8 @@ def gradients(job: Job, devices: int) -> tuple[dict[str, Tensor], dict[str, Tens
             for device, op in zip(own, ops, strict=True):
                 device.run(op)
     by_device = [{name: device.at(operand) for name, operand in device.graph.gradients.items()} for device in own]
-    together = {
-        name: torch.cat([each[name] for each in by_device]) if name in experts else sum(each[name] for each in by_device)
-        for name in by_device[0]
-    }
+    together = {name: torch.stack([each[name] for each in by_device]).sum(0) for name in by_device[0].keys() - experts}
+    together |= {name: torch.cat([each[name] for each in by_device]) for name in experts}
     built.run().backward()
     return together, {name: parameter.grad for name, parameter in built.module.named_parameters()}
 
