@@ -37,19 +37,27 @@ from simulator.plan.task import (
     ViewStep,
 )
 from simulator.plan.tensors import PlanTensors, merged
+from simulator.strategies.few import in_turn, with_left_out
 from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
+#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
+MOST_TASKS, FEW_PARTS = 100_000, 256
 #: Adds what a task reads to what it changes.
 ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
 
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch."""
+    """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch.
+
+    `left_out`: how many microbatches more a copy of the model works on, which its plan leaves out (`strategies.few`), and how many in a
+    row repeat.
+    """
 
     parts: int
     numbers: range
+    left_out: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -90,9 +98,15 @@ class PlanBuilder:
 
         `keeps_gradients`: gradients are carried from step to step; `zero_gradients` empties them, and every microbatch adds to them.
         """
-        share = share or Share(job.accumulate, range(job.accumulate))
-        self.job, self.parts, self.microbatches = job, share.parts, share.numbers
-        self.graph: TrainingGraph = graph or job.graph(job.batch // self.parts, self.parts, division=division)
+        parts = share.parts if share is not None else job.accumulate
+        self.graph: TrainingGraph = graph or job.graph(job.batch // parts, parts, division=division)
+        left_out = in_turn(job, len(self.graph.ops)) if share is None else 0
+        share = share or Share(parts, range(parts - left_out), (left_out, 1))
+        self.job, self.parts, self.microbatches, self.share = job, share.parts, share.numbers, share
+        if len(share.numbers) > FEW_PARTS and len(share.numbers) * len(self.graph.ops) > MOST_TASKS:
+            raise SchedcastError(
+                f"{len(share.numbers):,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones"
+            )
         self.place = Placement((place,) * len(self.graph.ops)) if isinstance(place, str) else place
         self.tensors = PlanTensors()
         #: The microbatch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
@@ -400,7 +414,7 @@ class PlanBuilder:
         for builder in (self, *others):
             builder.carry_unused(frozenset(self.graph.parameters if shards else ()))
         tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])
-        return Plan(
+        plan = Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
             values=tensors.values,
@@ -410,6 +424,12 @@ class PlanBuilder:
             options=option_values(options),
             semantics=notes,
         )
+        return self.with_left_out(plan)
+
+    def with_left_out(self, plan: Plan) -> Plan:
+        """The plan with the inputs of the microbatches that it leaves out."""
+        count, period = self.share.left_out
+        return with_left_out(plan, count, len(self.microbatches), period)
 
     def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str | Operand], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]

@@ -65,7 +65,8 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or 20,000 tasks."""
+    """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: one device with
+    more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
     gradients: Literal["freed", "kept"] = "freed"
     """With stage 1, free gradients after they are summed, or keep them from step to step, as Megatron-LM and nanotron do."""
 
@@ -136,7 +137,7 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division)
+        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -158,7 +159,7 @@ class ShardedReplicas:
         notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
         if self.mesh.division.devices > 1:
             notes["divided"] = self._division()
-        return Plan(
+        plan = Plan(
             strategy=NAME,
             segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
             values=tensors.values,
@@ -168,6 +169,7 @@ class ShardedReplicas:
             options=option_values(self.options),
             semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.mesh.devices, self.mesh.names),
         )
+        return self.builders[0].with_left_out(plan)
 
     def _division(self) -> str:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
@@ -195,7 +197,7 @@ class ShardedReplicas:
 
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed."""
-        count, own = len(self.graph.ops), self.job.accumulate
+        count, own = len(self.graph.ops), len(self.builders[0].microbatches)
         spans = self.units.spans(own, self._reshards) if self._shards else []
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
         for number in range(len(spans)):
@@ -233,7 +235,7 @@ class ShardedReplicas:
                 latest = [(own_tasks[-1].name,) if own_tasks else before for own_tasks, before in zip(lists, latest, strict=True)]
             if m == own - 1 or not self._accumulates:
                 done = self.units.completed.get(index, ())
-                reduced = [self.shards.reduce(unit, m) if self._shards else self.shards.reduce_whole(unit) for unit in done]
+                reduced = [self.shards.reduce(unit, m, m == own - 1) if self._shards else self.shards.reduce_whole(unit) for unit in done]
                 tasks += chain.from_iterable(reduced)
         return tasks
 
