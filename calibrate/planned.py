@@ -129,7 +129,7 @@ def plan_all(
     refused: dict[str, Refusal] = {}
     for label in dict.fromkeys(labels):
         strategies.parse(label, shared_options)  # a name or an option that does not exist is a mistake of the request
-        predicted = forecast_strategy(job, label, shared_options, machine, model, mode)
+        predicted = forecast_strategy(job, label, shared_options, machine, model, mode, runs=True)
         if isinstance(predicted, Refusal):
             if predicted.code is Code.FILE:  # the user named the file: this is a mistake of the request
                 raise predicted.error

@@ -14,11 +14,16 @@ _MOVING = (TRANSFER, COLLECTIVE)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`exposed_transfer_s`: seconds per step of transfers or collectives without computing at the same time, on the worst device."""
+    """`exposed_s`: by device that moves anything, seconds per step of transfers or collectives without computing at the same time."""
 
     devices: tuple[DeviceUse, ...]
     bubble_share: float
-    exposed_transfer_s: float
+    exposed_s: dict[str, float]
+
+    @property
+    def exposed_transfer_s(self) -> float:
+        """The exposed seconds of the worst device."""
+        return max(self.exposed_s.values(), default=0.0)
 
 
 def summarize(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], steps: float, peak_bytes: dict[str, int]) -> Summary:
@@ -41,10 +46,10 @@ def summarize(plan: Plan, spans: Sequence[Span], window_s: tuple[float, float], 
         else:
             computing[span.device].append(span)
     busy = {device: busy_seconds(computing[device], start, end) for device in plan.devices}
-    exposed = [busy_seconds(computing[d] + moving[d], start, end) - busy[d] for d in plan.devices if moving[d]]
+    exposed = {d: (busy_seconds(computing[d] + moving[d], start, end) - busy[d]) / steps for d in plan.devices if moving[d]}
     uses = tuple(DeviceUse(d, busy[d] / length if length else 0.0, peak_bytes.get(d, 0)) for d in plan.devices)
     bubble = 1.0 - sum(busy.values()) / (len(busy) * length) if length else 0.0
-    return Summary(uses, bubble, max(exposed, default=0.0) / steps)
+    return Summary(uses, bubble, exposed)
 
 
 # The critical path of a window: from its last end back through what each task waited for, with the reason it did not start earlier.

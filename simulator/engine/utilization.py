@@ -42,10 +42,10 @@ def planned_mfu(plan: Plan, machine: Machine, step_s: float, float32: str) -> fl
     known: dict[tuple[str, str], float] = {}  # tasks of one key do the same work
     seconds = 0.0
     for count, part in zip(counts, plan.parts, strict=True):
-        for task, key in zip(part.tasks, part.body_keys, strict=True):
+        for task, key, runs in zip(part.tasks, part.body_keys, part.runs, strict=True):
             if (task.device, key) not in known:
                 known[task.device, key] = _at_peak_s(task, devices[task.device], float32)
-            seconds += count * known[task.device, key]
+            seconds += count * runs * known[task.device, key]
     return mfu(seconds / sum(counts), step_s, len(devices))
 
 

@@ -78,6 +78,7 @@ class Job:
     _captured: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # graphs without repeated forwards
     _varied: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
+    _few: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         try:
@@ -173,9 +174,25 @@ class Job:
         autocast = self.autocast if self.autocast_dtype is None else kind
         if (precision, autocast) == (self.precision, self.autocast):
             return self
-        job = replace(self, precision=precision, autocast=autocast)
+        return self._like(replace(self, precision=precision, autocast=autocast), self._few)
+
+    @property
+    def few(self) -> int:
+        """Whether plans may leave out microbatches that do what others do (`strategies.few`): they are predicted, and do not run.
+
+        0: they may not; 1: as many as they can; 2: fewer, so that a step has longer to get into its pace.
+        """
+        return self._few
+
+    def in_few(self, few: int) -> "Job":
+        """Return the same job with another `few`. Everything captured, and plans in use, are shared."""
+        return self if few == self._few else self._like(replace(self), few)
+
+    def _like(self, job: "Job", few: int) -> "Job":
+        """Give a copy what this job has captured."""
         for shared in ("_graphs", "_captured", "_varied", "_plans"):
             object.__setattr__(job, shared, getattr(self, shared))
+        object.__setattr__(job, "_few", few)
         return job
 
     def varied(self, **changes: Any) -> "Job":

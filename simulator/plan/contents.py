@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
-from simulator.plan.task import CARRIED_KINDS, INPUT, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import CARRIED_KINDS, INPUT, LeftOut, Operand, Segment, Storage, Task, Value
 from traces.errors import Code, SchedcastError
 
 T = TypeVar("T")
@@ -18,7 +18,8 @@ class PlanContents:
     A run repeats the first segment for its number of iterations, completes these, goes on with the next segment, and so on; the last one
     goes on as long as the run. `losses` are the scalar values whose mean is the step's loss (one per microbatch of each segment, or one
     per shard of a microbatch). `gradients` maps a parameter, or a value that holds a piece of one (`gradient_sources`), to the operand
-    that holds its complete gradient, in the last segment. `semantics` describes what differs from plain training.
+    that holds its complete gradient, in the last segment. `semantics` describes what differs from plain training. `left_out`: microbatches
+    of a plan that is only predicted.
     """
 
     strategy: str
@@ -29,6 +30,7 @@ class PlanContents:
     gradients: Mapping[str, Operand] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
     semantics: Mapping[str, object] = field(default_factory=dict)
+    left_out: LeftOut | None = None
 
     def derived(self, make: "Callable[..., T]", *arguments: object) -> T:
         """Return `make(self, *arguments)`, which is computed once and kept as long as the plan.
@@ -63,6 +65,11 @@ class PlanContents:
     def every_task(self) -> tuple[Task, ...]:
         """The tasks of all segments, one segment after another."""
         return tuple(task for segment in self.segments for task in segment.tasks)
+
+    def require_whole(self) -> None:
+        """Raise SchedcastError if the plan leaves out microbatches, so that it is only predicted."""
+        if self.left_out is not None:
+            raise SchedcastError(f"{self.strategy}: {self.left_out.words}, to be predicted; plan it with fold=off, or for a run", Code.PLAN)
 
     def check_graph(self) -> None:
         """Raise SchedcastError if the host waits for one of the tasks: the launch of a graph issues everything at once."""
@@ -101,6 +108,15 @@ class PlanContents:
         losses = set(self.losses)
         numbers = {task.microbatch for task in self.tasks if any(operand.value in losses for operand in task.writes)}
         return len(numbers) or len(losses)
+
+    @cached_property
+    def runs(self) -> tuple[float, ...]:
+        """Per task, for how many of a step it stands, itself included: with those of the microbatches that are left out."""
+        left = self.left_out
+        if left is None:
+            return (1.0,) * len(self.tasks)
+        more = left.count / left.period
+        return tuple(1.0 + more if left.repeats(task.microbatch, left.period) else 1.0 for task in self.tasks)
 
     @cached_property
     def gradient_sources(self) -> dict[str, Operand]:
@@ -143,12 +159,20 @@ class PlanContents:
 
     @cached_property
     def instances(self) -> tuple[tuple[str, ...], ...]:
-        """Per task, the per-iteration storages it accesses, each once, in the order of its operands."""
+        """Per task, the per-iteration storages it accesses, each once, in the order of its operands.
+
+        The last access of an input is also that of those for which it stands (`LeftOut.inputs`).
+        """
         carried, values = self.carried, self.values
-        return tuple(
+        accessed = [
             tuple(dict.fromkeys(name for o in (*task.inputs, *task.writes) if (name := values[o.value].storage) not in carried))
             for task in self.tasks
-        )
+        ]
+        stand_for = self.left_out.inputs if self.left_out is not None else {}
+        last = {name: index for index, names in enumerate(accessed) for name in names if name in stand_for}
+        for name, index in last.items():
+            accessed[index] += stand_for[name]
+        return tuple(accessed)
 
     def storage_of(self, operand: Operand) -> str:
         """The storage that an operand lies on."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, JsonValue, TypeAdapter, ValidationError
 
 from simulator.plan.dependencies import box
 from simulator.plan.plan import Plan
-from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, HasOperands, Operand, Segment, Storage, Task, Value
+from simulator.plan.task import DTYPE_BYTES, KINDS, PHASES, HasOperands, LeftOut, Operand, Segment, Storage, Task, Value
 from traces.errors import SchedcastError, UnusableFileError
 from traces.files import first_fault
 
@@ -32,6 +32,7 @@ def dump(plan: Plan) -> dict[str, Any]:
         content = dict(getattr(plan, field))
         if not _is_json(content):
             raise SchedcastError(f"the plan's {field} are not JSON data ({content!r}); use lists, strings, numbers and dictionaries")
+    left_out = {} if plan.left_out is None else {"left_out": _plain(plan.left_out)}
     return {
         "schema": SCHEMA,
         "strategy": plan.strategy,
@@ -42,6 +43,7 @@ def dump(plan: Plan) -> dict[str, Any]:
         "gradients": {name: _plain(operand) for name, operand in plan.gradients.items()},
         "options": dict(plan.options),
         "semantics": dict(plan.semantics),
+        **left_out,
     }
 
 
@@ -76,6 +78,7 @@ def _adapters() -> dict[str, TypeAdapter]:
         "gradients": TypeAdapter(dict[str, Operand]),
         "options": TypeAdapter(dict[str, JsonValue]),
         "semantics": TypeAdapter(dict[str, JsonValue]),
+        "left_out": TypeAdapter(LeftOut | None),
     }
 
 
@@ -125,6 +128,11 @@ def _faults(plan: Plan, document: dict) -> Iterator[str]:
     yield from (f"the loss {name!r} is not among its values" for name in plan.losses if name not in plan.values)
     for name, operand in plan.gradients.items():
         yield from operand_faults(plan.values, operand, f"the gradient of {name}")
+    if (left := plan.left_out) is not None:
+        if min(left.count, left.shown, left.period) < 1 or not left.inputs.keys() <= plan.storages.keys():
+            yield "what is left out is not of its microbatches"
+        if any(name not in plan.storages for names in left.inputs.values() for name in names):
+            yield "it leaves out inputs without a storage"
     for segment in plan.segments:
         largest = max((task.lag for task in segment.tasks), default=0)
         if largest > _LARGEST_LAG or largest * len(segment.tasks) > _MOST_LAGGING:

@@ -5,7 +5,7 @@ Finds every kind of task body. Bodies build on plans, so this module knows their
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
 from functools import cache, reduce
 from operator import or_
@@ -332,6 +332,29 @@ class Task:
     def inputs(self) -> tuple[Operand, ...]:
         """`reads + mutates`, which bodies refer to by position."""
         return self.reads + self.mutates
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Microbatches that a plan leaves out, since they do what those before them do: such a plan is predicted, and does not run.
+
+    `count`: how many each copy of the model leaves out, in the middle. `shown`: how many the plan has of each copy. `period`: every so many
+    microbatches, a copy does the same again. `inputs`: by storage of an input, the storages of those left out, which are held as long.
+    """
+
+    count: int
+    shown: int
+    period: int = 1
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """What the plan shows."""
+        return f"{self.shown} of {self.shown + self.count} microbatches are shown; those between do the same"
+
+    def repeats(self, microbatch: int, period: int) -> bool:
+        """Whether a microbatch of the plan is one of the last `period` ones that those left out repeat."""
+        return self.shown - 1 - period <= microbatch % self.shown < self.shown - 1
 
 
 @dataclass(frozen=True, slots=True)

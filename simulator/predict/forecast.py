@@ -1,7 +1,7 @@
 """Predict a plan: costs, simulation, interval, memory, and the document that `schedcast predict --json` prints."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies, dependencies_of
 from simulator.plan.plan import Plan
+from simulator.plan.task import Segment
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy, step_accuracy
 from simulator.predict.intervals import (
     Interval,
@@ -31,7 +32,8 @@ from simulator.predict.intervals import (
     weighted_parts,
     weighted_shares,
 )
-from simulator.predict.sensitivity import sensitivity
+from simulator.predict.repeated import Group, NotRepeatedError, repeated_group
+from simulator.predict.sensitivity import issued_seconds, sensitivity
 from simulator.predict.waterfall import StepParts, step_parts, task_seconds, waterfall
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import LOOPS, PYTORCH, PYTORCH_GRAPH, MemoryNeed, Prediction, Shares
@@ -148,8 +150,19 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
         step_s, rounds_error = mean_and_error(steps_s)
         timeline = replace(timeline, step_s=step_s)
     shares = Shares(**model.shares(plan, costs))
-    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, model.co_runs_measured(costs))
-    parts = step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
+    depends_on: Sensitivity | WeightedSensitivity
+    co_runs, seconds = model.co_runs_measured(costs), task_seconds(plan, machine, costs, alone_s)
+    depends_on = sensitivity(plan, machine, costs, timeline, dependencies, co_runs)
+    parts = step_parts(timeline, seconds)
+    if plan.left_out is not None:
+        if steps_s:
+            raise NotRepeatedError(plan)  # what a group takes in each round is not known
+        group = repeated_group(plan, timeline, issued_seconds(plan, machine, costs, timeline, dependencies))
+        of_group = sensitivity(plan, machine, costs, group.begun, dependencies, co_runs, group.tasks)
+        depends_on = WeightedSensitivity([(1.0, depends_on), (group.count, of_group)])
+        parts = weighted_parts([(1.0, parts), (group.count, step_parts(group.timeline, seconds))])
+        shares = _whole_shares(group, costs, model, shares)
+        timeline = group.whole(timeline)
     memory = timeline.memory
     workspaces = workspace_bytes(plan, machine)
     peak = at_peak(plan, timeline, memory, workspaces)
@@ -158,6 +171,15 @@ def _forecast(plan: Plan, machine: Machine, model: CostModel, mode: str) -> Fore
     return Forecast(
         plan, machine, costs, timeline, shares, wall_s, depends_on, held, peak, parts, rounds_error=rounds_error, float32=model.precision
     )
+
+
+def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: Shares) -> Shares:
+    """The origin of a step's task seconds. `shown`: of those that the plan shows."""
+    plan = group.plan
+    own = [(task, cost) for task, cost in zip(plan.tasks, costs, strict=True) if task.name in group.tasks]
+    part = replace(plan, segments=(Segment(tuple(task for task, _ in own)),))
+    weights = [sum(cost.cold_s for cost in costs), group.count * sum(cost.cold_s for _, cost in own)]
+    return weighted_shares(list(zip(weights, (shown, Shares(**model.shares(part, [cost for _, cost in own]))), strict=True)))
 
 
 def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
@@ -262,6 +284,7 @@ def prediction(predicted: Forecast, baseline: Forecast | None, precision: str, p
         measured_share=measured_share,
         checkpoint=str(predicted.plan.semantics.get("checkpoint", "")),
         mfu=planned_mfu(predicted.plan, predicted.machine, timeline.step_s, predicted.float32),
+        shown=str(predicted.plan.semantics.get("shown", "")),
         unused_devices=0 if "folded" in predicted.plan.semantics else len(_given(predicted) - {*predicted.plan.devices}),
     )
 
@@ -278,8 +301,10 @@ def least_measured(compared: Sequence[Forecast]) -> float | None:
     return min(each.shares.measured for each in compared)
 
 
-def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel) -> Plan:
+def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, model: CostModel, few: int = 0) -> Plan:
     """Return the plan of `NAME[:option=value,...]`. If the machine's GPU is split, strategies of one device use the unsplit GPU.
+
+    `few`: as in `Job`; a plan that leaves out microbatches is only predicted.
 
     Raises SchedcastError if the strategy cannot run the job on the machine.
     """
@@ -288,15 +313,36 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
         machine, model = machine.for_pytorch, model.for_pytorch
     elif machine.whole is not None and strategy.least_devices == 1:
         machine, model = machine.whole, model.whole
-    return strategy.plan(job, machine, model, options)
+    return strategy.plan(job.in_few(few), machine, model, options)
+
+
+def forecast_of(plan_of: Callable[[int], Plan], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
+    """Forecast a plan with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
+
+    `plan_of(few)` makes the plan of a job with this `Job.few`.
+    """
+    for few in (1, 2):
+        try:
+            return forecast(plan_of(few), machine, model, mode)
+        except NotRepeatedError:
+            continue
+    return forecast(plan_of(0), machine, model, mode)
+
+
+def planned_forecast(job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
+    """Plan a strategy and forecast it. Raises SchedcastError as `plan_strategy` and `forecast` do."""
+    with gc_paused():  # planning walks the heap as often as simulating would
+        return forecast_of(lambda few: plan_strategy(text, shared, job, machine, model, few), machine, model, mode)
 
 
 def forecast_strategy(
-    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
+    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager", runs: bool = False
 ) -> Forecast | Refusal:
-    """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be."""
+    """Forecast one strategy (`NAME[:option=value,...]`), or return why it cannot be. `runs`: of the plan that an executor runs."""
     try:
-        with gc_paused():  # planning walks the heap as often as simulating would
+        if not runs:
+            return planned_forecast(job, text, shared, machine, model, mode)
+        with gc_paused():
             return forecast(plan_strategy(text, shared, job, machine, model), machine, model, mode)
     except SchedcastError as error:
         return Refusal.by(error)
@@ -307,10 +353,18 @@ def references(machine: Machine) -> tuple[str, ...]:
     return (PYTORCH, PYTORCH_GRAPH) if machine.devices[0].kind == "gpu" else (PYTORCH,)
 
 
-def forecast_many(job, requested: Sequence[str], shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"):
+def forecast_many(
+    job,
+    requested: Sequence[str],
+    shared: Mapping[str, str],
+    machine: Machine,
+    model: CostModel,
+    mode: str = "eager",
+    runs: bool = False,
+):
     """Forecast every requested strategy (`NAME[:option=value,...]`); yields (text, Forecast or Refusal).
 
-    The `references` and the baseline come first, whether or not they are requested.
+    The `references` and the baseline come first, whether or not they are requested. `runs`: as in `forecast_strategy`.
     """
     for text in dict.fromkeys([*references(machine), "baseline", *requested]):
-        yield text, forecast_strategy(job, text, shared, machine, model, mode)
+        yield text, forecast_strategy(job, text, shared, machine, model, mode, runs)

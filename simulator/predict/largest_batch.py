@@ -7,7 +7,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import batch_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.forecast import Forecast, planned_forecast
 from traces.documents.comparison import Prediction
 from traces.errors import Refusal, SchedcastError
 
@@ -27,8 +27,7 @@ def largest_batch(
 
     def excess(batch: int) -> int | None:
         try:
-            plan = plan_strategy(text, shared, replace(job, batch=batch), model.machine, model)
-            return excess_bytes(forecast(plan, model.machine, model, mode).memories)
+            return excess_bytes(planned_forecast(replace(job, batch=batch), text, shared, model.machine, model, mode).memories)
         except TooLargeError as error:
             return error.excess_bytes
         except SchedcastError:

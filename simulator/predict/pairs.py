@@ -10,7 +10,7 @@ from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, Task
-from simulator.predict.forecast import Forecast, forecast, paired_interval, plan_strategy
+from simulator.predict.forecast import Forecast, forecast_of, paired_interval, plan_strategy
 from simulator.predict.intervals import speedup_interval
 from simulator.predict.judgments import Judgment
 from simulator.predict.preset import dense_precision, preset_costs
@@ -57,10 +57,16 @@ def predicted_side(side: Side) -> Forecast:
         machine, model = side.machine, CostModel(side.machine, None, dense_precision(job, None))
     else:
         machine, model = preset_costs(job, side.machine, side.devices, host=side.host)
-    plan = plan_strategy(side.strategy, {}, job, machine, model)
-    if side.host_counts:
-        plan = _changed(plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks])
-    return forecast(of_phases(plan, side.phases) if side.phases else plan, machine, model, EAGER)
+
+    def plan_of(few: int) -> Plan:
+        plan = plan_strategy(side.strategy, {}, job, machine, model, few)
+        if side.host_counts:
+            plan = _changed(
+                plan, lambda tasks: [replace(t, body=replace(t.body, capturable=False)) if t.body.is_update else t for t in tasks]
+            )
+        return of_phases(plan, side.phases) if side.phases else plan
+
+    return forecast_of(plan_of, machine, model, EAGER)
 
 
 def _changed(plan: Plan, change: Callable[[Sequence[Task]], Iterable[Task]]) -> Plan:

@@ -9,7 +9,7 @@ from simulator.machine.presets import PYTORCH, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
 from simulator.model.job import DEFAULT, Job
 from simulator.plan.plan import Plan
-from simulator.predict.forecast import Forecast, forecast
+from simulator.predict.forecast import Forecast, forecast_of
 from simulator.strategies import registry as strategies
 from traces.documents.profile import Profile
 from traces.documents.shipped import shipped_profile
@@ -60,7 +60,8 @@ def forecast_elsewhere(
     if getattr(options, "on", None) == "simulated":
         changes["on"] = known["on"]
     try:
-        predicted = forecast(strategy.plan(job, machine, model, replace(options, **changes)), machine, model)
+        options = replace(options, **changes)
+        predicted = forecast_of(lambda few: strategy.plan(job.in_few(few), machine, model, options), machine, model)
     except SchedcastError as error:
         raise SchedcastError(f"--predict-on {machine.name}: {error}", error.code) from error
     if not predicted.fits:

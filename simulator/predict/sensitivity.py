@@ -48,10 +48,29 @@ Parts = dict[str, float]
 
 
 def sensitivity(
-    plan: Plan, machine: Machine, costs: Sequence[Cost], timeline: Timeline, dependencies: Dependencies, co_runs: bool = False
+    plan: Plan,
+    machine: Machine,
+    costs: Sequence[Cost],
+    timeline: Timeline,
+    dependencies: Dependencies,
+    co_runs: bool = False,
+    issued: frozenset[str] | None = None,
 ) -> Sensitivity:
-    """Return the sources of a predicted timeline's step time and its chains. `co_runs`: whether slow-downs were measured."""
-    return _Attribution(plan, machine, costs, timeline, dependencies, co_runs).sensitivity()
+    """Return the sources of a predicted timeline's step time and its chains. `co_runs`: whether slow-downs were measured.
+
+    `issued`: the tasks that hosts issue in that time; None for all of a period.
+    """
+    return _Attribution(plan, machine, costs, timeline, dependencies, co_runs, issued).sensitivity()
+
+
+def issued_seconds(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], timeline: Timeline, dependencies: Dependencies
+) -> list[dict[str, float]]:
+    """What each host that issues tasks one by one spends on each of them, by name, in a steady period."""
+    if timeline.mode == GRAPH:
+        return []
+    own = _Attribution(plan, machine, costs, timeline, dependencies, False, None)
+    return [issues.seconds for issues in own.issues.values()]
 
 
 @dataclass
@@ -64,19 +83,20 @@ class _Attribution:
     timeline: Timeline
     dependencies: Dependencies
     co_runs: bool
+    issued: frozenset[str] | None
 
     def __post_init__(self) -> None:
         self.deviations: dict[str, float] = {}
         self._links = Links(Clock(), self.machine)
         self._tasks = {task.name: (task, cost) for task, cost in zip(self.plan.tasks, self.costs, strict=True)}
         hosts = [self.machine.host(device) for device in self.plan.devices]
-        self._issues = {host.name: _Issues(host, self) for host in hosts if host is not None}
+        self.issues = {host.name: _Issues(host, self) for host in hosts if host is not None}
 
     def sensitivity(self) -> Sensitivity:
         """The critical path first, then streams and hosts."""
         beside = self._streams()
         if self.timeline.mode != GRAPH:
-            beside += [issues.period() for issues in self._issues.values()]
+            beside += [issues.period(self.issued) for issues in self.issues.values()]
         chains = [self._path(), *(self._within_step(chain) for chain in beside)]
         used = {source for chain in chains for source in chain}
         deviations = {source: deviation for source, deviation in self.deviations.items() if source in used}
@@ -97,8 +117,8 @@ class _Attribution:
             covered_s += length_s
             if span.task in self._tasks:
                 _add(total, self.parts(span.task, length_s))
-            elif span.task in self._issues and position + 1 < len(path):
-                _add(total, self._issues[span.task].before(path[position + 1].task, length_s))
+            elif span.task in self.issues and position + 1 < len(path):
+                _add(total, self.issues[span.task].before(path[position + 1].task, length_s))
             else:
                 total[EXACT] += length_s
         start, end = self.timeline.window_s
@@ -210,7 +230,7 @@ class _Issues:
 
     def __init__(self, host: HostLane, of: _Attribution):
         """Split what `engine.hosts` says of each task: it is linear in the host's figures and in the tasks' issue times."""
-        plan, self._graph = of.plan, of.timeline.mode == GRAPH
+        plan, self._graph, self._of = of.plan, of.timeline.mode == GRAPH, of
         self._indices = sorted(index for device in host.devices for index in of.indices.get(device, ()))
         self._position = {plan.tasks[index].name: position for position, index in enumerate(self._indices)}
         self._graph_source = of.source("graph_launch_s", host.errors.get("graph_launch_s", 0.0))
@@ -234,15 +254,29 @@ class _Issues:
             name = "loop_s" if assumed else f"issue {cost.op_class} {cost.issue_error:g}"
             self._parts[index][of.source(name, cost.issue_error)] += seconds
 
-    def period(self) -> Parts:
-        """The host's time in one period."""
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What the host spends on each task, by name."""
+        return {task: sum(self._parts[self._indices[position]].values()) for task, position in self._position.items()}
+
+    def period(self, issued: frozenset[str] | None = None) -> Parts:
+        """The host's time in one period, or for some of its tasks."""
         total: Parts = defaultdict(float)
-        for parts in self._parts.values():
-            _add(total, parts.items())
+        for task, position in self._position.items():
+            if issued is None or task in issued:
+                _add(total, self._parts[self._indices[position]].items())
         return total
 
     def before(self, task: str, length_s: float) -> Iterator[tuple[str, float]]:
-        """Yield (source, seconds) of the `length_s` seconds of issuing that end with the launch of a task; period after period."""
+        """Yield (source, seconds) of the `length_s` seconds of issuing that end with the launch of a task; period after period.
+
+        If some tasks are issued alone, again and again, it is their mix.
+        """
+        if self._of.issued is not None and not self._graph:
+            mix = self.period(self._of.issued)
+            total_s = sum(mix.values())
+            yield from ((source, length_s * seconds / total_s) for source, seconds in mix.items() if total_s)
+            return
         whole_period = self.period()
         period_s = sum(whole_period.values())
         if self._graph or not period_s or task not in self._position:

@@ -33,19 +33,27 @@ from simulator.plan.task import (
 )
 from simulator.plan.tensors import PlanTensors, merged
 from simulator.strategies.copy_values import CopyValues, Placement
+from simulator.strategies.few import in_turn, with_left_out
 from simulator.strategies.options import AnyOptions, option_values
 from traces.errors import Code, SchedcastError
 
+#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
+MOST_TASKS, FEW_PARTS = 100_000, 256
 #: Adds what a task reads to what it changes.
 ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
 
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch."""
+    """The samples of a step that tasks work on: the microbatches `numbers` of `parts` equal parts of the batch.
+
+    `left_out`: how many microbatches more a copy of the model works on, which its plan leaves out (`strategies.few`), and how many in a
+    row repeat.
+    """
 
     parts: int
     numbers: range
+    left_out: tuple[int, int] = (0, 1)
 
 
 class PlanBuilder(CopyValues):
@@ -69,11 +77,17 @@ class PlanBuilder(CopyValues):
 
         `keeps_gradients`: gradients are carried from step to step; `zero_gradients` empties them, and every microbatch adds to them.
         """
-        share = share or Share(job.accumulate, range(job.accumulate))
-        graph = graph or job.graph(job.batch // share.parts, share.parts, division=division)
+        parts = share.parts if share is not None else job.accumulate
+        graph = graph or job.graph(job.batch // parts, parts, division=division)
+        left_out = in_turn(job, len(graph.ops)) if share is None else 0
+        self.share = share = share or Share(parts, range(parts - left_out), (left_out, 1))
+        if len(share.numbers) > FEW_PARTS and len(share.numbers) * len(graph.ops) > MOST_TASKS:
+            raise SchedcastError(
+                f"{len(share.numbers):,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones"
+            )
         placement = Placement((place,) * len(graph.ops)) if isinstance(place, str) else place
         of_rank = f"~{division.number}" if division.number else ""
-        super().__init__(graph, placement, job.batch, share.parts, suffix, of_rank)
+        super().__init__(graph, placement, job.batch, parts, suffix, of_rank)
         self.job, self.microbatches = job, share.numbers
         #: The microbatch whose gradient of a parameter is complete first, if it is not the first one: the others are added to it.
         self.first_of: dict[str, int] = {}
@@ -316,7 +330,7 @@ class PlanBuilder(CopyValues):
         for builder in (self, *others):
             builder.carry_unused(frozenset(self.graph.parameters if shards else ()))
         tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])
-        return Plan(
+        plan = Plan(
             strategy=strategy,
             segments=(Segment(tuple(tasks)),),
             values=tensors.values,
@@ -326,6 +340,12 @@ class PlanBuilder(CopyValues):
             options=option_values(options),
             semantics=notes,
         )
+        return self.with_left_out(plan)
+
+    def with_left_out(self, plan: Plan) -> Plan:
+        """The plan with the inputs of the microbatches that it leaves out."""
+        count, period = self.share.left_out
+        return with_left_out(plan, count, len(self.microbatches), period)
 
     def _task(self, index: int, microbatch: int, stream: int, instead: Mapping[str, str | Operand], lag: int, action: str) -> Task:
         op: Op = self.graph.ops[index]

@@ -23,6 +23,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
 from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.few import MOST_TASKS, in_turn
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -41,9 +42,6 @@ CANDIDATES = tuple(
         ",server=distributed", ",algorithm=tree",
     )
 )  # fmt: skip
-
-#: A plan with more tasks than this has one device for all, which do the same.
-MOST_TASKS = 20_000
 
 #: Streams of a device. Transfers use one stream per urgency, starting at TRANSFERS.
 COMPUTE, TRANSFERS = 0, 1
@@ -76,7 +74,8 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
+    """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: if there were more
+    than 20,000 tasks."""
     gradients: Literal["freed", "kept"] = "freed"
     """Free gradients after the update, or keep them from step to step, as zero_grad(set_to_none=False), Megatron-LM and nanotron do."""
 
@@ -145,17 +144,22 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
     return len(machine.devices) > most_devices or tasks > MOST_TASKS
 
 
-def replica_builders(job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED) -> list[PlanBuilder]:
+def replica_builders(
+    job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED, fold: str = "off"
+) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
     `keep`: gradients from step to step. `division`: so many devices in a row divide the microbatches and the layers of each replica.
+    `fold`: whether microbatches may be left out (`few.leaves_out`).
     """
-    own, each = job.accumulate, division.devices
+    parts, each = job.accumulate * count, division.devices
+    left_out = in_turn(job, len(devices) * len(job.graph(job.batch // parts, parts).ops), fold)
+    own = job.accumulate - left_out
     return [
         PlanBuilder(
             job,
             device,
-            share=Share(own * count, range(i // each * own, (i // each + 1) * own)),
+            share=Share(parts, range(i // each * own, (i // each + 1) * own), (left_out, 1)),
             suffix=f"@{device}" if i else "",
             keeps_gradients=keep,
             division=division if each == division.experts == 1 else division.of(i),
@@ -209,7 +213,7 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        self.builders = replica_builders(job, self.devices, len(devices), options.gradients == "kept")
+        self.builders = replica_builders(job, self.devices, len(devices), options.gradients == "kept", fold=options.fold)
 
     @cached_property
     def _passes(self) -> list[list[Task]]:

@@ -67,7 +67,8 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, since they do the same: only for predictions; auto: with more than 8 devices, or 20,000 tasks."""
+    """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: one device with
+    more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
     gradients: Literal["freed", "kept"] = "freed"
     """With stage 1, free gradients after they are summed, or keep them from step to step, as Megatron-LM and nanotron do."""
 
@@ -143,7 +144,7 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division)
+        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -167,7 +168,7 @@ class ShardedReplicas:
         notes: dict[str, object] = {"staleness": 0, "replicas": self.mesh.replicas, "shards": self.mesh.size}
         if self.mesh.division is not UNDIVIDED:
             notes["divided"] = self._division()
-        return Plan(
+        plan = Plan(
             strategy=NAME,
             segments=(Segment((*interleaved(fetches), *tasks, *updates)),),
             values=tensors.values,
@@ -177,6 +178,7 @@ class ShardedReplicas:
             options=option_values(self.options),
             semantics=notes | self.builders[0].graph_notes(several=True) | folded_note(self.mesh.devices, self.mesh.names),
         )
+        return self.builders[0].with_left_out(plan)
 
     def _division(self) -> str:
         """How layers are divided, and which kinds of ops with products every device runs on whole tensors, because nothing divides them."""
@@ -211,7 +213,7 @@ class ShardedReplicas:
         If gradients are summed for each microbatch, a device computes on after a unit only when the sum of the unit before has ended, as
         FSDP2 does. Else memory would hold the gradients of all units: they belong to the stream that computes, and that of sums reads them.
         """
-        count, own = len(self.graph.ops), self.job.accumulate
+        count, own = len(self.graph.ops), len(self.builders[0].microbatches)
         spans = [span for span in self.units.spans(own, self._reshards) if self.shards.is_sharded(span.unit)]
         summed = [name for name in self.graph.parameters if self._sharded(name) and not self._accumulates]
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
@@ -257,7 +259,7 @@ class ShardedReplicas:
                     if not self._accumulates:
                         names = [_names_on(device, last_sum) for device in self.mesh.devices]
                         awaited = [before + new for before, new in zip(awaited, names, strict=True)]
-                    last_sum = self.shards.reduce(unit, m)
+                    last_sum = self.shards.reduce(unit, m, m == own - 1)
                     tasks += last_sum
                 elif m == own - 1:
                     tasks += self.shards.reduce_whole(unit)

@@ -36,11 +36,9 @@ from simulator.model.job import Job
 from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
+from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
 from simulator.strategies.options import AnyOptions, option_names, option_values
 from traces.errors import Code, SchedcastError, UnknownNameError
-
-#: Tasks of a step at most, so that planning and simulating it takes less than a minute; looked at from so many microbatches on.
-MOST_TASKS, FEW_PARTS = 100_000, 256
 
 
 class PlanFunction(Protocol):
@@ -130,7 +128,7 @@ def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction
     @wraps(plan)
     def on_machine(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
         job = job.on(machine.devices[0].kind)
-        key = (name, options, job.autocast, machine.layout)
+        key = (name, options, job.autocast, machine.layout, job.few)
         before = job.plans.get(key)
         if before is not None and not uses_costs:
             return before
@@ -155,7 +153,7 @@ def _check_size(name: str, job: Job, options: Any) -> None:
         raise SchedcastError(
             f"{name}: --batch {job.batch} does not divide into {parts:,} microbatches; choose at most {job.batch}", Code.BATCH
         )
-    if parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
+    if not job.few and parts > FEW_PARTS and parts * len(job.graph(max(1, job.batch // parts), parts).ops) > MOST_TASKS:
         raise SchedcastError(f"{name}: {parts:,} microbatches make more than {MOST_TASKS:,} tasks in a step; choose fewer, larger ones")
 
 
@@ -237,7 +235,7 @@ def _following(plan: PlanFunction, path: str) -> PlanFunction:
 
     @wraps(plan)
     def following(job: Job, machine: Machine, costs: PlanCosts | None, options: Any) -> Plan:
-        return order_csv.followed(plan(job, machine, costs, options), machine, order, path)
+        return order_csv.followed(plan(job.in_few(0), machine, costs, options), machine, order, path)
 
     return following
 

@@ -29,8 +29,6 @@ from tests.benchmarks.fit_steps import SAMPLE
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 
 TRANSFORMERS = "llm/llm_steps.csv", "llm/ultrascale_h100_steps.csv.gz"
-#: The most microbatches of a step, for more take minutes to predict.
-MOST_MICROBATCHES = 16
 TABLE, PAIRS, LAYOUTS = "measured_steps.csv", "pairs.csv", "timm/train_amp_rtx3090.csv.gz"
 MODELS = str(Path(__file__).with_name("pair_models.py"))
 #: Torch of the layout pairs, the newest of the table.
@@ -154,14 +152,9 @@ def a100_pair() -> Machine:
     return scaled(machine, Scale(link=faster))
 
 
-def few_microbatches(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose steps take no minutes to predict."""
-    return [row for row in rows if row.job.accumulate <= MOST_MICROBATCHES]
-
-
 def step_pairs(path: Path) -> Iterator[Pair]:
     """The rows of a table that differ in one thing only, of ORDERS: for numbers, the next larger one."""
-    rows = few_microbatches(read(path)[0])
+    rows = read(path)[0]
     taken = {("resnet50", batch) for batch in (1, 64)}  # these graphs are in `pairs.csv`, and the layouts in `timm/`
     for first, second, what in _one_change(rows):
         if (what == "cuda-graph" and (first.workload, first.job.batch) in taken) or (what == "layout" and first.source == "huggingface"):

@@ -19,7 +19,6 @@ from simulator.predict.forecast import forecast
 from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored
 from simulator.predict.scoreboard.rows import LeftOut, Row, read_folder
 from simulator.predict.search.workers import usual_processes, workers
-from tests.benchmarks.pair_tables import few_microbatches
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
 from traces.documents.scoreboard import ScoredStep
@@ -59,9 +58,9 @@ predicted, and does not run. Each device sorts the rows that arrive, and sorts t
 there are, and losses that balance experts. Latent attention pads values to the width of keys, since fused kernels of PyTorch have one.
 Pipelines divide no experts, nor do `tp` and `cp`, with which each device computes all of them for all of their tokens.
 
-Steps with more than 16 microbatches take minutes to predict and are left out. Of nanotron's runs that divide layers, have stages, or do
-both, some eight of each kind are predicted, each n-th. nanotron and Megatron-LM compute queries, keys and values by one product, which
-`lm:fused=on` says.
+Of a step with many microbatches few are simulated, as far as those between do the same. Of nanotron's runs that divide layers, have
+stages, or do both, some eight of each kind are predicted, each n-th. nanotron and Megatron-LM compute queries, keys and values by one
+product, which `lm:fused=on` says.
 
 Two things were learned from these tables. A GPU that trains for minutes lowers its clock to keep its power limit: an H100 reaches about 600
 TFLOP/s in its matrix products, not the 800 of a short benchmark. The power per FLOP at which this begins is fitted on llm-foundry's steps
@@ -132,9 +131,9 @@ def division(row: Row) -> str:
 
 
 def sampled(rows: Sequence[Row]) -> list[Row]:
-    """The rows with few microbatches; of those of nanotron that divide layers or have stages, each n-th of each kind."""
+    """The rows; of those of nanotron that divide layers or have stages, each n-th of each kind."""
     kinds: dict[str, list[Row]] = defaultdict(list)
-    for row in few_microbatches(rows):
+    for row in rows:
         kinds[division(row) if row.source == "nanotron" else ""].append(row)
     taken = {id(row) for row in kinds.pop("", [])}
     for own in kinds.values():

@@ -127,7 +127,7 @@ def predict(
         )
     check_outputs({"--timeline": timeline, **order.outputs}, [*job_options.inputs(jobs[0].model, profile), *order.inputs])
     texts, shared = list(order.texts), order.options
-    asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json) for name in names]
+    asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json, order.writes) for name in names]
     answers = [
         Answer(
             job,
@@ -173,8 +173,12 @@ def _asked(
     placement: Placement,
     calibration: bool | None,
     quiet: bool,
+    runs: bool,
 ) -> tuple[Machine, CostModel, Forecasts]:
-    """A machine, its costs and the forecasts on it, which are made anew if missing costs were measured."""
+    """A machine, its costs and the forecasts on it, which are made anew if missing costs were measured.
+
+    `runs`: of plans that executors run, as a schedule that is written is one.
+    """
 
     def made() -> tuple[Machine, CostModel, Forecasts]:
         machine, model = target(jobs[0], profile, name, placement)
@@ -182,7 +186,7 @@ def _asked(
 
         @gc_paused()  # once for all strategies: each end of a pause walks the heap
         def of(job: Job) -> dict[str, Forecast | Refusal]:
-            return dict(forecast_many(job, chosen, shared, machine, model, placement.mode))
+            return dict(forecast_many(job, chosen, shared, machine, model, placement.mode, runs))
 
         return machine, model, {job: of(job) for job in jobs}
 

@@ -229,6 +229,7 @@ def prediction_words(prediction: Prediction, here: bool = True) -> list[str]:
     sentences += _causes(prediction.critical_path)
     sentences += holder_words(prediction) if prediction.fits else []
     sentences += [f"Checkpointing: {prediction.checkpoint}."] if prediction.checkpoint else []
+    sentences += [f"{prediction.shown}."] if prediction.shown else []
     hidden, idle = units.duration(prediction.exposed_transfer_s), units.percent(prediction.bubble_share, signed=False)
     communication = f"Communication not hidden by computation takes {hidden}; " if prediction.exposed_transfer_s else ""
     sentences.append(f"{communication}{'devices are' if communication else 'Devices are'} idle for {idle} of the step.")

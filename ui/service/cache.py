@@ -120,9 +120,11 @@ def predicted(asked: Asked) -> simulated.Forecast | Refusal:
 
 @lru_cache(maxsize=8)
 def editor_of(asked: Asked) -> ScheduleEditor:
-    """The editor of a strategy's plan. Raises SchedcastError if there is no plan."""
+    """The editor of a strategy's plan, with all its microbatches. Raises SchedcastError if there is no such plan."""
     own = required(predicted(asked))
-    return ScheduleEditor(own.plan, own.machine)
+    whole = own.plan.left_out is None
+    plan = own.plan if whole else simulated.plan_strategy(asked.text, dict(asked.settings), asked.job, *asked.target)
+    return ScheduleEditor(plan, own.machine)
 
 
 @lru_cache(maxsize=24)

@@ -41,7 +41,8 @@ class Order:
 
     @classmethod
     def of(cls, plan: Plan) -> "Order":
-        """The order that a plan has."""
+        """The order that a plan has. Raises SchedcastError if the plan is only predicted."""
+        plan.require_whole()
         return cls(tuple(Entry(task.name, task.device, task.stream, task.priority) for task in plan.every_task))
 
     def applied(self, plan: Plan) -> Plan:

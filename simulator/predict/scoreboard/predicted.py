@@ -16,7 +16,7 @@ from simulator.machine.machine import HOST, Machine
 from simulator.plan.dependencies import dependencies_of
 from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, UPDATE
-from simulator.predict.forecast import Forecast, forecast, plan_strategy
+from simulator.predict.forecast import Forecast, forecast_of, plan_strategy
 from simulator.predict.preset import preset_costs
 from simulator.predict.scoreboard.rows import Row
 from simulator.predict.search.setup import Setup
@@ -39,10 +39,10 @@ def target_of(row: Row) -> Target:
     return preset_costs(row.job, row.machine, 1 if row.strategy == "pytorch" else None)
 
 
-def plan_of(row: Row, target: Target | None = None) -> tuple[Plan, Machine, CostModel]:
-    """The plan of a row with its machine and costs. `target`: other ones than `target_of`."""
+def plan_of(row: Row, target: Target | None = None, few: int = 0) -> tuple[Plan, Machine, CostModel]:
+    """The plan of a row with its machine and costs. `target`: other ones than `target_of`. `few`: as in `plan_strategy`."""
     machine, model = target or target_of(row)
-    plan = plan_strategy(row.strategy if row.mode == "eager" else "baseline", {}, row.job, machine, model)
+    plan = plan_strategy(row.strategy if row.mode == "eager" else "baseline", {}, row.job, machine, model, few)
     if not row.updates:
         segments = (replace(segment, tasks=tuple(t for t in segment.tasks if t.phase != UPDATE)) for segment in plan.segments)
         plan = replace(plan, segments=tuple(segments))
@@ -51,8 +51,8 @@ def plan_of(row: Row, target: Target | None = None) -> tuple[Plan, Machine, Cost
 
 def predicted(row: Row, target: Target | None = None) -> Forecast:
     """The forecast of a row. Raises SchedcastError if the model cannot be captured, or the step does not suit the machine."""
-    plan, machine, model = plan_of(row, target)
-    return forecast(plan, machine, model, row.mode)
+    machine, model = target or target_of(row)
+    return forecast_of(lambda few: plan_of(row, (machine, model), few)[0], machine, model, row.mode)
 
 
 def family_of(plan: Plan) -> str:
@@ -104,7 +104,7 @@ def kept_forecast(row: Row, target: Target | None = None) -> Kept:
         kept = _stored(path)
         if kept is None:
             result = predicted(row, target)
-            launches = sum(task.body.launches for task in result.plan.tasks)
+            launches = round(sum(runs * task.body.launches for task, runs in zip(result.plan.tasks, result.plan.runs, strict=True)))
             copied_s = copy_s(result.plan, result.machine) if row.synchronized else 0.0
             step_s, low_s, high_s = (seconds + copied_s for seconds in (result.timeline.step_s, *result.interval_s))
             reserved = reserved_bytes(result.plan, result.machine, dependencies_of(result.plan, result.machine)) if row.memory_bytes else {}

@@ -74,11 +74,11 @@ def work_bound(
         lanes[machine.device(task.device).memory].add(task.lane)
     least = least_shares(machine, lanes, pair_multipliers or {})
     work_s: dict[tuple[str, int], float] = defaultdict(float)
-    for task, cost in zip(plan.tasks, costs, strict=True):
+    for task, cost, runs in zip(plan.tasks, costs, plan.runs, strict=True):
         if task.body.resource is Resource.COMPUTE:
             host = machine.host(task.device)
             gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches - cost.fed_s
-            work_s[task.lane] += max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
+            work_s[task.lane] += runs * max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
     return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
 
 

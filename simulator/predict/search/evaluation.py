@@ -1,6 +1,7 @@
 """One candidate of a search: planned, bounded, and simulated unless its bound shows that it cannot win."""
 
 from collections.abc import Mapping
+from functools import partial
 from math import hypot
 from typing import Any
 
@@ -14,7 +15,7 @@ from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments
 from simulator.plan.dependencies import dependencies_of
 from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_discrepancy, speedup_accuracy
-from simulator.predict.forecast import Forecast, as_run, forecast, plan_strategy
+from simulator.predict.forecast import Forecast, as_run, forecast_of, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
 from simulator.predict.search.least import least
@@ -151,7 +152,8 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None) -> Evaluation
             begun = begun.model_copy(update={"least_s": known.step_s, "least_bytes": _checked(known.memory_bytes, setup.machine)})
             if prunes(known.step_s, most_s):
                 return begun.bounded(Bound(known.step_s, DEPENDENCIES))
-        plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
+        planned = partial(plan_strategy, text, setup.shared, setup.job, setup.machine, setup.model)
+        plan = planned(1)
         machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
         if most_s is not None:
             held = _checked(most([least_bytes(part, machine) for part in plan.parts]), machine)
@@ -162,13 +164,18 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None) -> Evaluation
         begun = begun.bounded(bound).model_copy(update={"work_s": bound.step_s})
         if prunes(bound.step_s, most_s):
             return begun
-        bound = together(
-            [(count, lower_bound(part, machine, costs, mode, dependencies_of(part, machine), multipliers)) for count, part, costs in parts]
-        )
+        if plan.left_out is None:  # else this bound is that of the microbatches that the plan shows
+            bound = together(
+                [
+                    (count, lower_bound(part, machine, costs, mode, dependencies_of(part, machine), multipliers))
+                    for count, part, costs in parts
+                ]
+            )
         begun = begun.bounded(bound)
         if prunes(bound.step_s, most_s):
             return begun
-        return begun.model_copy(update={"simulated": _simulated(forecast(plan, setup.machine, setup.model, setup.mode))})
+        predicted = forecast_of(lambda few: plan if few == 1 else planned(few), setup.machine, setup.model, setup.mode)
+        return begun.model_copy(update={"simulated": _simulated(predicted)})
     except SchedcastError as error:
         return Evaluation.refused(candidate, strategy.name, options, error)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.machine.machine import Machine
 from simulator.model.tokens import tokens_of
-from simulator.predict.forecast import Forecast, forecast, forecast_strategy, least_measured, plan_strategy
+from simulator.predict.forecast import Forecast, forecast_strategy, least_measured, planned_forecast
 from simulator.predict.intervals import DRAWS, Interval
 from simulator.predict.search.evaluation import Evaluation, prunes
 from simulator.predict.search.search import Search, margin
@@ -168,5 +168,4 @@ def _forecast(search: Search, each: Evaluation | None) -> Forecast | None:
     if each is None:
         return None
     text, setup = search.setup.of(each.text)
-    plan = plan_strategy(text, setup.shared, setup.job, setup.machine, setup.model)
-    return forecast(plan, setup.machine, setup.model, setup.mode)
+    return planned_forecast(setup.job, text, setup.shared, setup.machine, setup.model, setup.mode)

@@ -113,6 +113,7 @@ def schedule_of(plan: Plan) -> Schedule:
     Of replicas, which run the same, it is the order of the first. Raises SchedcastError for a plan without actions, or of a pipeline that
     does not drain in every step.
     """
+    plan.require_whole()
     if any(task.lag for task in plan.every_task):
         raise SchedcastError(f"{plan.strategy} works on several steps at once, which a schedule cannot say; use gpipe, 1f1b or another")
     own = cast(int, plan.semantics.get("microbatches", plan.microbatches))  # of the first replica, whose numbers are the smallest

@@ -30,3 +30,38 @@ def _rank(stage: int, warm_up: int, microbatches: int) -> tuple[Action, ...]:
             actions.append(Action(stage, FORWARD, warm_up + m))
         actions.append(Action(stage, BACKWARD, m))
     return tuple(actions)
+
+
+# Schedules with few of their microbatches, for predictions (`strategies.few`).
+
+
+def with_few(schedule: Schedule, rounds: int) -> Schedule:
+    """A schedule without the microbatches in the middle that do what others do; the same schedule if it does not repeat itself there.
+
+    It repeats itself if each rank, in the middle of its actions, runs those that it ran as many microbatches before as there are ranks. Of
+    what a rank repeats, so many such `rounds` are kept, and two microbatches more.
+    """
+    period, total = len(schedule.ranks), schedule.microbatches
+    starts, removed = [], total
+    for actions in schedule.ranks:
+        each, rest = divmod(len(actions), total)
+        later = each * period
+        first = end = len(actions) // 2 - later // 2
+        while first > 0 and _is_later(actions[first - 1], actions[first - 1 + later], period):
+            first -= 1
+        while end + later < len(actions) and _is_later(actions[end], actions[end + later], period):
+            end += 1
+        starts.append((first, each))
+        removed = 0 if rest or first < 0 else min(removed, (end + later - first) // each - rounds * period - 2)
+    removed = removed // period * period
+    if removed <= 0 or schedule.overlapped:
+        return schedule
+    ranks = []
+    for actions, (first, each) in zip(schedule.ranks, starts, strict=True):
+        after = actions[first + each * removed :]
+        ranks.append((*actions[:first], *(action._replace(microbatch=action.microbatch - removed) for action in after)))
+    return Schedule(tuple(ranks))
+
+
+def _is_later(action: Action, other: Action, microbatches: int) -> bool:
+    return other == action._replace(microbatch=action.microbatch + microbatches)

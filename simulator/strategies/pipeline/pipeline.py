@@ -25,7 +25,7 @@ class Pipeline:
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
     `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
     numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a replica,
-    whose graph `cut` has.
+    whose graph `cut` has. `left_out`: as in `Share`, besides the `microbatches`.
     """
 
     def __init__(
@@ -41,11 +41,12 @@ class Pipeline:
         replicas: int = 1,
         others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rank: int = 0,
+        left_out: tuple[int, int] = (0, 1),
     ):
         self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
-        share = Share(microbatches * replicas, range(self.first, self.first + microbatches))
+        share = Share((microbatches + left_out[0]) * replicas, range(self.first, self.first + microbatches), left_out)
         suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
         self.build = PlanBuilder(job, place, cut.graph, share, suffix, division=Division(1, rank))
         self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
@@ -71,7 +72,8 @@ class Pipeline:
     @property
     def notes(self) -> dict[str, object]:
         """What the semantics of a plan say of its stages."""
-        return {"stages": self.stages, "microbatches": len(self.build.microbatches), "placement": "-".join(map(str, self.cut.placement))}
+        microbatches = len(self.build.microbatches) + self.build.share.left_out[0]
+        return {"stages": self.stages, "microbatches": microbatches, "placement": "-".join(map(str, self.cut.placement))}
 
     def begin_with(self, actions: Sequence[Action]) -> None:
         """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""

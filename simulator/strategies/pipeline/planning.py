@@ -17,9 +17,11 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.data_parallel import folds
+from simulator.strategies.few import ROUNDS, leaves_out
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
+from simulator.strategies.pipeline.orders import with_few
 from simulator.strategies.pipeline.partition import balanced, units
 from simulator.strategies.pipeline.pipeline import Pipeline
 from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
@@ -77,7 +79,8 @@ class DrainingOptions(StageOptions):
     sp: bool = True
     """With tp, divide what lies between the products by tokens (sequence parallelism)."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one pipeline for all replicas, since they do the same: only for predictions; auto: if there were more than 20,000 tasks."""
+    """Plan one pipeline for all replicas, and few of more than 16 microbatches, since they do the same: only for predictions; auto: if
+    there were more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
 
@@ -107,7 +110,7 @@ class ScheduledOptions(DrainingOptions):
     granularity: Literal["op", "stage"] = "op"
     """A task for each op, or one for each action of a stage (stage), with which large plans are planned and simulated quickly.
 
-    One pipeline that stands for all and has more than 20,000 ops is always planned by stage.
+    One pipeline that stands for all and has more than 20,000 ops is always planned by stage, and so are few microbatches of as many ops.
     """
 
 
@@ -328,9 +331,16 @@ def scheduled(
         by_stage = isinstance(options, ScheduledOptions) and options.granularity == "stage"
         if by_stage and division.degree > 1 and not folded:
             raise SchedcastError(f"{name}: granularity=stage with tp={division.degree} goes with fold=on only; give that too")
-        coarse = by_stage or (folded and ops > count * MOST_OPS)
+        whole = schedule
+        if isinstance(options, DrainingOptions) and leaves_out(job, whole.microbatches, ops, options.fold):
+            schedule = with_few(whole, ROUNDS[job.few])
+        left_out = whole.microbatches - schedule.microbatches
+        most = count * MOST_OPS
+        shown = count * schedule.microbatches * len(cut_graph.graph.ops)
+        coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
         with named(name):
-            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division)
+            left = (left_out, len(schedule.ranks))
+            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left)
             begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
         actions = linear(schedule)
         last = {action.stage: number for number, action in enumerate(actions)}

@@ -30,7 +30,7 @@ from simulator.strategies.sharding.units import Span, Units
 class Replicas:
     """The pipelines of a plan: all replicas or, `folded`, the first, which stands for all.
 
-    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates.
+    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates. `left_out`: as in `Pipeline`.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Replicas:
         backward: Sequence[tuple[str, ...]],
         folded: bool = False,
         division: Division = UNDIVIDED,
+        left_out: tuple[int, int] = (0, 1),
     ):
         """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
         self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
@@ -53,7 +54,7 @@ class Replicas:
             Pipeline(
                 job,
                 machine,
-                self._cut_of(number % division.degree, microbatches),
+                self._cut_of(number % division.degree, microbatches + left_out[0]),
                 microbatches,
                 [stage[number] for stage in forward],
                 [stage[number] for stage in backward],
@@ -61,6 +62,7 @@ class Replicas:
                 replicas=self.count,
                 others=others,
                 rank=number % division.degree,
+                left_out=left_out,
             )
             for number in range(1 if folded else len(forward[0]))
         ]
@@ -136,7 +138,9 @@ class Replicas:
         """The optimizer's tasks of a stage, after the sum of its gradients over the replicas."""
         if stage in self._shards:
             shards = self._shards[stage]
-            summed = [task for unit in shards.units.parameters for task in shards.reduce(unit, self.job.accumulate - 1, f"reduce {stage}")]
+            summed = [
+                task for unit in shards.units.parameters for task in shards.reduce(unit, self.job.accumulate - 1, True, f"reduce {stage}")
+            ]
             return summed + [replace(task, name=f"{task.name}/{stage}") for task in shards.pieces.updates()]
         summed = self._summed(stage, self.cut.parameters[stage], f"reduce {stage}")
         return [*summed, *(task for pipeline in self.pipelines for task in pipeline.updates(stage))]

@@ -145,7 +145,7 @@ class Shards:
 
     # --- gradients
 
-    def reduce(self, unit: str, m: int, name: str = "reduce") -> list[Task]:
+    def reduce(self, unit: str, m: int, last: bool, name: str = "reduce") -> list[Task]:
         """The tasks that sum a unit's gradients over the devices, each of which keeps its part; the last microbatch completes them."""
         tasks: list[Task] = []
         types: dict[str, list[str]] = {}
@@ -177,7 +177,7 @@ class Shards:
                 for device, new, old in zip(self.devices, sums, kept, strict=True):
                     lane = (device, self._reducing, self.mesh.priority)
                     tasks.append(Task(f"{label}/add@{device}", ADD, *lane, (new,), mutates=(old,), phase=BACKWARD))
-            if m == self.job.accumulate - 1:
+            if last:
                 tasks += self._over_groups(label, mesh, [(total,) for total in kept])
                 self._complete(parameters, flat, kept)
         return [replace(task, layer=unit) for task in tasks]

@@ -1,0 +1,177 @@
+"""The step of a plan that leaves out microbatches (`strategies.few`), from one group of microbatches after which everything happens again.
+
+Before the last microbatch that such a plan shows there are two groups of p microbatches. If every lane runs in the second group what it ran
+in the first one, so many seconds later, the engine is in the state in which it was a group before, p microbatches further on. It then
+goes on as it did for every group that is left out. With k of them, each of which takes s seconds, the step takes k · s longer than what the
+plan shows, and its parts, busy times and sources of error are those of the plan and k times those of the group.
+
+This holds for lanes that wait for each other. What runs ahead of them (inputs that are fetched, a host that issues tasks) must not take
+longer for a group than the group does, because the others would wait for it in the end. If it does, or if no group repeats another, the
+plan with all microbatches has to be predicted.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from simulator.engine.steady import EQUAL
+from simulator.engine.summary import summarize
+from simulator.plan.plan import Plan
+from simulator.plan.task import FORWARD, INPUT, LeftOut
+from traces.documents.timeline import Span, Timeline
+from traces.errors import Code, SchedcastError
+
+
+class NotRepeatedError(SchedcastError):
+    """Microbatches were left out of a plan that do not do what others do: it has to be planned with all of them."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(f"{plan.strategy}: the microbatches that are left out do not repeat those that are shown; use fold=off", Code.PLAN)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The last group of microbatches before the last one. `timeline`: of the step, with the group as its window and the group's spans.
+
+    `count`: how many such groups are left out.
+    """
+
+    plan: Plan
+    timeline: Timeline
+    count: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the group."""
+        return self.timeline.step_s
+
+    @cached_property
+    def begun(self) -> Timeline:
+        """The timeline with the spans that begin in the group: every task of a group once."""
+        start_s, end_s = self.timeline.window_s
+        return replace(self.timeline, spans=tuple(span for span in self.timeline.spans if start_s <= span.start_s < end_s))
+
+    @cached_property
+    def tasks(self) -> frozenset[str]:
+        """The names of the tasks of the group."""
+        return frozenset(span.task for span in self.begun.spans)
+
+    def whole(self, shown: Timeline) -> Timeline:
+        """The timeline that is `shown`, with the step time, busy shares, bubble and exposed transfers of the whole step."""
+        group = summarize(self.plan, self.timeline.spans, self.timeline.window_s, 1, {})
+        own = summarize(self.plan, shown.spans, shown.window_s, _steps(shown), {})
+        exposed_s = {name: own.exposed_s.get(name, 0.0) + self.count * group.exposed_s.get(name, 0.0) for name in self.plan.devices}
+        step_s = shown.step_s + self.count * self.seconds
+        busy_s = {use.name: self.count * self.seconds * use.busy_share for use in group.devices}
+        uses = [replace(use, busy_share=(use.busy_share * shown.step_s + busy_s[use.name]) / step_s) for use in shown.devices]
+        return replace(
+            shown,
+            step_s=step_s,
+            devices=tuple(uses),
+            bubble_share=1.0 - sum(use.busy_share for use in uses) / len(uses),
+            exposed_transfer_s=max(exposed_s.values()),
+        )
+
+
+def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str, float]]) -> Group:
+    """The group of a plan that leaves out microbatches, in its timeline.
+
+    `issue_s`: by host, what it spends on each task, by name. Raises NotRepeatedError if nothing is known to repeat itself.
+    """
+    left = plan.left_out
+    starts_s = _starts(plan, timeline)
+    if _is_periodic(timeline) and len(starts_s) == left.shown:
+        spans = _by_lane(plan, timeline, starts_s)
+        for period in (period for period in range(1, left.period + 1) if left.period % period == 0):
+            times_s = [starts_s[left.shown - 1 - back * period] for back in (2, 1, 0)]
+            if times_s[0] >= timeline.window_s[0] and _repeats(spans, times_s, period):
+                group = _group(plan, timeline, left, times_s, period)
+                if _keeps_up(group, timeline, issue_s, period):
+                    return group
+    raise NotRepeatedError(plan)
+
+
+def _steps(timeline: Timeline) -> int:
+    """How many steps the window has."""
+    begin_s, end_s = timeline.window_s
+    return max(1, round((end_s - begin_s) / timeline.step_s)) if timeline.step_s else 1
+
+
+def _is_periodic(timeline: Timeline) -> bool:
+    """Whether the steps of the window repeat themselves, so that one of them says how long all are: not so if a long run says it."""
+    (begin_s, end_s), steps = timeline.window_s, _steps(timeline)
+    return timeline.settled and abs(end_s - begin_s - steps * timeline.step_s) <= 4 * steps * EQUAL * end_s
+
+
+def _starts(plan: Plan, timeline: Timeline) -> list[float]:
+    """When the first device begins each microbatch in the last step of the window."""
+    left, end_s = plan.left_out, timeline.window_s[1]
+    last = max(span.period for span in timeline.spans if abs(span.end_s - end_s) <= EQUAL * end_s)
+    starts_s: dict[int, float] = {}
+    for span in timeline.spans:
+        if span.period == last and span.device == plan.devices[0] and span.phase == FORWARD:
+            starts_s.setdefault(span.microbatch % left.shown, span.start_s)
+    return [starts_s[number] for number in sorted(starts_s)]
+
+
+def _by_lane(plan: Plan, timeline: Timeline, starts_s: Sequence[float]) -> dict[tuple[str, str], list[Span]]:
+    """The spans of each lane near the last microbatches, but for those that fetch inputs, of all microbatches one after another."""
+    fetching = _fetching(plan)
+    lanes: dict[tuple[str, str], list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        if span.end_s >= starts_s[0] and span.start_s <= starts_s[-1] and span.task not in fetching:
+            lanes[span.device, span.lane].append(span)
+    return lanes
+
+
+def _fetching(plan: Plan) -> frozenset[str]:
+    """The tasks that copy inputs to devices."""
+    return frozenset(
+        task.name for task in plan.tasks if task.body.ends is not None and any(plan.values[o.value].kind == INPUT for o in task.reads)
+    )
+
+
+def _repeats(lanes: Mapping[tuple[str, str], Sequence[Span]], times_s: Sequence[float], period: int) -> bool:
+    """Whether every lane does between the second and the third of `times_s` what it does between the first and the second, on later
+    microbatches.
+    """
+    first_s, second_s, third_s = times_s
+    later_s, equal_s = third_s - second_s, 2 * EQUAL * third_s
+    if abs(second_s - first_s - later_s) > equal_s:
+        return False
+    for spans in lanes.values():
+        before, after = (
+            [span for span in spans if span.end_s > begin_s + equal_s and span.start_s < end_s - equal_s]
+            for begin_s, end_s in ((first_s, second_s), (second_s, third_s))
+        )
+        if len(before) != len(after):
+            return False
+        for one, other in zip(before, after, strict=True):
+            alike = (one.phase, one.layer) == (other.phase, other.layer) and other.microbatch - one.microbatch in (0, period)
+            if not alike or any(abs(b - a - later_s) > equal_s for a, b in ((one.start_s, other.start_s), (one.end_s, other.end_s))):
+                return False
+    return True
+
+
+def _group(plan: Plan, timeline: Timeline, left: LeftOut, times_s: Sequence[float], period: int) -> Group:
+    _, start_s, end_s = times_s
+    within = replace(
+        timeline,
+        window_s=(start_s, end_s),
+        step_s=end_s - start_s,
+        spans=tuple(span for span in timeline.spans if span.end_s > start_s and span.start_s < end_s),
+    )
+    return Group(plan, within, left.count / period)
+
+
+def _keeps_up(group: Group, timeline: Timeline, issue_s: Sequence[Mapping[str, float]], period: int) -> bool:
+    """Whether what runs ahead of the others takes no longer for a group than the group does."""
+    most_s = group.seconds * (1 + EQUAL)
+    if any(sum(own.get(task, 0.0) for task in group.tasks) > most_s for own in issue_s):
+        return False
+    fetching, left = _fetching(group.plan), group.plan.left_out
+    copying_s: dict[tuple[str, str], float] = defaultdict(float)
+    for span in {span.task: span for span in timeline.spans if span.task in fetching}.values():
+        copying_s[span.device, span.lane] += (span.end_s - span.start_s) * period / (left.shown + left.count)
+    return all(seconds <= most_s for seconds in copying_s.values())

@@ -1,0 +1,162 @@
+"""Steps of many microbatches from plans with few: the same time, memory and parts, and when a step is planned with all of them."""
+
+import pytest
+
+from executors.cpu.backend import CpuBackend
+from executors.tensors import job_tensors
+from simulator.engine.costs.model import CostModel
+from simulator.engine.utilization import planned_mfu
+from simulator.machine.machine import Machine
+from simulator.model.job import Job
+from simulator.plan.editor.order import Order
+from simulator.plan.json import dump, load
+from simulator.plan.plan import Plan
+from simulator.predict.forecast import Forecast, forecast, forecast_of, plan_strategy, planned_forecast
+from simulator.predict.preset import preset_costs
+from simulator.predict.repeated import NotRepeatedError
+from simulator.strategies import few
+from simulator.strategies.pipeline.grid_csv import schedule_of
+from tests.support import staged_models
+from tests.support.applicable import core_groups
+from tests.support.refusals import refuses
+from traces.errors import Code
+
+#: A decoder whose ops keep an H100 busy for longer than the host takes to issue them.
+DECODER = "lm:form=llama,layers=4,d_model=2048,heads=16,kv_heads=4,ffn=5632,vocab=8192"
+CHAIN = f"{staged_models.__file__}:chain"
+THOROUGH = pytest.mark.thorough
+
+
+@pytest.fixture(autouse=True)
+def _however_small(monkeypatch):
+    """Plans of few tasks leave out microbatches, too."""
+    monkeypatch.setattr(few, "MOST_TASKS", 0)
+
+
+def both(text: str, job: Job, machine: Machine, model: CostModel, mode: str = "eager") -> tuple[Forecast, Forecast]:
+    """The forecasts of the plans with few and with all microbatches."""
+
+    def plan_of(wanted: int) -> Plan:
+        assert wanted, "the microbatches that are shown do not repeat themselves"
+        return plan_strategy(text, {}, job, machine, model, wanted)
+
+    return forecast_of(plan_of, machine, model, mode), forecast(plan_strategy(text, {}, job, machine, model), machine, model, mode)
+
+
+def check_same(shown: Forecast, whole: Forecast) -> None:
+    """Everything that is said of a step is the same; an interval nearly, where several lanes are as long as the step."""
+    assert shown.plan.left_out is not None
+    assert len(shown.plan.tasks) < len(whole.plan.tasks)
+    assert shown.timeline.step_s == pytest.approx(whole.timeline.step_s, rel=1e-9)
+    assert shown.memory_bytes == whole.memory_bytes
+    assert shown.peak_bytes == whole.peak_bytes
+    assert shown.timeline.bubble_share == pytest.approx(whole.timeline.bubble_share, abs=1e-9)
+    assert shown.timeline.exposed_transfer_s == pytest.approx(whole.timeline.exposed_transfer_s, rel=1e-9, abs=1e-12)
+    for part, seconds in whole.parts.on_path.items():
+        assert shown.parts.on_path[part] == pytest.approx(seconds, abs=1e-9 * whole.timeline.step_s)
+    assert sum(shown.parts.on_path.values()) == pytest.approx(shown.timeline.step_s)
+    assert shown.interval_s == pytest.approx(whole.interval_s, rel=0.02)
+    mfus = [planned_mfu(each.plan, each.machine, each.timeline.step_s, each.float32) for each in (shown, whole)]
+    assert mfus[0] == (mfus[1] and pytest.approx(mfus[1], rel=1e-9))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "baseline",
+        pytest.param("pytorch", marks=THOROUGH),
+        "fsdp:fold=on",
+        pytest.param("fsdp:fold=on,prefetch=0", marks=THOROUGH),
+        pytest.param("fsdp:fold=on,shard=2", marks=THOROUGH),
+        pytest.param("fsdp:fold=on,shard=1,prefetch=0,gradients=kept", marks=THOROUGH),
+        pytest.param("fsdp:fold=on,shard=0", marks=THOROUGH),
+        pytest.param("fsdp:fold=on,tp=2", marks=THOROUGH),
+        pytest.param("data-parallel:fold=on", marks=THOROUGH),
+        pytest.param("data-parallel:fold=on,update=backward-fusion", marks=THOROUGH),
+        pytest.param("forward-fusion", marks=THOROUGH),
+    ],
+)
+def test_accumulated_microbatches_take_what_all_of_them_take(text):
+    job = Job(DECODER, 8 * 19, 4096, "adamw", precision="mixed", accumulate=19)
+    check_same(*both(text, job, *preset_costs(job, "8xh100")))
+
+
+@pytest.mark.parametrize("microbatches", [20, pytest.param(31, marks=THOROUGH)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1f1b:stages=2",
+        pytest.param("1f1b:stages=4", marks=THOROUGH),
+        pytest.param("1f1b:stages=2,replicas=2", marks=THOROUGH),
+        pytest.param("1f1b:stages=2,tp=2,replicas=2,shard=1", marks=THOROUGH),
+        pytest.param("1f1b:stages=2,update=backward-fusion", marks=THOROUGH),
+        pytest.param("interleaved-1f1b:stages=4,per_device=2", marks=THOROUGH),
+        pytest.param("zero-bubble:stages=2", marks=THOROUGH),
+    ],
+)
+def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microbatches):
+    job = Job(DECODER, 2 * microbatches, 4096, "adamw", precision="mixed")
+    check_same(*both(f"{text},microbatches={microbatches},fold=on", job, *preset_costs(job, "8xh100")))
+
+
+@THOROUGH
+@pytest.mark.parametrize("text", ["1f1b:stages=4,microbatches=33", "1f1b:stages=2,replicas=2,microbatches=33"])
+def test_images_on_four_gpus(text):
+    """Inputs are large, and those of microbatches that are left out are held, too."""
+    job = Job("resnet18", 4 * 66, 64)
+    check_same(*both(f"{text},fold=on", job, *preset_costs(job, "p100x4")))
+
+
+def test_a_cpu_and_a_graph():
+    machine = core_groups(2)
+    job = Job(CHAIN, 40, accumulate=20)
+    for text in ("baseline", "data-parallel:fold=on"):
+        check_same(*both(text, job, machine, CostModel(machine)))
+    job = Job(DECODER, 19, 4096, "adamw", precision="mixed", accumulate=19)
+    check_same(*both("baseline", job, *preset_costs(job, "h100"), mode="graph"))
+
+
+def test_a_plan_says_what_it_shows_and_does_not_run():
+    machine = core_groups(2)
+    job = Job(CHAIN, 40, accumulate=20)
+    plan = plan_strategy("baseline", {}, job, machine, CostModel(machine), 1)
+    assert plan.semantics["shown"] == "6 of 20 microbatches are shown; those between do the same"
+    assert plan.microbatches == 6
+    assert load(dump(plan)) == plan
+    with refuses(Code.PLAN, "6 of 20 microbatches are shown.*plan it with fold=off"):
+        CpuBackend(machine, cores=[0, 0]).load(plan, job_tensors(job, job.build(), job.graph()))
+    for write in (Order.of, schedule_of):
+        with refuses(Code.PLAN, "6 of 20 microbatches"):
+            write(plan)
+    whole = plan_strategy("baseline", {}, job, machine, CostModel(machine))
+    assert (whole.left_out, whole.microbatches) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "microbatches"),
+    [("gpipe:stages=2,fold=on", 20), ("1f1b:stages=2,fold=off", 20), ("1f1b:stages=2,fold=on", 16), ("model-parallel", 20)],
+)
+def test_steps_that_grow_with_each_microbatch_or_are_short_have_all_of_them(text, microbatches):
+    """GPipe holds the activations of all microbatches."""
+    machine = core_groups(2)
+    job = Job(CHAIN, 40 if microbatches == 20 else 32, accumulate=microbatches)
+    assert plan_strategy(text, {}, job, machine, CostModel(machine), 1).microbatches == microbatches
+
+
+def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
+    monkeypatch.setattr(few, "MOST_TASKS", 20_000)
+    machine = core_groups(2)
+    job = Job(CHAIN, 40, accumulate=20)
+    assert planned_forecast(job, "baseline", {}, machine, CostModel(machine)).plan.left_out is None
+
+
+def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
+    """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
+    job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")
+    machine, model = preset_costs(job, "8xh100")
+    text = "1f1b:stages=4,fold=on,microbatches=24"
+    plan = plan_strategy(text, {}, job, machine, model, 1)
+    assert plan.left_out.shown < 24
+    with pytest.raises(NotRepeatedError, match="do not repeat those that are shown"):
+        forecast(plan, machine, model)
+    assert planned_forecast(job, text, {}, machine, model).plan.left_out is None
