@@ -58,7 +58,7 @@ REFUSED = (
     ("fused optimizer", "GPT-2", "the job is compiled"),
     ("ddp", "broadcast_buffers", "broadcasts of buffers are not modeled"),
     ("ddp", "the knobs", "broadcasts of buffers are not modeled"),
-    ("cuda graph", "Spikformer", "no preset of an RTX 5090, and no spiking networks"),
+    ("cuda graph", "Spikformer", "spiking networks are not predicted"),
     ("cuda graph", "small MLP", "the GPU is not stated"),
     ("loader", "", "no trace: what loading takes is not stated"),
     ("amp", "xl, batch 4, context 1024, forward and backward", "no gain: before the change it did not fit in memory, as is predicted"),

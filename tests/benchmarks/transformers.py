@@ -71,18 +71,18 @@ these steps are shown by themselves.
 
 MISSES = """## What is missed
 
-- nanotron on 64 GPUs and more, with one to four sequences a GPU: up to 60 % too fast with the batch divided alone. Its steps become
+- nanotron on 64 GPUs and more, with one to four sequences a GPU: up to 61 % too fast with the batch divided alone. Its steps become
   communication, which is predicted as hidden behind backward and, but for ZeRO-1, the next forward. That nanotron does not hide it is
   likely, by the bytes and the network's data sheet, and was not shown; some of its nodes were sick, too.
-- nanotron's runs that divide layers or have stages agree on up to 32 GPUs, but for two that took 5 and 16 times as long as others of their
-  size. On more GPUs most took 2 to 27 times as long as predicted (12.5 s on 256 GPUs for a step of 3.3 s on 8), in no order that
-  microbatches, degrees or messages explain: steps of so little work wait for the host or for sick nodes, of which nothing is modeled.
-- Megatron-LM's trainings on eight B200 that divide layers are predicted 1 to 12 % too slow, in the right order.
-- Megatron-LM's DeepSeek-V2 and V3, cut to four layers, with experts on eight B200: 10 to 17 % too slow. What is
-  reserved is 5 to 16 % too high.
-- DeepSpeed's ZeRO-3 with transformers' Qwen3-8B: up to 49 % too fast. `fsdp` gathers and sums as FSDP2 does.
-- Networks between nodes are data sheets: 512 GPUs are 6 to 13 % too fast where 8 GPUs are 2 % too fast.
-- An A100 of llm-foundry is 5 to 18 % too fast up to 4,096 tokens; its attention may have been the older one.
+- nanotron's runs that divide layers or have stages agree on up to 32 GPUs, but for some that took 1.5 to 16 times as long as others of
+  their size. On more GPUs most took 2 to 100 times as long as predicted, in no order that microbatches, degrees or messages explain: steps
+  of so little work wait for the host or for sick nodes, of which nothing is modeled.
+- Megatron-LM's trainings on eight B200: up to 15 % too slow, and with experts (DeepSeek-V2 and V3, cut to four layers) 13 to 20 %. It adds
+  gradients within the products, and power is fitted on older GPUs.
+- DeepSpeed's ZeRO-3 with transformers' Qwen3-8B: 12 to 47 % too fast. `fsdp` gathers and sums as FSDP2 does.
+- Networks between nodes are data sheets: 512 GPUs are 2 to 13 % too fast where 8 GPUs are 2 % too fast to 6 % too slow.
+- An A100 of llm-foundry is up to 27 % too fast with the two smallest models up to 4,096 tokens, and 14 % with the others, long sequences
+  most; its attention may have been the older one.
 """
 
 
@@ -94,11 +94,10 @@ PyTorch's caching allocator rounds, caches and splits them in the order in which
 (`simulator/engine/memory/caching.py`). Nothing of it is fitted. The CUDA context and NCCL's buffers are in neither figure. Beside it,
 what the plan's tensors alone take.
 """
-MISSED_MEMORY = """What is missed: most of llm-foundry's runs, of which no figure is published, are said not to fit, though they ran. It
-computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), where the plan holds float32 logits and their gradients; how much
-of the difference that is was not shown. Of Megatron-LM's trainings on B200 the tensors alone are right within some percent, and what the
-allocator reserves is predicted too high. nanotron's runs with stages are predicted up to 2.5 times too high; why is not known. Its
-ZeRO-1 with one sequence a GPU is predicted up to 14 % too low; why is not known either.
+MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), which `lm:loss=fused` stands for; of its
+runs no figure of memory is published. Of Megatron-LM's trainings on B200 the tensors alone are right within some percent, and what the
+allocator reserves is predicted 5 to 16 % too high: there are more holes between the plan's tensors than between Megatron-LM's, whose
+gradients last. nanotron's ZeRO-1 with one sequence a GPU is predicted up to 14 % too low; why is not known.
 PyTorch's DistributedDataParallel also keeps buckets of gradients, here 2 bytes a parameter, which the plan does not have. Selective
 checkpointing in PyTorch caches the result of a block's last product, which nothing reads (4 GiB of torchtitan's two steps), and FSDP2
 keeps the embeddings gathered (1 GiB).
