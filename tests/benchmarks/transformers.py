@@ -94,8 +94,8 @@ PyTorch's caching allocator rounds, caches and splits them in the order in which
 (`simulator/engine/memory/caching.py`). Nothing of it is fitted. The CUDA context and NCCL's buffers are in neither figure. Beside it,
 what the plan's tensors alone take.
 """
-MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), which `lm:loss=fused` stands for; of its
-runs no figure of memory is published. Of Megatron-LM's trainings on B200 the tensors alone are right within some percent, and what the
+MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), for which
+`lm:loss=fused` stands; of its runs no figure of memory is published. Of Megatron-LM's trainings on B200 the tensors alone are right within some percent, and what the
 allocator reserves is predicted 5 to 16 % too high: there are more holes between the plan's tensors than between Megatron-LM's, whose
 gradients last. nanotron's ZeRO-1 with one sequence a GPU is predicted up to 14 % too low; why is not known.
 PyTorch's DistributedDataParallel also keeps buckets of gradients, here 2 bytes a parameter, which the plan does not have. Selective
