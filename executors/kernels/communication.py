@@ -138,6 +138,13 @@ def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> C
     """A reduce-scatter or an all-gather: of each read into a write, or in place, where one has as many chunks as there are devices."""
     call, device = _CHUNKED[task.body.operation], binding.device(task.device)
     getters = [binding.getter(operand) for operand in task.reads or task.mutates]
+
+    def moved(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        result = torch.empty(shape, dtype=tensor.dtype, device=device)
+        with _peers(task):
+            call(result.view(-1), tensor.reshape(-1), group=group)
+        return result
+
     if task.mutates:
         ranks, rank = dist.get_world_size(group), dist.get_rank(group)
 
@@ -145,20 +152,14 @@ def _compile_chunks(task: Task, binding: Binding, group: dist.ProcessGroup) -> C
             for get in getters:
                 whole = get(instance)
                 chunk = whole.chunk(ranks)[rank]
-                result = torch.empty_like(chunk, memory_format=torch.contiguous_format)
-                with _peers(task):
-                    call(result.view(-1), whole.reshape(-1), group=group)
-                chunk.copy_(result)
+                chunk.copy_(moved(whole, chunk.shape))
 
         return run_in_place
-    setters = [(binding.setter(write), write.shape, write.elements, getattr(torch, write.dtype)) for write in task.writes]
+    setters = [(binding.setter(write), write.shape) for write in task.writes]
 
     def run(instance: Instance) -> None:
-        for get, (put, shape, elements, dtype) in zip(getters, setters, strict=True):
-            result = torch.empty(elements, dtype=dtype, device=device)
-            with _peers(task):
-                call(result, get(instance).reshape(-1), group=group)
-            put(instance, result.view(shape))
+        for get, (put, shape) in zip(getters, setters, strict=True):
+            put(instance, moved(get(instance), shape))
 
     return run
 

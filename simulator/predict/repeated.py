@@ -18,7 +18,8 @@ from functools import cached_property
 from simulator.engine.steady import EQUAL
 from simulator.engine.summary import summarize
 from simulator.plan.plan import Plan
-from simulator.plan.task import FORWARD, INPUT, LeftOut
+from simulator.plan.task import FORWARD, LeftOut
+from simulator.strategies.few import fetches_input
 from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, SchedcastError
 
@@ -127,9 +128,7 @@ def _by_lane(plan: Plan, timeline: Timeline, starts_s: Sequence[float]) -> dict[
 
 def _fetching(plan: Plan) -> frozenset[str]:
     """The tasks that copy inputs to devices."""
-    return frozenset(
-        task.name for task in plan.tasks if task.body.ends is not None and any(plan.values[o.value].kind == INPUT for o in task.reads)
-    )
+    return frozenset(task.name for task in plan.tasks if fetches_input(plan, task))
 
 
 def _repeats(lanes: Mapping[tuple[str, str], Sequence[Span]], times_s: Sequence[float], period: int) -> bool:

@@ -5,12 +5,11 @@ the whole step, and with its share of the loss. `predict.repeated` looks for the
 and counts it as often as microbatches are left out. Their inputs are in the plan: they are fetched, and held until their turn would come.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.plan.task import INPUT, LeftOut, Operand, Storage, Task, Value
+from simulator.plan.task import INPUT, LeftOut, Storage, Task, Value
 
 #: Microbatches, and tasks of a step, up to which plans have all of them.
 MOST_MICROBATCHES, MOST_TASKS = 16, 20_000
@@ -36,7 +35,7 @@ def with_left_out(plan: Plan, count: int, shown: int, period: int = 1) -> Plan:
     """
     if not count:
         return plan
-    fetched = {o.value: task for task in plan.tasks if task.body.ends is not None for o in task.writes if _is_input(plan, task.reads)}
+    fetched = {o.value: task for task in plan.tasks if fetches_input(plan, task) for o in task.writes}
     middle = {
         o.value for task in plan.tasks if task.microbatch % shown == shown - 1 - period for o in task.reads if task.name not in fetched
     }
@@ -66,8 +65,9 @@ def with_left_out(plan: Plan, count: int, shown: int, period: int = 1) -> Plan:
     )
 
 
-def _is_input(plan: Plan, operands: Sequence[Operand]) -> bool:
-    return any(plan.values[operand.value].kind == INPUT for operand in operands)
+def fetches_input(plan: Plan, task: Task) -> bool:
+    """Whether a task copies an input to a device."""
+    return task.body.ends is not None and any(plan.values[operand.value].kind == INPUT for operand in task.reads)
 
 
 def _fetched(fetch: Task, number: int, copied) -> Task:

@@ -28,16 +28,12 @@ class Packing:
     reduce: int
     priority: int
 
-    def packed(
-        self, own: Sequence[Operand | None], flat: Flat | None, dtype: str, name: str, at: int
-    ) -> tuple[list[Task], tuple[Operand, ...]]:
-        """What a device sends of its parts, in the type in which they are gathered: each, or one flat tensor with one after another."""
+    def packed(self, own: Sequence[Operand | None], flat: Flat, dtype: str, name: str, at: int) -> tuple[list[Task], tuple[Operand, ...]]:
+        """The flat shard of a device: its parts of the tensors one after another, in the type in which they are gathered."""
         device = self.devices[at]
-        steps = _Steps(f"{name}@{device}")
-        if flat is None:
-            return self._cast([operand for operand in own if operand is not None], dtype, steps, device)
         if len(own) == 1 and own[0] is not None and own[0].dtype == dtype and own[0].elements == flat.length:
             return [], (shaped(own[0], (flat.length,)),)
+        steps = _Steps(f"{name}@{device}")
         held = next((operand.dtype for operand in own if operand is not None), dtype)
         parts = []
         for operand, length in zip(own, flat.lengths, strict=True):
@@ -62,13 +58,15 @@ class Packing:
         task, made = steps.task(self.tensors, device, self.gather, self.priority, 1)
         return [task], made
 
-    def _cast(self, own: Sequence[Operand], dtype: str, steps: "_Steps", device: str) -> tuple[list[Task], tuple[Operand, ...]]:
-        """Operands in a type, and the task that casts them if they have another."""
-        if all(operand.dtype == dtype for operand in own):
-            return [], tuple(own)
-        for operand in own:
+    def cast(self, own: Sequence[Operand | None], dtype: str, name: str, at: int) -> tuple[list[Task], tuple[Operand, ...]]:
+        """A device's parts of tensors, each by itself, in the type in which they are gathered."""
+        parts = tuple(operand for operand in own if operand is not None)
+        if all(operand.dtype == dtype for operand in parts):
+            return [], parts
+        steps = _Steps(f"{name}@{self.devices[at]}")
+        for operand in parts:
             steps.cast(operand, dtype)
-        task, made = steps.task(self.tensors, device, self.gather, self.priority, len(own))
+        task, made = steps.task(self.tensors, self.devices[at], self.gather, self.priority, len(parts))
         return [task], made
 
     def unpacked(self, gathered: Operand, flat: Flat, name: str, at: int) -> tuple[Task, list[Operand]]:

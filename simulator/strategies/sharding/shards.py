@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -112,7 +113,8 @@ class Shards:
                 shards = []
                 for at in numbers:
                     own = [self.held[at].get(weight.parameter) for weight in weights]
-                    packed, sent = self._packings[mesh.size].packed(own, flat, dtype, f"{label}/pack", at)
+                    packing, pack = self._packings[mesh.size], f"{label}/pack"
+                    packed, sent = packing.cast(own, dtype, pack, at) if flat is None else packing.packed(own, flat, dtype, pack, at)
                     tasks += [replace(task, after=after[at], layer=span.unit) for task in packed]
                     shards.append(sent)
                 made, wholes = group.all_gather(f"{label} of group {number}" if number else label, self.tensors, shards)
@@ -136,9 +138,9 @@ class Shards:
                 parts = list(wholes)
                 if flat is not None:
                     parts = [shaped(parts[0], (size, flat.length))]
-                if flat is not None and (len(weights) > 1 or flat.blocks[0] > 1):
-                    unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
-                    tasks.append(replace(unpacked, layer=span.unit))
+                    if len(weights) > 1 or flat.blocks[0] > 1:
+                        unpacked, parts = self._packings[size].unpacked(parts[0], flat, f"{span.unit}/{name}{end}/unpack", at)
+                        tasks.append(replace(unpacked, layer=span.unit))
                 for weight, part in zip(weights, parts, strict=True):
                     read[at] |= dict.fromkeys(weight.names, without_padding(part, weight.shape))
         return tasks, read
@@ -184,10 +186,18 @@ class Shards:
 
     def _summed_in_place(self, parameter: str) -> bool:
         """Whether a device's part of a gradient becomes the sum where it lies: equal parts, in memory of their own."""
+        if not self._equal_parts(parameter):
+            return False
         own = self.builders[0].gradient(parameter)
-        storages = Counter(self.builders[0].tensors.values[self.builders[0].gradient(name).value].storage for name in self.units.trained)
-        alone = not own.views and storages[self.builders[0].tensors.values[own.value].storage] == 1
-        return self._equal_parts(parameter) and own.strides == contiguous(own.shape) and alone
+        return not own.views and own.strides == contiguous(own.shape) and self._gradients_on[self._storage_of_gradient(parameter)] == 1
+
+    def _storage_of_gradient(self, parameter: str) -> str:
+        return self.builders[0].tensors.values[self.builders[0].gradient(parameter).value].storage
+
+    @cached_property
+    def _gradients_on(self) -> Counter[str]:
+        """By storage, how many parameters' gradients lie on it."""
+        return Counter(map(self._storage_of_gradient, self.units.trained))
 
     def _reduce_in_place(self, unit: str, parameters: Sequence[str], name: str) -> list[Task]:
         """The tasks that sum gradients in place over the devices, of which each goes on with its part."""

@@ -6,15 +6,14 @@ import pytest
 
 from executors.binding import Binding, Forms
 from executors.cpu.backend import CpuBackend
-from simulator.engine.costs.cost import Cost
 from simulator.engine.memory.over_time import carried_bytes
-from simulator.engine.simulation import simulate
 from simulator.model.division.context import ATTENTION
 from simulator.model.division.divide import Division
 from simulator.model.job import Job
 from simulator.strategies.fsdp import CONTEXT
 from tests.support import raw_attention, token_models
 from tests.support.applicable import core_groups
+from tests.support.folding import by_flops, check_folded
 from tests.support.jobs import planned
 from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
@@ -90,15 +89,7 @@ def test_keys_and_values_are_gathered_in_each_direction_and_their_gradients_scat
 @pytest.mark.parametrize("text", ["fsdp:cp=2", "fsdp:cp=2,tp=2", "fsdp:cp=4,reshard=off"])
 def test_one_device_stands_for_all(text):
     """A folded plan has the time of the whole plan where times follow from FLOPs and bytes, and its device the memory."""
-    machine, job = gpus(4, bytes_per_s=1e6), Job(LLAMA, 4, 16, accumulate=2 if text == "fsdp:cp=2" else 1)
-    times, carried = [], []
-    for fold in ("on", "off"):
-        plan = planned(f"{text},fold={fold},fetch=off", job, machine)
-        seconds = [task.body.flops * 1e-8 if task.body.op else 0.0 for task in plan.tasks]
-        times.append(simulate(plan, machine, [Cost(task.name, s, s) for task, s in zip(plan.tasks, seconds, strict=True)]).step_s)
-        carried.append(carried_bytes(plan)["g0"])
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert carried[0] == carried[1]
+    check_folded(text, Job(LLAMA, 4, 16, accumulate=2 if text == "fsdp:cp=2" else 1), by_flops)
 
 
 def test_parameters_are_sharded_over_all_devices_with_the_same_part_of_the_layers():

@@ -5,14 +5,13 @@ import torch
 
 from executors.cpu.backend import CpuBackend
 from executors.trainer import Trainer
-from simulator.engine.costs.cost import Cost
 from simulator.engine.memory.over_time import carried_bytes
-from simulator.engine.simulation import simulate
 from simulator.model.job import Job
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.strategies.fsdp import EXPERTS
 from tests.support import lockstep, real_models
 from tests.support.applicable import core_groups
+from tests.support.folding import by_flops, check_folded
 from tests.support.jobs import planned
 from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
@@ -122,15 +121,7 @@ def test_experts_are_held_once_by_all_devices_together():
 )
 def test_one_device_stands_for_all(text, fields):
     """A folded plan has the time of the whole plan where times follow from FLOPs and bytes, and its device the memory."""
-    machine, job = gpus(4, bytes_per_s=1e6), Job(MODEL, 8, 8, **fields)
-    times, carried = [], []
-    for fold in ("on", "off"):
-        plan = planned(f"{text},fold={fold},fetch=off", job, machine)
-        seconds = [task.body.flops * 1e-8 if task.body.op else 0.0 for task in plan.tasks]
-        times.append(simulate(plan, machine, [Cost(task.name, s, s) for task, s in zip(plan.tasks, seconds, strict=True)]).step_s)
-        carried.append(carried_bytes(plan)["g0"])
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert carried[0] == carried[1]
+    check_folded(text, Job(MODEL, 8, 8, **fields), by_flops)
 
 
 def test_a_plan_says_that_experts_are_divided():

@@ -17,6 +17,7 @@ from simulator.strategies.fsdp import GATHER, REDUCE, TENSOR
 from simulator.strategies.sharding.units import unit_of
 from tests.support import mlp
 from tests.support.applicable import core_groups
+from tests.support.folding import check_folded
 from tests.support.jobs import MLP, planned
 from tests.support.linked_gpus import gpus
 from tests.support.refusals import refuses
@@ -125,15 +126,7 @@ def test_communication_hides_behind_the_block_before(options, exposed, fold):
 )
 def test_one_device_stands_for_all(text, job):
     """A folded plan has the time of the whole plan, and its device the memory."""
-    machine = gpus(4, bytes_per_s=1e6)
-    times, carried = [], []
-    for fold in ("on", "off"):
-        plan = planned(f"{text}{',' if ':' in text else ':'}fold={fold},fetch=off", job, machine)
-        costs = [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]
-        times.append(simulate(plan, machine, costs).step_s)
-        carried.append(carried_bytes(plan)["g0"])
-    assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert carried[0] == carried[1]
+    check_folded(text, job, lambda task: 1e-5)
 
 
 def test_a_large_machine_is_folded_by_itself():

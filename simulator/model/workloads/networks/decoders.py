@@ -27,6 +27,11 @@ def _product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def _wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
 class LowPrecisionLayerNorm(nn.LayerNorm):
     """A layer norm that computes in autocast's lower precision, as MPT's does; autocast alone would compute it in float32 on a GPU."""
 
@@ -48,8 +53,7 @@ def _norm(model: LanguageModel, width: int) -> nn.Module:
 
 def rotated(x: Tensor, turns: Tensor) -> Tensor:
     """Turn each pair of elements of x [N, T, H, E], taken as a complex number, by `turns` [T, E/2]; in float32 at least."""
-    wide = x.float() if x.dtype.itemsize < 4 else x
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(_wide(x).unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)
 
 
@@ -182,8 +186,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[N, T, D] to [N, T, D]."""
         tokens = x.flatten(0, 1)
-        logits = self.router(tokens)
-        logits = logits.float() if logits.dtype.itemsize < 4 else logits
+        logits = _wide(self.router(tokens))
         scores, chosen = (logits.sigmoid() if self.sigmoid else logits.softmax(-1)).topk(self.active)
         scores = (scores / scores.sum(-1, keepdim=True)).flatten()
         experts, order = chosen.flatten().sort(stable=True)
@@ -250,8 +253,7 @@ class Decoder(nn.Module):
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of logits [N, T, V] over the labels [N, T], in float32 at least."""
-    logits = logits.float() if logits.dtype.itemsize < 4 else logits
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return F.cross_entropy(_wide(logits).flatten(0, 1), labels.flatten())
 
 
 def fused_loss(logits: Tensor, labels: Tensor) -> Tensor:
