@@ -9,6 +9,7 @@ from pathlib import Path
 
 from calibrate.numerics import STEPS
 from calibrate.operands import geometries
+from calibrate.rounds import units_in_round
 from calibrate.testbed import Progress, Testbed
 from executors.run import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
@@ -41,10 +42,11 @@ def validation_seconds(forecasts: Mapping[str, Forecast], testbed: Testbed, roun
     """
     base = forecasts["baseline"]
     unit = base.machine.host(base.plan.devices[0]).graph_iterations if base.timeline.mode == GRAPH else 1
-    programs_s = sum(forecast.timeline.step_s for forecast in forecasts.values()) + base.timeline.step_s
-    steps = STEPS + (WARM_UP + 1) + (WARM_UP + unit) + rounds * testbed.units_per_round * unit
+    steps_s = [forecast.timeline.step_s for forecast in (*forecasts.values(), base)]
+    once = STEPS + (WARM_UP + 1) + (WARM_UP + unit)
     plain_steps = STEPS + WARM_UP + rounds * testbed.plain_steps_per_round
-    total_s = steps * programs_s + plain_steps * base.timeline.step_s
+    total_s = sum((once + rounds * units_in_round(testbed, step_s * unit) * unit) * step_s for step_s in steps_s)
+    total_s += plain_steps * base.timeline.step_s
     if not calibrate:
         return total_s
     keys = [_keys(forecast) for forecast in forecasts.values()]

@@ -87,6 +87,16 @@ class RoundTimes:
     reference_in_samples_s: list[float]
 
 
+def units_in_round(testbed: Testbed, unit_s: float) -> int:
+    """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one, since the first does
+    not count.
+    """
+    units = testbed.units_per_round
+    while units > 2 and (units - 1) * unit_s > testbed.round_s:
+        units -= 1
+    return units
+
+
 def run_rounds(
     candidates: Sequence[Candidate],
     testbed: Testbed,
@@ -102,8 +112,10 @@ def run_rounds(
     `sampled_for`: the profile for which the rounds also sample keys, those of `loop` (the plan of PyTorch's own loop) included, and
     interference; None: they do not.
     """
+    units = []
     for candidate in candidates:
-        sample(candidate.program, WARM_UP + candidate.program.unit)
+        warming = sample(candidate.program, WARM_UP + candidate.program.unit)
+        units.append(units_in_round(testbed, warming.steps_s[-1] * candidate.program.unit))
     plain.train(WARM_UP)
     testbed.reference_kernel_s()  # it is made and warms up now, not within the first round
     plans = [candidate.plan for candidate in candidates[:-1]]
@@ -130,11 +142,11 @@ def run_rounds(
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):
-            candidate = candidates[(number + place) % count]
+            candidate = candidates[turn := (number + place) % count]
             if sampled_for is not None:
                 in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
             before = candidate
-            candidate.run(testbed.units_per_round * candidate.program.unit)
+            candidate.run(units[turn] * candidate.program.unit)
             if (
                 candidate.plan is candidates[-1].plan
             ):  # only the baseline's: beside other lanes the reference kernel is slower without any drift

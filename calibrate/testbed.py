@@ -63,13 +63,15 @@ class Testbed(Protocol):
     """A device, or a group of devices, on which a validation measures.
 
     `mode` is "eager" or "graph". In each round of a validation, every program runs `units_per_round` of its units
-    (`Executable.unit`) and plain PyTorch runs `plain_steps_per_round` steps. `interleaved`: whether a validation measures keys in its
-    rounds; if not, it measures them before the rounds. `memory_limit_bytes`: the largest size of each memory that counts; None: no limit.
+    (`Executable.unit`), or fewer if those that count take more than `round_s` seconds, and plain PyTorch runs `plain_steps_per_round`
+    steps. `interleaved`: whether a validation measures keys in its rounds; if not, it measures them before the rounds.
+    `memory_limit_bytes`: the largest size of each memory that counts; None: no limit.
     """
 
     identity: Identity
     mode: str
     units_per_round: int
+    round_s: float
     plain_steps_per_round: int
     interleaved: bool
     memory_limit_bytes: float | None

@@ -121,7 +121,10 @@ class GpuMonitor:
         return Conditions(tuple(flags), max(self._shares, default=None), self._cap_words() if capped else "")
 
     def _cap_words(self) -> str:
-        clock = f" between {min(self._clocks)} and {max(self._clocks)} MHz" if self._clocks else " down"
+        low, high = min(self._clocks, default=0), max(self._clocks, default=0)
+        if low and low == high:  # it was held down between two readings, and so the power was read at other moments too
+            return f"the power cap held the SM clock down for moments; it was {low} MHz whenever it was read"
+        clock = f" between {low} and {high} MHz" if low else " down"
         power = f", at up to {max(self._watts):.0f} W" if self._watts else ""
         return f"the power cap held the SM clock{clock}{power}"
 

@@ -3,6 +3,7 @@
 And how long a validation will take.
 """
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -32,7 +33,7 @@ def forecast(step_s: float, sources: tuple[str, ...]) -> Forecast:
 
 
 def a_testbed(interleaved: bool) -> SimpleNamespace:
-    return SimpleNamespace(interleaved=interleaved, units_per_round=3, plain_steps_per_round=2)
+    return SimpleNamespace(interleaved=interleaved, units_per_round=3, round_s=math.inf, plain_steps_per_round=2)
 
 
 #: Steps of a program without rounds (numerics, peak memory, warm-up) and of plain PyTorch (numerics, warm-up).

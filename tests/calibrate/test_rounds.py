@@ -3,6 +3,7 @@
 And waiting until other processes leave the machine alone.
 """
 
+import math
 import subprocess
 import sys
 import time
@@ -84,7 +85,7 @@ def test_a_process_that_spins_is_seen_unless_it_is_a_child():
 class RecordingTestbed:
     """A testbed on which nothing takes time. `events`: steps of programs ("run owt") and samples of keys ("sample owt+baseline")."""
 
-    units_per_round, plain_steps_per_round = 1, 1
+    units_per_round, round_s, plain_steps_per_round = 1, math.inf, 1
 
     def __init__(self):
         self.events: list[str] = []
