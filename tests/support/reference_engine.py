@@ -246,8 +246,8 @@ class Reference:
         if device.kind == "cpu":
             return 1, 1.0
         sms, cost = device.sms, run.cost
-        blocks = max(1, ceil(cost.grid / cost.blocks_per_sm))
-        area = blocks - (run.waves - 1) * sms if self._in_last_wave(run) else min(sms, blocks)
+        left = max(1, cost.grid - (run.waves - 1) * cost.blocks_per_sm * sms)
+        area = min(sms, left) if self._in_last_wave(run) else sms
         saturating = self.machine.memory(device.name).saturation_share * sms
         return area, min(float(area), max(cost.compute_share * area, saturating))
 

@@ -26,11 +26,17 @@ def kernel(name, seconds=1.0, stream=0, grid=10, **more):
     return task(name, seconds, reads="x", writes=name, stream=stream, grid=grid, **{"compute_share": 1.0, **more})
 
 
-def test_a_shape_counts_waves_in_whole_sms():
+def test_a_shape_counts_waves_and_an_sm_for_every_block_of_a_wave_that_does_not_fill_them():
     assert shape_of(Cost("k", 1, 1, grid=25, blocks_per_sm=1), 10, 0.3)[:3] == (3, 10, 5)
-    assert shape_of(Cost("k", 1, 1, grid=25, blocks_per_sm=2), 10, 0.3)[:3] == (2, 10, 3)
-    assert shape_of(Cost("k", 1, 1, grid=3, blocks_per_sm=2), 10, 0.3)[:3] == (1, 2, 2)
+    assert shape_of(Cost("k", 1, 1, grid=25, blocks_per_sm=2), 10, 0.3)[:3] == (2, 10, 5)
+    assert shape_of(Cost("k", 1, 1, grid=3, blocks_per_sm=2), 10, 0.3)[:3] == (1, 3, 3)
+    assert shape_of(Cost("k", 1, 1, grid=13, blocks_per_sm=2), 10, 0.3)[:3] == (1, 10, 10)
     assert shape_of(Cost("k", 1, 1, grid=20, blocks_per_sm=2), 10, 0.3)[:3] == (1, 10, 10)
+
+
+def test_kernels_that_share_sms_count_places_for_blocks():
+    assert shape_of(Cost("k", 1, 1, grid=25, blocks_per_sm=2), 10, 0.3, shared=True)[:3] == (2, 10, 3)
+    assert shape_of(Cost("k", 1, 1, grid=3, blocks_per_sm=2), 10, 0.3, shared=True)[:3] == (1, 2, 2)
 
 
 def test_kernels_that_share_sms_share_what_these_compute():
