@@ -1,10 +1,10 @@
 """SMs and bandwidth: how the kernels of all devices on one memory share them.
 
 *SMs* are given whole. A kernel of grid / (blocks per SM · SMs) waves needs all of them, and in its last wave, or its only one, an SM for
-each of the remaining blocks while there are enough: the hardware deals blocks to SMs in turn (`kernels.shape_of`). The waiting kernels of a device are ordered by (priority, arrival, issue). Only the first receives SMs
-as they become free, and it leaves the queue when its last wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more
-urgent kernel waits, a running kernel gives up the SMs that it needs at its own next wave border, and keeps its place in the queue: blocks
-are never preempted.
+each of the remaining blocks while there are enough: the hardware deals blocks to SMs in turn (`kernels.shape_of`). The waiting kernels of
+a device are ordered by (priority, arrival, issue). Only the first receives SMs as they become free, and it leaves the queue when its last
+wave is fully placed (the leftover rule of Amert et al., RTSS 2017). While a more urgent kernel waits, a running kernel gives up the SMs
+that it needs at its own next wave border, and keeps its place in the queue: blocks are never preempted.
 
 *Computing units* are shared max-min fairly too, on devices that say what an SM holds: there the blocks of kernels that leave places free
 share SMs, and "SMs" count places (`kernels.shape_of`).
