@@ -5,6 +5,7 @@ testbed a program's keys are sampled just before its steps and just after them. 
 steps and for the samples. If its speed changes within a second, as that of shared machines does, only the number of samples helps.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,11 +89,12 @@ class RoundTimes:
 
 
 def units_in_round(testbed: Testbed, unit_s: float) -> int:
-    """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one, since the first does
-    not count.
+    """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one.
+
+    The first one does not count.
     """
     units = testbed.units_per_round
-    while units > 2 and (units - 1) * unit_s > testbed.round_s:
+    while units > 2 and (units - 1) * unit_s > testbed.round_s:  # never on a testbed whose `round_s` is infinite
         units -= 1
     return units
 
@@ -112,10 +114,8 @@ def run_rounds(
     `sampled_for`: the profile for which the rounds also sample keys, those of `loop` (the plan of PyTorch's own loop) included, and
     interference; None: they do not.
     """
-    units = []
     for candidate in candidates:
-        warming = sample(candidate.program, WARM_UP + candidate.program.unit)
-        units.append(units_in_round(testbed, warming.steps_s[-1] * candidate.program.unit))
+        sample(candidate.program, WARM_UP + candidate.program.unit)
     plain.train(WARM_UP)
     testbed.reference_kernel_s()  # it is made and warms up now, not within the first round
     plans = [candidate.plan for candidate in candidates[:-1]]
@@ -142,11 +142,12 @@ def run_rounds(
         monitor = testbed.monitor()
         in_steps, in_samples = [], []
         for place in range(count):
-            candidate = candidates[turn := (number + place) % count]
+            candidate = candidates[(number + place) % count]
             if sampled_for is not None:
                 in_samples += testbed.sample_keys([before.plan, candidate.plan], 1 + number * count + place)
             before = candidate
-            candidate.run(units[turn] * candidate.program.unit)
+            known_s = candidate.steps_s[-1][-1] if number else math.inf
+            candidate.run(units_in_round(testbed, known_s * candidate.program.unit) * candidate.program.unit)
             if (
                 candidate.plan is candidates[-1].plan
             ):  # only the baseline's: beside other lanes the reference kernel is slower without any drift

@@ -166,20 +166,27 @@ def _seconds(first: Event, last: Event) -> float:
     return first.elapsed_time(last) * 1e-3
 
 
+#: Whether a context of `objects_kept` is open. The number of frozen objects does not say so: Python 3.12 begins with some, and a process
+#: that a fork server started has those of the server.
+_kept: list[bool] = []
+
+
 @contextmanager
 def objects_kept() -> Iterator[None]:
     """Freeze all live objects, so that garbage collections skip plans and libraries.
 
-    A capture may start a collection, which would take a tenth of a second. Does nothing if objects are frozen already.
+    A capture starts a collection, which would take a tenth of a second. Does nothing within another such context.
     """
-    if gc.get_freeze_count():
+    if _kept:
         yield
         return
     gc.collect()
     gc.freeze()
+    _kept.append(True)
     try:
         yield
     finally:
+        _kept.clear()
         gc.unfreeze()
 
 

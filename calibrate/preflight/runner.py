@@ -245,7 +245,7 @@ class Runner:
         self.device: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         self.context: Context | None = None
-        self._usable = True
+        self._usable, self._again = True, False
         self.records = {probe.name: _record(probe, status="left", why="not begun") for probe in self.probes if self._wanted(probe)}
         self._earlier = _earlier(self.folder) if self.resume else None
 
@@ -274,8 +274,11 @@ class Runner:
                 continue
             limit_s = probe.limit_s * max(1.0, self._ratio(probe.kind))
             unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
-            if self._breaks(probe) and (left_s := self.left_s()) > 0:  # the key that broke the GPU is left out now
+            while (self._again or self._breaks(probe)) and (left_s := self.left_s()) > 0:
+                broken = not self._again  # the key that broke the GPU is left out now
                 unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
+                if broken:
+                    break
             self.tell(self.write(), self.records[probe.name])
             if unopened == 2:
                 for other in todo[position + 1 :]:
@@ -330,7 +333,7 @@ class Runner:
         if record.status == "failed" and probe.file is None:
             why = f"find out why the probe {probe.name} failed ({record.why}); see {OUTPUTS}/{probe.name}.log"
             record = record.model_copy(update={"mend": (*record.mend, Fix(worth=BLOCKS, text=why))})
-        self.records[probe.name], self._usable = record, fields.get("usable", True)
+        self.records[probe.name], self._usable, self._again = record, fields.get("usable", True), fields.get("again", False)
         if "unusable" in fields and probe is self.probes[0]:
             raise SchedcastError(fields["unusable"], Code.DEVICES)
         return "unusable" not in fields

@@ -10,7 +10,7 @@ from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
-from calibrate.preflight.probe import Context, CutShortError, Probe, UnsuitedError, usable
+from calibrate.preflight.probe import Context, CutShortError, FreshProcessError, Probe, UnsuitedError, usable
 from calibrate.validation import BASELINE, validate
 from simulator.model.job import Job
 from simulator.model.user_code import brief
@@ -230,7 +230,7 @@ def _validate(case: Case, context: Context) -> str:
     notes, flags = list(context.profiles[case.tf32].notes), context.flags
     try:
         validation = _measure(case, case.strategies, context)
-    except CutShortError:
+    except (CutShortError, FreshProcessError):
         raise
     except Exception as error:
         if len(case.strategies) <= 2 or not usable(context.driver):
@@ -266,7 +266,7 @@ def _one_by_one(case: Case, context: Context) -> Validation:
             continue
         try:
             validation = _measure(case, (BASELINE, name), context)
-        except CutShortError:
+        except (CutShortError, FreshProcessError):
             raise
         except Exception as error:
             if not usable(context.driver):

@@ -4,7 +4,6 @@ Every core has one pinned worker. A worker takes the most urgent stream head who
 there is no host lane. Streams are serial, so a plan with one stream runs on one worker without a scheduler.
 """
 
-import gc
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError
+from traces.process import gc_paused
 
 #: The position of a thread that is not pinned to a core; see `Callers`.
 UNPINNED = -1
@@ -187,15 +187,9 @@ class CpuExecutable:
             return []
         self._calls += 1
         lanes = {task.lane for task in self.tasks}
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        with gc_paused():
             one_by_one = self.watch is not None or (len(lanes) == 1 and not any(self._transfers))
-            measured = self._run_serially(entries) if one_by_one else self._run_in_parallel(entries, iterations)
-        finally:
-            if was_enabled:
-                gc.enable()
-        return measured
+            return self._run_serially(entries) if one_by_one else self._run_in_parallel(entries, iterations)
 
     def _run_serially(self, entries: list[Entry]) -> list[Measured]:
         """Run all entries in order on one worker. The cores of the group take turns from call to call.

@@ -19,6 +19,7 @@ from executors.segments import AT_FIRST, Start
 from executors.tensors import copy_current, gradient_difference, parameter_difference
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
+from traces.process import gc_paused
 
 #: Tensors by value name.
 Placed = Mapping[str, torch.Tensor]
@@ -175,13 +176,14 @@ class EagerProgram:
         if marks is not None:
             marks.begin()
         ends = []
-        for period in range(self._period, self._period + steps):
-            if inputs is None:
-                self._begin(period, self._inputs)
-            self._issuer.period(period, self._instances, marks)
-            ends.append(self._period_end())
-            self._ends[period] = ends[-1]
-            self._finish(period)
+        with gc_paused():
+            for period in range(self._period, self._period + steps):
+                if inputs is None:
+                    self._begin(period, self._inputs)
+                self._issuer.period(period, self._instances, marks)
+                ends.append(self._period_end())
+                self._ends[period] = ends[-1]
+                self._finish(period)
         self._period += steps
         self._unwaited += steps
         self._wait()
@@ -192,10 +194,11 @@ class EagerProgram:
         """Host seconds per period for issuing `periods` periods, starting with an idle GPU: the step time if the host is the limit."""
         self._wait()
         begin_s = self.driver.now_s()
-        for period in range(self._period, self._period + periods):
-            self._begin(period, self._inputs)
-            self._issuer.period(period, self._instances)
-            self._finish(period)
+        with gc_paused():
+            for period in range(self._period, self._period + periods):
+                self._begin(period, self._inputs)
+                self._issuer.period(period, self._instances)
+                self._finish(period)
         spent_s = self.driver.now_s() - begin_s
         self._period += periods
         self._unwaited += periods

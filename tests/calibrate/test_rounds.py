@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import psutil
 
 from calibrate.cpu.monitor import CoreTimes, CpuMonitor, Disturbance
-from calibrate.rounds import Candidate, run_rounds
+from calibrate.rounds import Candidate, run_rounds, units_in_round
 from calibrate.testbed import no_progress
 from calibrate.testbeds import wait_until_quiet
 from executors.measured import ChunkTimes
+from executors.run import WARM_UP
 
 
 class Machine:
@@ -187,3 +188,23 @@ def test_if_all_rounds_were_disturbed_all_count():
     testbed.monitor = lambda: SimpleNamespace(stop=lambda: SimpleNamespace(rejected=True, busy_share=0.5))
     assert rounds_of(testbed, rounds=1).counted == [0]
     assert rounds_of(testbed, rounds=2).counted == [0, 1, 2]
+
+
+def test_a_program_runs_fewer_units_in_a_round_if_they_take_long_but_two_at_least():
+    testbed = SimpleNamespace(units_per_round=6, round_s=0.3)
+    assert [units_in_round(testbed, unit_s) for unit_s in (0.01, 0.09, 0.12, 1.0)] == [6, 4, 3, 2]
+    assert units_in_round(SimpleNamespace(units_per_round=3, round_s=math.inf), 100.0) == 3
+
+
+def test_units_follow_from_the_round_before_since_a_warm_up_of_one_graph_has_no_step_times():
+    testbed = RecordingTestbed()
+    testbed.units_per_round, testbed.round_s = 6, 3.0
+    asked = []
+
+    def run(steps: int) -> ChunkTimes:
+        asked.append(steps)
+        return ChunkTimes((1.0,) * (steps // 4 - 1), ())
+
+    plan = SimpleNamespace(strategy="baseline")
+    run_rounds([Candidate(plan, SimpleNamespace(unit=4, run=run))], testbed, testbed, no_progress, 2)
+    assert asked == [WARM_UP + 4, 2 * 4, 2 * 4]

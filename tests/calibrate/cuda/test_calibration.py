@@ -1,5 +1,6 @@
 """Calibration of a simulated GPU, compared with its given times."""
 
+import gc
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from calibrate.cuda import sampler
 from calibrate.cuda import testbed as gpu_testbed
-from calibrate.cuda.bench import Bench, Cold, Effort, in_turn, results_kept
+from calibrate.cuda.bench import Bench, Cold, Effort, in_turn, objects_kept, results_kept
 from calibrate.cuda.contention import Sizes, measure_pairs
 from calibrate.cuda.device_record import GpuMonitor
 from calibrate.cuda.host import measure_host, measure_launches, queue_depth
@@ -530,3 +531,19 @@ def test_a_launch_that_was_held_up_is_not_the_end_of_a_queue():
     with Interrupted(Times(queue_depth=1000), SMALL_CACHE) as gpu:
         assert queue_depth(Bench(gpu)) == pytest.approx(1000, abs=30)
         assert gpu.launches > 500
+
+
+def test_objects_are_frozen_whatever_is_frozen_already_and_once():
+    """Python 3.12 begins with frozen objects, and so does a process that a fork server started."""
+    gc.freeze()
+    try:
+        held = [[] for _ in range(1000)]
+        before = gc.get_freeze_count()
+        with objects_kept():
+            inside = gc.get_freeze_count()
+            with objects_kept():
+                assert gc.get_freeze_count() == inside
+        assert inside >= before + len(held)
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.unfreeze()

@@ -177,6 +177,20 @@ def test_a_long_probe_that_breaks_the_gpu_goes_on_in_a_new_process(tmp_path):
     assert {part.name: part.status for part in report.parts} == {"versions": "done", "events": "done", "captures": "failed"}
 
 
+def test_a_long_probe_goes_on_in_another_process_as_often_as_it_asks_to(tmp_path):
+    """Eager steps are timed where no profiler has run, and a strategy that plans with measured costs may need more of them."""
+    ran = []
+
+    def ask(probe: Probe, *_limits) -> dict:
+        ran.append(probe.name)
+        again = probe.file is not None and len(ran) < 4
+        return {"status": "left", "why": "its cost keys are measured", "usable": False, "again": True} if again else {"status": "done"}
+
+    report = Runner(tmp_path, [BY_NAME["versions"], replace(BY_NAME["events"], file="events.json")], 9, ask).run()
+    assert ran == ["versions", "events", "events", "events"]
+    assert {part.name: part.status for part in report.parts} == {"versions": "done", "events": "done"}
+
+
 def test_parts_that_need_a_check_that_failed_are_skipped_until_it_passes(tmp_path):
     """Unless one of them was measured all the same."""
     versions, events = BY_NAME["versions"], BY_NAME["events"]
