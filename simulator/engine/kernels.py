@@ -34,9 +34,9 @@ _NO_SHAPE = Shape(1, 0, 0, 0.0, 0.0, 0.0, "")
 def shape_of(cost: Cost, sms: int, saturation_share: float, shared: bool = False) -> Shape:
     """The shape of a kernel of this cost on a device of `sms` SMs.
 
-    Blocks are dealt to SMs in turn, so a wave of fewer blocks than SMs takes an SM with each. Others rarely fit beside such a block: of 30
-    pairs of ResNet-50's ops on an H100, which took 1.78 times as long together as the two in parallel would, this says 1.87, and packing
-    blocks onto the fewest SMs 1.63 (averages weighted by how long the pairs run side by side under `turbodl`).
+    Blocks are dealt to SMs in turn, so a wave of fewer blocks than SMs takes an SM with each. Others rarely fit beside such a block. On an
+    H100, 30 pairs of ResNet-50's ops, repeated so that both take equally long, took 1.78 times as long together as one alone. This says
+    1.87, and packing blocks onto the fewest SMs 1.63 (averages weighted by how long the pairs run side by side under `turbodl`).
 
     `shared`: the blocks of a kernel that leaves places free are spread over all SMs, among those of others (`Device.sm`). "SMs" are then as
     many places for blocks as so many SMs have, and kernels that have their places share the computing units.

@@ -38,6 +38,11 @@ PRECISIONS = (DEFAULT, "fp32", "tf32", "bf16", "mixed", "amp", "amp-fp16", "fp64
 LAYOUTS = ("nchw", "nhwc")
 
 
+def product_precision(precision: str) -> str:
+    """The precision of products and convolutions in a job of this precision."""
+    return {"amp": "bf16", "mixed": "bf16", "amp-fp16": "fp16"}.get(precision, precision)
+
+
 @dataclass(frozen=True)
 class Job:
     """One training step's worth of work.
@@ -113,6 +118,11 @@ class Job:
     def dtype(self) -> str:
         """Dtype of floating-point parameters and inputs."""
         return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
+
+    @property
+    def product_precision(self) -> str:
+        """The precision of products and convolutions."""
+        return product_precision(self.precision)
 
     @property
     def autocast_dtype(self) -> str | None:

@@ -3,7 +3,8 @@
 from simulator.machine.machine import Machine
 from simulator.plan.task import Operand, Task
 
-_SHORT = {
+#: Names of data types in keys.
+SHORT = {
     "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b1",
 }  # fmt: skip
@@ -11,7 +12,7 @@ _SHORT = {
 
 def geometry(operand: Operand) -> str:
     """Dtype, shape and, when not contiguous, strides of an operand, as a short text: `f32[16,64,8,8]`."""
-    text = f"{_SHORT.get(operand.dtype, operand.dtype)}[{','.join(map(str, operand.shape))}]"
+    text = f"{SHORT.get(operand.dtype, operand.dtype)}[{','.join(map(str, operand.shape))}]"
     expected = 1
     for extent, stride in zip(reversed(operand.shape), reversed(operand.strides), strict=True):
         if extent != 1 and stride != expected:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from simulator.engine.costs.efficiencies import DENSE, precision_of_key
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH, load_machine, product_of
@@ -37,11 +38,25 @@ def preset_costs(
 ) -> tuple[Machine, CostModel]:
     """Return the machine called `name`, as `load_machine` makes it, and its cost model for `job`.
 
-    Raises SchedcastError for an unknown name.
+    A shipped profile prices the models that it was calibrated with, in their precision and on one GPU: beyond what it has seen, the table,
+    fitted on the kernels of many GPUs, is nearer. Raises SchedcastError for an unknown name.
     """
-    profile = shipped_profile(product_of(name), job.precision == "tf32")
-    machine = load_machine(name, profile, devices, link, partitions, host).with_memory_limit(limit_bytes)
+    machine, profile = load_machine(name, None, devices, link, partitions, host), shipped_profile(product_of(name), job.precision == "tf32")
+    if profile is not None and len(machine.devices) == partitions and _covers(profile, job):
+        machine = load_machine(name, profile, devices, link, partitions, host)
+    else:
+        profile = None
+    machine = machine.with_memory_limit(limit_bytes)
     return machine, CostModel(machine, profile, dense_precision(job, profile))
+
+
+def _covers(profile: Profile, job: Job) -> bool:
+    """Whether a profile has products or convolutions of the job's model in the job's precision; that of TF32 is a profile of its own."""
+    asked = job.product_precision if job.product_precision in ("bf16", "fp16", "fp64") else "fp32"
+    return any(
+        cost.model == job.model and cost.op_class in DENSE and precision_of_key(key, cost.op_class, "fp32") == asked
+        for key, cost in profile.costs.items()
+    )
 
 
 def forecast_elsewhere(

@@ -23,7 +23,8 @@ def made_up(tf32: bool = False, gpu: str = "NVIDIA H200", **more) -> Profile:
     machine = load_machine("h200")
     keys = planned("baseline", Job("lenet5", 4), machine, CostModel(machine)).keys(machine)
     stats = Stats(BUSY_S, BUSY_S, BUSY_S, BUSY_S, 9)
-    costs = {key: KeyCost(stats, stats, task.body.work(task).op_class, issue_s=ISSUE_S) for key, task in keys.items() if measurable(task)}
+    more_of_keys = {"issue_s": ISSUE_S, "model": "lenet5"}
+    costs = {key: KeyCost(stats, stats, task.body.work(task).op_class, **more_of_keys) for key, task in keys.items() if measurable(task)}
     dispatch = Dispatch(dispatch_s=OWN_S, record_s=1e-6, wait_s=1e-6, graph_launch_s=1e-5, node_gap_s=0.0, cross_gap_s=1e-6)
     return Profile(identity=Identity(kind="gpu", gpu=gpu, sms=132, tf32=tf32), costs=costs, dispatch=dispatch, **more)
 
@@ -108,6 +109,10 @@ def test_a_shipped_profile_wins_over_the_table(schedcast, profile, tmp_path):
     assert predicted("--mode", "graph")["step_s"] == pytest.approx(tasks() * BUSY_S)
     assert predicted()["step_s"] == pytest.approx(tasks() * (ISSUE_S + OWN_S))
     assert predicted("--precision", "tf32")["shares"]["guessed"] == 1.0, "none is shipped for TF32"
+    assert predicted("--precision", "bf16")["shares"]["guessed"] == 1.0, "its products are float32"
+    other = ("--model", "resnet20", *JOB[2:], "--machine", "h200", "--json")
+    of_other = schedcast.call("predict", *other, SCHEDCAST_SHIPPED=str(tmp_path)).document
+    assert of_other["shares"]["guessed"] == 1.0, "it was calibrated with lenet5"
     listed = schedcast.call("machines", "--json", SCHEDCAST_SHIPPED=str(tmp_path)).document["machines"]
     assert [m["name"] for m in listed if "costs" in m["sources"]] == ["h200"]
     assert {m["name"]: m["calibrated"] for m in listed if m["calibrated"] and m["name"] != "this-cpu"} == {"h200": profile.updated[:10]}

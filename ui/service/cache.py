@@ -75,18 +75,18 @@ def stamp_now() -> tuple[tuple[str, int], ...]:
 
 
 @lru_cache(maxsize=24)
-def target_of(precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
+def target_of(model: str, precision: str, name: str, placement: Placement, stamp: tuple) -> tuple[Machine, CostModel]:
     """The machine and its costs, which depend on nothing but the arguments. `stamp` is that of `stamp_now`.
 
     A scaled machine has the costs of the machine as it is, which are kept, scaled.
     """
     if placement.scale != AS_IT_IS:
-        model = scaled_costs(target_of(precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
-        return model.machine, model
+        costs = scaled_costs(target_of(model, precision, name, replace(placement, scale=AS_IT_IS), stamp)[1], placement.scale)
+        return costs.machine, costs
     profile = stored_profiles().get(name)
-    machine, model = costs_for(Job("", 1, precision=precision), profile, None if profile else name, placement)
+    machine, costs = costs_for(Job(model, 1, precision=precision), profile, None if profile else name, placement)
     check_mode(machine, placement.mode)
-    return machine, model
+    return machine, costs
 
 
 class Asked(NamedTuple):
@@ -103,7 +103,7 @@ class Asked(NamedTuple):
     @property
     def target(self) -> tuple[Machine, CostModel]:
         """The machine and its costs."""
-        return target_of(self.job.precision, self.machine, self.placement, self.stamp)
+        return target_of(self.job.model, self.job.precision, self.machine, self.placement, self.stamp)
 
 
 def asked_of(request: JobRequest, text: str = "baseline") -> Asked:

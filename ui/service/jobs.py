@@ -18,7 +18,7 @@ from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names
-from simulator.model.job import LAYOUTS, PRECISIONS
+from simulator.model.job import LAYOUTS, PRECISIONS, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
 from simulator.plan.editor.editor import Fault, ScheduleEditor
@@ -216,10 +216,10 @@ def _first(name: str, names: Iterable[str]) -> tuple[str, ...]:
 def facts(request: JobRequest) -> MachineFacts:
     """What the controls show of the request's machine as it is, not scaled. Raises SchedcastError if there is no such machine."""
     plain = replace(request, scale="", devices=None, partition=None, memory_limit=None, mode="eager")
-    machine, model = target_of(plain.precision, plain.machine, plain.placement(), stamp_now())
+    machine, model = target_of(plain.model, plain.precision, plain.machine, plain.placement(), stamp_now())
     device, memory, host = machine.devices[0], machine.memories[0], machine.host(machine.devices[0].name)
     peaks = device.peak_flops
-    precision = {"amp": "bf16", "mixed": "bf16", "amp-fp16": "fp16"}.get(request.precision, request.precision)
+    precision = product_precision(request.precision)
     launch_s = host.dispatch_s if host is not None else device.task_overhead_s
     figures = {
         "sms": Figure(device.sms, "SMs" if device.kind == "gpu" else "cores"),

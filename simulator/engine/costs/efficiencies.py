@@ -21,6 +21,7 @@ from simulator.engine.costs import products
 from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
 from simulator.engine.costs.site import Number, Site, figure
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT, winograd
+from simulator.plan.keys import SHORT
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 
 #: Of one work, or of several of one class.
@@ -230,7 +231,15 @@ def cold_s(
 def precision_of(task: Task, op_class: str, float32: str) -> str:
     """The precision whose peak applies to a task. `float32`: the one that dense kernels use on float32 operands (`float32_precision`)."""
     operands: tuple[Operand, ...] = (*task.inputs, *task.writes)
-    dtypes = {o.dtype for o in operands}
+    return _precision({o.dtype for o in operands}, op_class, float32)
+
+
+def precision_of_key(key: str, op_class: str, float32: str) -> str:
+    """The precision whose peak applies to the task of a cost key, whose text names data types. Other arguments: `precision_of`."""
+    return _precision({dtype for dtype, short in SHORT.items() if f"|{short}[" in key}, op_class, float32)
+
+
+def _precision(dtypes: set[str], op_class: str, float32: str) -> str:
     if dtypes & {"float64", "complex128"}:
         return "fp64"
     if op_class not in DENSE:

@@ -23,7 +23,7 @@ from simulator.engine.costs.cost import FITTED, Z_90, Cost
 from simulator.engine.costs.efficiencies import precision_of
 from simulator.engine.costs.relatives import Relatives, family, scaling_error
 from simulator.engine.costs.roofline import Estimate, Fit, Point, fit, fit_scale
-from simulator.engine.costs.site import Site, Sites
+from simulator.engine.costs.site import Site, Sites, figure
 from simulator.machine.machine import Machine
 from simulator.plan.task import Task
 from traces.documents.profile import KeyCost, Profile
@@ -125,6 +125,7 @@ class _ProfileKey(NamedTuple):
     op_class: str
     family: str
     sms: int
+    precision: str
     cost: KeyCost
 
 
@@ -137,7 +138,7 @@ class ProfileFits:
         self._of_classes: dict[tuple[str, int | None, bool], Fit | None] = {}
 
     def cost(self, task: Task, device: str, key: str) -> Cost | None:
-        """The fitted cost of a task on a device. None if no key of the profile can be fitted on."""
+        """The fitted cost of a task on a device: no product is faster than the peak. None if no key of the profile can be fitted on."""
         work = task.body.work(task)
         site = self._sites.site(device)
         laws = [self._law(key, work.op_class, site.sms, warm) for warm in (True, False)]
@@ -146,18 +147,19 @@ class ProfileFits:
         precision = precision_of(task, work.op_class, self._precision)
         table = efficiencies.seconds(site, work.op_class, work.flops, work.bytes, precision, task.body.loop_length)
         points = [_point(site, work.flops, work.bytes, seconds) for seconds in (table.warm, table.cold)]
+        least_s = work.flops / figure(site.peak_flops, precision) if work.op_class in efficiencies.DENSE else 0.0
         grid, blocks = efficiencies.geometry(task, site)
         relative = self._relatives.nearest(family(key), key) if site.kind == "gpu" else None
         if relative is None:
             warm, cold = (law.at(point) for law, point in zip(laws, points, strict=True))
             error = max(warm.error, cold.error, self.left_out.error(work.op_class, max(warm.beyond, cold.beyond)))
-            cold_s, common = max(warm.seconds, cold.seconds), f"{work.op_class}@{key.rpartition('@')[2]}"
-            return Cost(key, warm.seconds, cold_s, FITTED, grid, blocks, error=error, common=common)
+            warm_s, common = max(warm.seconds, least_s), f"{work.op_class}@{key.rpartition('@')[2]}"
+            return Cost(key, warm_s, max(warm_s, cold.seconds), FITTED, grid, blocks, error=error, common=common)
         name, factor_log = relative
         measured = self._profile.costs[name]
-        others = [self._own_point(site, measured, warm) for warm in (True, False)]
+        others = [self._own_point(site, self._precision_of(name, measured), measured, warm) for warm in (True, False)]
         ratios = [law.ratio(*pair) for law, *pair in zip(laws, points, others, strict=True)]
-        warm_s, cold_s = (other.seconds * ratio for other, (ratio, _) in zip(others, ratios, strict=True))
+        warm_s, cold_s = (max(least_s, other.seconds * ratio) for other, (ratio, _) in zip(others, ratios, strict=True))
         error = max(scaling_error(max(error for _, error in ratios), factor_log), measured.warm.spread)
         return Cost(key, warm_s, max(warm_s, cold_s), FITTED, grid, blocks, error=error)
 
@@ -176,7 +178,8 @@ class ProfileFits:
         share = key.rpartition("@")[2]
         if not share.isdecimal() or not int(share) or (law := self._law(key, cost.op_class, int(share), False)) is None:
             return None
-        return law.at(self._own_point(self._sites.site(self._machine.devices[0].name, int(share)), cost, False))
+        site = self._sites.site(self._machine.devices[0].name, int(share))
+        return law.at(self._own_point(site, self._precision_of(key, cost), cost, False))
 
     def _law(self, key: str, op_class: str, sms: int, warm: bool) -> Fit | None:
         """The fit for a key: the better one of its family and its op class at this SM count, else that of its class at any SM count.
@@ -212,16 +215,18 @@ class ProfileFits:
         for key, cost in self._profile.costs.items():
             sms = key.rpartition("@")[2]
             if cost.op_class and sms.isdecimal() and int(sms) > 0:
-                keys.append(_ProfileKey(cost.op_class, family(key), int(sms), cost))
+                keys.append(_ProfileKey(cost.op_class, family(key), int(sms), self._precision_of(key, cost), cost))
         return tuple(keys)
 
     def _points(self, keys: list[_ProfileKey], warm: bool) -> list[Point]:
         step, device = len(keys) // _MOST_POINTS + 1, self._machine.devices[0].name
-        return [self._own_point(self._sites.site(device, item.sms), item.cost, warm) for item in keys[::step]]
+        return [self._own_point(self._sites.site(device, item.sms), item.precision, item.cost, warm) for item in keys[::step]]
 
-    def _own_point(self, site: Site, cost: KeyCost, warm: bool) -> Point:
+    def _precision_of(self, key: str, cost: KeyCost) -> str:
+        return efficiencies.precision_of_key(key, cost.op_class, self._precision)
+
+    def _own_point(self, site: Site, precision: str, cost: KeyCost, warm: bool) -> Point:
         """The point of a measured key."""
-        precision = efficiencies.float32_precision(cost.op_class, self._precision)
         table = efficiencies.seconds(site, cost.op_class, cost.flops, cost.bytes, precision, cost.launches)
         measured_s = (cost.warm if warm else cost.cold or cost.warm).median_s
         return _point(site, cost.flops, cost.bytes, table.warm if warm else table.cold, measured_s)

@@ -1,6 +1,7 @@
 """The discrepancy of predictions is estimated from the errors of validations."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from simulator.predict.discrepancy import (
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_names
 from tests.support.sample_runs import comparisons, sample_validation
-from traces.documents.shipped import shipped_validations
+from traces.documents.shipped import default_folder, shipped_validations
 
 
 def off_by(error: float, model: str = "a", spread: float = 0.0, rows: int = LEAST):
@@ -97,8 +98,15 @@ def test_every_strategy_with_stages_is_a_pipeline():
     assert {family(name) for name in staged} == {PIPELINES}
 
 
-def test_gpus_without_validations_have_the_discrepancy_of_cpus():
+def test_gpus_without_validations_have_the_discrepancy_of_cpus(tmp_path, monkeypatch):
     """It was 0, as if a GPU that nobody has validated were predicted without error."""
+    shutil.copytree(default_folder() / "cpu-amd-epyc-2", tmp_path / "cpu")
+    monkeypatch.setenv("SCHEDCAST_SHIPPED", str(tmp_path))
     assert shipped_discrepancy("baseline", "gpu", "graph") == shipped_discrepancy("baseline", "cpu", "eager") > 0.03
     assert shipped_speedup_discrepancy("turbodl", "gpu", "graph") == shipped_speedup_discrepancy("turbodl", "cpu", "eager") > 0.03
     assert shipped_speedup_discrepancy("backward-fusion", "cpu", "eager") < shipped_speedup_discrepancy("turbodl", "cpu", "eager")
+
+
+def test_gpus_have_the_discrepancy_of_the_gpus_that_were_validated():
+    for mode in ("eager", "graph"):
+        assert 0 < shipped_discrepancy("baseline", "gpu", mode) < shipped_discrepancy("baseline", "cpu", "eager")

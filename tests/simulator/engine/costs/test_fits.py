@@ -9,10 +9,13 @@ from simulator.engine.costs.cost import FITTED
 from simulator.engine.costs.fits import EVERY, LEAST_MODELS, LIMITS, SHIPPED, WIDE, Bin, LeftOut, left_out, shipped_left_out
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.roofline import Estimate, Point, fit
+from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.predict.intervals import TOGETHER, factors
 from tests.support.small_plans import mm, value
 from traces.documents.profile import Identity, KeyCost, Profile, Stats
+
+H100 = load_machine("h100")
 
 
 def product(rows: int, inner: int):
@@ -155,3 +158,32 @@ def test_less_than_one_flop_is_none():
     """A damaged profile may say so; dividing by it would overflow."""
     tiny = [Point(5e-324, b, table_s=1e-6, seconds=2e-9 * b) for _, b in WORK]
     assert fit(tiny).predict(Point(0.0, 1e6, 1.0)) == pytest.approx(2e-3, rel=0.1)
+
+
+def gpu_product(edge: int, dtype: str):
+    names = ("a", "input"), ("b", "parameter"), ("c", "activation")
+    return replace(mm("mm", *(replace(value(name, (edge, edge), kind), dtype=dtype) for name, kind in names)), device="cuda:0")
+
+
+def known_products(dtype: str, of_peak: float) -> Profile:
+    """Small products in a data type, which reach that share of an H100's peak."""
+    costs = {}
+    for edge in range(256, 4096, 256):
+        task = gpu_product(edge, dtype)
+        work = task.body.work(task)
+        stats = Stats.from_samples([work.flops / (of_peak * H100.devices[0].peak_flops["bf16"])])
+        costs[f"{task.body.key(task)}@132"] = KeyCost(stats, stats, "matmul", work.flops, work.bytes, model="a")
+    return Profile(identity=Identity(kind="gpu", gpu="NVIDIA H100 80GB HBM3", sms=132), costs=costs)
+
+
+def test_measured_products_count_in_the_precision_that_their_keys_name():
+    """A profile's products in bf16 were taken for products in float32, so that larger ones came out at five times the peak."""
+    known = known_products("bfloat16", 0.5)
+    cost = CostModel(H100, known).cost(task := gpu_product(65536, "bfloat16"))
+    assert cost.source == FITTED
+    assert 0.4 < task.body.work(task).flops / cost.cold_s / H100.devices[0].peak_flops["bf16"] < 0.9
+
+
+def test_no_product_is_faster_than_the_peak():
+    cost = CostModel(H100, known_products("bfloat16", 3.0)).cost(task := gpu_product(2000, "bfloat16"))
+    assert cost.cold_s == pytest.approx(task.body.work(task).flops / H100.devices[0].peak_flops["bf16"])
