@@ -9,8 +9,7 @@ from pathlib import Path
 
 from calibrate.numerics import STEPS
 from calibrate.operands import geometries
-from calibrate.rounds import units_in_round
-from calibrate.testbed import Progress, Testbed
+from calibrate.testbed import Progress, Testbed, units_in_round
 from executors.run import WARM_UP
 from simulator.engine.costs.cost import MEASURED, Cost
 from simulator.engine.costs.model import CostModel, measurable

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from calibrate.numerics import Numerics
-from calibrate.testbed import PlainLoop, Progress, Testbed
+from calibrate.testbed import PlainLoop, Progress, Testbed, units_in_round
 from executors.measured import Measured
 from executors.run import WARM_UP, Executable
 from executors.segments import sample
@@ -86,17 +86,6 @@ class RoundTimes:
     plain_s: list[list[float]]
     reference_in_steps_s: list[float]
     reference_in_samples_s: list[float]
-
-
-def units_in_round(testbed: Testbed, unit_s: float) -> int:
-    """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one.
-
-    The first one does not count.
-    """
-    units = testbed.units_per_round
-    while units > 2 and (units - 1) * unit_s > testbed.round_s:  # never on a testbed whose `round_s` is infinite
-        units -= 1
-    return units
 
 
 def run_rounds(

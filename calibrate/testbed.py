@@ -141,3 +141,14 @@ class Testbed(Protocol):
 
     def about(self) -> dict[str, object]:
         """The device as documents describe it."""
+
+
+def units_in_round(testbed: Testbed, unit_s: float) -> int:
+    """How many units of `unit_s` seconds a program runs in a round: two at least if the testbed runs more than one.
+
+    The first one does not count.
+    """
+    units = testbed.units_per_round
+    while units > 2 and (units - 1) * unit_s > testbed.round_s:  # never on a testbed whose `round_s` is infinite
+        units -= 1
+    return units

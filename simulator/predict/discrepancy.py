@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import card_of
-from simulator.strategies.registry import family
+from simulator.strategies.registry import family, names
 from traces.documents.comparison import LOOPS, PYTORCH, Validation
 from traces.documents.shipped import shipped_validations
 
@@ -90,17 +90,23 @@ def shipped_discrepancy(strategy: str, kind: str, mode: str, processes: bool = F
     group = group_of(strategy, processes)
     if group == OWN_LOOP and kind != "cpu":  # fresh memory of a CPU says nothing of a GPU
         group = PLAIN
-    return _first_known(_pools(kind, mode), group)
+    return _first_known(_pools(strategy, kind, mode), group)
 
 
 def shipped_speedup_discrepancy(strategy: str, kind: str, mode: str) -> float:
     """Return the `speedup_discrepancy` of the validations that come with the package, chosen as in `shipped_discrepancy`."""
-    return next((s for pool in _pools(kind, mode) if (s := _of_family(pool, strategy)) is not None), 0.0)
+    return next((s for pool in _pools(strategy, kind, mode) if (s := _of_family(pool, strategy)) is not None), 0.0)
 
 
-def _pools(kind: str, mode: str) -> list[Sequence[Validation]]:
-    """The shipped validations: the nearest ones to this kind of device and mode first."""
-    validations = shipped_validations()
+def _pools(strategy: str, kind: str, mode: str) -> list[Sequence[Validation]]:
+    """The shipped validations: the nearest ones to this kind of device and mode first.
+
+    A GPU alone does not say how right communication is: for a strategy of several devices, those of GPUs count if they have such
+    strategies.
+    """
+    validations, alone = shipped_validations(), {*names(1), *LOOPS}
+    if strategy not in alone:
+        validations = tuple(v for v in validations if v.device.get("kind") != "gpu" or any(row.strategy not in alone for row in v.rows))
     same_kind = [v for v in validations if v.device.get("kind") == kind]
     return [[v for v in same_kind if v.mode == mode], same_kind, validations]
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 
 from calibrate.cpu.monitor import CoreTimes, CpuMonitor, Disturbance
-from calibrate.rounds import Candidate, run_rounds, units_in_round
-from calibrate.testbed import no_progress
+from calibrate.rounds import Candidate, run_rounds
+from calibrate.testbed import no_progress, units_in_round
 from calibrate.testbeds import wait_until_quiet
 from executors.measured import ChunkTimes
 from executors.run import WARM_UP
