@@ -9,7 +9,7 @@ from executors.cuda.driver import Driver, Partition
 from executors.cuda.graphs import GraphProgram
 from executors.cuda.partitions import check_disjoint, check_events, runnable_mode
 from executors.cuda.program import EagerProgram, Site
-from executors.run import WARM_UP, Executable
+from executors.run import Executable
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
 from simulator.engine.simulation import EAGER, GRAPH
 from simulator.machine.machine import Machine
@@ -51,7 +51,7 @@ class CudaBackend:
         return load_parts(plan, keep, load, start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
-        """Highest bytes that the allocator held for the plan in an untimed run.
+        """Highest bytes that the allocator held for the plan in an untimed run; with graphs, up to the end of the first one's replay.
 
         Includes the workspaces of the plan's own lanes, and not those that other streams have left behind, unless a graph keeps those.
         There is one figure, because all partitions share a memory. It is under the device's name, or with several devices under the
@@ -67,7 +67,7 @@ class CudaBackend:
         before = self.driver.allocated_bytes()
         self.driver.peak_bytes(reset=True)
         program = self.load(plan, tensors, seed)
-        program.run(2 if program.unit == 1 else WARM_UP + program.unit + 1)
+        program.run(2 if program.unit == 1 else program.prologue + program.unit)  # type: ignore[attr-defined]  # one of graphs has it
         program.sync()
         return max(0, self.driver.peak_bytes() - before)
 

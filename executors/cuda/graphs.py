@@ -6,7 +6,7 @@ graph reads them at its start, and at its end it copies the values of its own la
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
 
@@ -203,9 +203,12 @@ class GraphProgram(EagerProgram):
         return {age: sorted(slots) for age, slots in crossing.items()}
 
     def _enter_border(self) -> None:
-        """Before replays: bring the last iterations' values to the tensors that the graph reads."""
+        """Before replays: bring the last iterations' values to the tensors that the graph reads, and free all else of these iterations.
+
+        What no later task orders the lanes for is not freed yet then, and would stay as long as the graph does.
+        """
         if not self._border:
-            self._border = {age: _copy_of(self._instances[self._period - age]) for age in self._crossing}
+            self._border = {age: _copy_of(self._instances[self._period - age], slots) for age, slots in self._crossing.items()}
             self.driver.use(self._main_stream)
             for age, slots in self._crossing.items():  # replays overwrite these tensors, so reported losses and feeds must be copied
                 border = self._border[age].slots
@@ -214,6 +217,8 @@ class GraphProgram(EagerProgram):
         else:
             self.driver.use(self._main_stream)
             self._copy_to_border(self._instances, self._period)
+            self._wait()
+        self._instances.clear()
 
     def _copy_to_border(self, instances: Mapping[int, Instance], end: int) -> None:
         """Copy the crossing values of the last iterations before period `end` to the tensors that the next replay reads."""
@@ -297,9 +302,10 @@ class GraphProgram(EagerProgram):
         return statistics.median(a.elapsed_time(b) for a, b in pairwise(ends)) * 1e-3 / self.unit
 
 
-def _copy_of(instance: Instance) -> Instance:
+def _copy_of(instance: Instance, slots: Collection[int] | None = None) -> Instance:
+    """The instance with other slots; with `slots`, only those are filled."""
     copy = Instance(instance.iteration, 0, [])
-    copy.slots = instance.slots.copy()
+    copy.slots = [tensor if slots is None or slot in slots else None for slot, tensor in enumerate(instance.slots)]
     return copy
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from calibrate.cuda.host import plain_machine
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.numerics import Expected, compare
 from executors.cuda.backend import CudaBackend
@@ -19,13 +20,14 @@ from executors.cuda.program import RUN_AHEAD, Feeds
 from executors.run import TaskFailedError, execute
 from executors.tensors import job_tensors
 from executors.trainer import Trainer
+from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.bodies.host import Host, Synchronize
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, INPUT, Task
-from tests.fake_gpu import FakeGpu
+from tests.fake_gpu import FACTS, FakeGpu
 from tests.support import norm_models
 from tests.support.jobs import MLP, planned
 from tests.support.places import USER_MODELS
@@ -300,6 +302,17 @@ def test_peak_bytes_include_the_workspaces_of_the_plans_own_lanes(mode, machine)
             backend.load(plan, {"x": torch.randn(8, 8)}).run(3)
             peaks.append(backend.peak_bytes(plan, {"x": torch.randn(8, 8)})["cuda:0"])
     assert peaks[1] - peaks[0] == 2 << 20
+
+
+def test_a_graph_holds_nothing_of_the_eager_steps_before_it_but_what_it_reads(machine):
+    """Lanes of TurboDL are ordered after each other's last reads a step later: what waits for that would stay as long as the graph."""
+    job, peaks = Job("lenet5", 256), {}
+    for mode in ("eager", "graph"):
+        with FakeGpu(facts=replace(FACTS, memory_bytes=1 << 30)) as gpu:
+            own = plain_machine(gpu)
+            plan = planned("turbodl", job, own, CostModel(own))
+            (peaks[mode],) = CudaBackend(own, gpu, mode).peak_bytes(plan, job_tensors(job, job.build(), job.graph()), job.seed).values()
+    assert peaks["graph"] == pytest.approx(peaks["eager"], rel=0.01)
 
 
 def test_workspaces_that_a_graph_uses_are_not_freed(machine):
