@@ -19,7 +19,7 @@ WANTED = (0.80, 0.97)
 
 @dataclass(frozen=True)
 class Judged:
-    """A measured step beside its prediction. Times are in seconds."""
+    """A measured step beside its prediction. Times are in seconds. `gpu`: the GPU's name; empty on a CPU."""
 
     model: str
     batch: int
@@ -28,6 +28,7 @@ class Judged:
     predicted_s: float
     interval_s: tuple[float, float]
     measured_s: float
+    gpu: str = ""
 
     @property
     def inside(self) -> bool:
@@ -36,8 +37,8 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """The group of steps whose errors decide how wide the interval is; see `discrepancy.group_of`."""
-        return group_of(self.strategy, self.processes)
+        """The group of steps whose errors decide how wide the interval is: those of a GPU, or see `discrepancy.group_of`."""
+        return self.gpu or group_of(self.strategy, self.processes)
 
     @property
     def ratio(self) -> float:
@@ -56,6 +57,7 @@ def judged(validations: Iterable[Validation], kind: str | None = None) -> list[J
             row.predicted_step_s,
             row.predicted_interval_s,
             row.measured_step_s,
+            str(validation.device.get("name")) if validation.device.get("kind") == "gpu" else "",
         )
         for validation in validations
         if not validation.busy and (kind is None or validation.device.get("kind") == kind)
@@ -81,9 +83,10 @@ def worst(steps: Sequence[Judged]) -> Judged:
 
 
 def by_group(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
-    """The steps of each group that has any: those of one process, of plain PyTorch, of pipelines, and of several processes."""
+    """The steps of each group that has any: on CPUs those of one process, of plain PyTorch, of pipelines, and of several processes."""
     steps = list(steps)
-    groups = {name: [step for step in steps if step.group == name] for name in (PLAIN, OWN_LOOP, PIPELINES, PROCESSES)}
+    names = (PLAIN, OWN_LOOP, PIPELINES, PROCESSES, *sorted({step.gpu for step in steps} - {""}))
+    groups = {name: [step for step in steps if step.group == name] for name in names}
     return {name: own for name, own in groups.items() if own}
 
 

@@ -79,7 +79,8 @@ def test_the_error_that_counts(calibration, scored):
 
 
 def test_the_committed_validations_are_interleaved_so_that_their_raw_error_counts():
-    documents = shipped_validations()
+    """On CPUs; the keys of a GPU, whose clocks are steady, are measured before."""
+    documents = [document for document in shipped_validations() if document.device["kind"] == "cpu"]
     assert {document.calibration for document in documents} == {"interleaved"}
     assert all(row.scored_error == row.error for document in documents for row in document.ran)
 

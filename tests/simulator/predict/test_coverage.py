@@ -51,6 +51,13 @@ def test_pipelines_and_processes_are_groups_of_their_own():
     assert list(by_group(judged([together]))) == ["several processes"]
 
 
+def test_every_gpu_is_a_group_of_its_own():
+    steps = judged([validation(1.0), validation(1.1, device={"kind": "gpu", "name": "NVIDIA H100"})])
+    assert {name: [step.ratio for step in own] for name, own in by_group(steps).items()} == {
+        "one process, no stages": [1.0], "NVIDIA H100": [1.1],
+    }  # fmt: skip
+
+
 def test_the_worst_step_is_the_furthest_either_way():
     assert worst(judged([validation(1.0, 0.5, 1.9)])).ratio == 0.5
     assert worst(judged([validation(1.0, 0.5, 2.1)])).ratio == 2.1

@@ -34,7 +34,7 @@ def page() -> None:
         table_ui(_rows("group", by_group(steps)))
         st.caption(
             "The devices of a pipeline wait for each other, and the processes of a group share cores with their own network. So each of"
-            " these groups has errors of its own, from which its intervals are made as soon as there are enough of them."
+            " these groups has errors of its own, from which its intervals are made as soon as there are enough of them. GPUs stand apart."
         )
     with right:
         table_ui(_rows("strategy", by_strategy(steps)))
