@@ -208,7 +208,12 @@ class GraphProgram(EagerProgram):
         What no later task orders the lanes for is not freed yet then, and would stay as long as the graph does.
         """
         if not self._border:
-            self._border = {age: _copy_of(self._instances[self._period - age], slots) for age, slots in self._crossing.items()}
+            values = {
+                slot for name, slot in self.binding.slot.items() if name in self.plan.values
+            }  # others hold what ops keep to themselves
+            self._border = {
+                age: _copy_of(self._instances[self._period - age], without=values - set(slots)) for age, slots in self._crossing.items()
+            }
             self.driver.use(self._main_stream)
             for age, slots in self._crossing.items():  # replays overwrite these tensors, so reported losses and feeds must be copied
                 border = self._border[age].slots
@@ -302,10 +307,10 @@ class GraphProgram(EagerProgram):
         return statistics.median(a.elapsed_time(b) for a, b in pairwise(ends)) * 1e-3 / self.unit
 
 
-def _copy_of(instance: Instance, slots: Collection[int] | None = None) -> Instance:
-    """The instance with other slots; with `slots`, only those are filled."""
+def _copy_of(instance: Instance, without: Collection[int] = ()) -> Instance:
+    """The instance with slots of its own, of which those `without` are empty."""
     copy = Instance(instance.iteration, 0, [])
-    copy.slots = [tensor if slots is None or slot in slots else None for slot, tensor in enumerate(instance.slots)]
+    copy.slots = [None if slot in without else tensor for slot, tensor in enumerate(instance.slots)]
     return copy
 
 
