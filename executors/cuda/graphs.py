@@ -208,9 +208,8 @@ class GraphProgram(EagerProgram):
         What no later task orders the lanes for is not freed yet then, and would stay as long as the graph does.
         """
         if not self._border:
-            values = {
-                slot for name, slot in self.binding.slot.items() if name in self.plan.values
-            }  # others hold what ops keep to themselves
+            # Slots without a value hold what an op keeps for its backward.
+            values = {slot for name, slot in self.binding.slot.items() if name in self.plan.values}
             self._border = {
                 age: _copy_of(self._instances[self._period - age], without=values - set(slots)) for age, slots in self._crossing.items()
             }

@@ -10,7 +10,6 @@ from simulator.engine.costs.op_points import OpPoint, Roof
 from simulator.machine.machine import HostLane, Machine
 from traces import units
 from traces.documents.profile import Identity, Interference, Profile
-from traces.documents.shipped import shipped_validations
 
 #: Rows of a table at most.
 SHOWN = 15
@@ -257,13 +256,11 @@ def partition_words(machine: Machine) -> str:
 
 
 def unmeasured_words(machines: Iterable[Machine]) -> str:
-    """What a prediction for a GPU rests on, if the package has no measured step of a schedule on any GPU; else empty."""
-    if not any(machine.devices[0].kind == "gpu" for machine in machines):
-        return ""
-    if any(validation.device.get("kind") == "gpu" for validation in shipped_validations()):
+    """What a prediction for a GPU rests on, if its costs are not those of a calibration; else empty."""
+    if not any(machine.devices[0].kind == "gpu" and "costs" not in machine.sources for machine in machines):
         return ""
     return (
-        "Not yet measured on a GPU: schedules, the baseline among them, run in our executor, whose time on the host is assumed."
+        "Not measured on this GPU: schedules, the baseline among them, run in our executor, whose time on the host is assumed."
         " What you have is plain PyTorch."
     )
 
