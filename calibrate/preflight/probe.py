@@ -46,7 +46,7 @@ class CutShortError(Exception):
 class FreshProcessError(Exception):
     """What a probe measured is in the profile, but its eager steps need a process that has not used the profiler.
 
-    A launch takes the host 28 % longer on an H100 after three sessions, though CUPTI was detached after each.
+    A launch takes the host 46 % longer on an H100 after three sessions, though CUPTI was detached after each.
     """
 
 

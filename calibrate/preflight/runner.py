@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -273,12 +273,8 @@ class Runner:
                 self._leave(probe, f"about {expected_s:.0f} s, {max(0.0, left_s):.0f} s were left")
                 continue
             limit_s = probe.limit_s * max(1.0, self._ratio(probe.kind))
-            unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
-            while (self._again or self._breaks(probe)) and (left_s := self.left_s()) > 0:
-                broken = not self._again  # the key that broke the GPU is left out now
-                unopened = 0 if self.attempt(probe, min(limit_s, left_s + GRACE_S + _LATE_S)) else unopened + 1
-                if broken:
-                    break
+            for opened in self._tries(probe, limit_s):
+                unopened = 0 if opened else unopened + 1
             self.tell(self.write(), self.records[probe.name])
             if unopened == 2:
                 for other in todo[position + 1 :]:
@@ -287,6 +283,21 @@ class Runner:
         report = self.write(complete=True)
         self.tell(report, None)
         return report
+
+    def _tries(self, probe: Probe, limit_s: float) -> Iterator[bool]:
+        """Run a probe, in another process as often as it asks to, and once more if it breaks the GPU.
+
+        Yields after each time whether the GPU could be opened.
+        """
+
+        def attempt() -> bool:
+            return self.attempt(probe, min(limit_s, self.left_s() + GRACE_S + _LATE_S))
+
+        yield attempt()
+        while self._again and self.left_s() > 0:
+            yield attempt()
+        if self._breaks(probe) and self.left_s() > 0:  # the key that broke the GPU is left out now
+            yield attempt()
 
     def _breaks(self, probe: Probe) -> bool:
         """Whether a long probe has just made the GPU unusable for its process, in a way that another one may survive."""

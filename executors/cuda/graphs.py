@@ -207,21 +207,20 @@ class GraphProgram(EagerProgram):
 
         What no later task orders the lanes for is not freed yet then, and would stay as long as the graph does.
         """
+        self.driver.use(self._main_stream)
         if not self._border:
             # Slots without a value hold what an op keeps for its backward.
             values = {slot for name, slot in self.binding.slot.items() if name in self.plan.values}
             self._border = {
                 age: _copy_of(self._instances[self._period - age], without=values - set(slots)) for age, slots in self._crossing.items()
             }
-            self.driver.use(self._main_stream)
             for age, slots in self._crossing.items():  # replays overwrite these tensors, so reported losses and feeds must be copied
                 border = self._border[age].slots
                 for slot in {self.binding.slot[name] for name in (*self.plan.losses, *self.binding.fed)} & set(slots):
                     border[slot] = border[slot].clone() if border[slot] is not None else None
         else:
-            self.driver.use(self._main_stream)
             self._copy_to_border(self._instances, self._period)
-            self._wait()
+        self._wait()  # the copies read what other lanes have allocated
         self._instances.clear()
 
     def _copy_to_border(self, instances: Mapping[int, Instance], end: int) -> None:

@@ -120,11 +120,6 @@ class Job:
         return {"fp64": "float64", "bf16": "bfloat16"}.get(self.precision, "float32")
 
     @property
-    def product_precision(self) -> str:
-        """The precision of products and convolutions."""
-        return product_precision(self.precision)
-
-    @property
     def autocast_dtype(self) -> str | None:
         """The lower precision of autocast; None without autocast."""
         return {"amp": "bfloat16", "amp-fp16": "float16"}.get(self.precision)

@@ -8,7 +8,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Machine
 from simulator.machine.presets import PYTORCH, load_machine, product_of
 from simulator.machine.this_cpu import ALIAS_LINK
-from simulator.model.job import DEFAULT, Job
+from simulator.model.job import DEFAULT, Job, product_precision
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast_of
 from simulator.strategies import registry as strategies
@@ -41,8 +41,9 @@ def preset_costs(
     A shipped profile prices the models that it was calibrated with, in their precision and on one GPU: beyond what it has seen, the table,
     fitted on the kernels of many GPUs, is nearer. Raises SchedcastError for an unknown name.
     """
-    machine, profile = load_machine(name, None, devices, link, partitions, host), shipped_profile(product_of(name), job.precision == "tf32")
-    if profile is not None and len(machine.devices) == partitions and _covers(profile, job):
+    machine = load_machine(name, None, devices, link, partitions, host)
+    profile = profile_of_preset(name, machine, job.precision == "tf32", partitions)
+    if profile is not None and _covers(profile, job):
         machine = load_machine(name, profile, devices, link, partitions, host)
     else:
         profile = None
@@ -50,9 +51,18 @@ def preset_costs(
     return machine, CostModel(machine, profile, dense_precision(job, profile))
 
 
+def profile_of_preset(name: str, machine: Machine, tf32: bool = False, partitions: int = 1) -> Profile | None:
+    """The shipped profile of the preset called `name`, made as `machine`. None if there is none, and for several GPUs.
+
+    Raises UnusableFileError if it cannot be read.
+    """
+    return shipped_profile(product_of(name), tf32) if len(machine.devices) == partitions else None
+
+
 def _covers(profile: Profile, job: Job) -> bool:
     """Whether a profile has products or convolutions of the job's model in the job's precision; that of TF32 is a profile of its own."""
-    asked = job.product_precision if job.product_precision in ("bf16", "fp16", "fp64") else "fp32"
+    precision = product_precision(job.precision)
+    asked = precision if precision in ("bf16", "fp16", "fp64") else "fp32"
     return any(
         cost.model == job.model and cost.op_class in DENSE and precision_of_key(key, cost.op_class, "fp32") == asked
         for key, cost in profile.costs.items()

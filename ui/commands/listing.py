@@ -49,13 +49,13 @@ def strategies(as_json: bool) -> None:
 def machines(as_json: bool) -> None:
     """List the presets, those of one GPU with the figures of their shipped profiles, and this machine, with those of its own."""
     from calibrate.profiles import own_gpu_profile, own_profile
-    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names, product_of
-    from traces.documents.shipped import shipped_profile
+    from simulator.machine.presets import THIS_CPU, gpu_machine, load_machine, machine_names
+    from simulator.predict.preset import profile_of_preset
 
     machines, profiles = [], []
     for name in machine_names():
         preset = load_machine(name)
-        profile = own_profile() if name == THIS_CPU else shipped_profile(product_of(name), tf32=False) if len(preset.devices) == 1 else None
+        profile = own_profile() if name == THIS_CPU else profile_of_preset(name, preset)
         machines.append(preset if profile is None else load_machine(name, profile))
         profiles.append(profile)
     own = own_gpu_profile()
