@@ -1,18 +1,20 @@
 """Compares the numbers of an executed plan with those of plain PyTorch."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
 from typing import Literal, cast
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from executors.binding import PLAIN
 from executors.reference import Hooked, Reference, StaleReference
 from executors.run import WARM_UP, Backend
 from executors.tensors import job_tensors
+from simulator.model.attention import CUDNN
 from simulator.model.built import Built
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import levels_of
@@ -139,6 +141,19 @@ def _without_batch(job: Job, built: Built, parts: int) -> list[torch.Tensor]:
 
 def autocast_of(job: Job, module: torch.nn.Module, backend: Backend | None = None) -> Callable[[], AbstractContextManager]:
     """A function that returns the context in which plain PyTorch runs the job's forward and loss on the backend's device."""
+    own = _casts_of(job, module, backend)
+    if job.attention == CUDNN and backend is not None and backend.torch_device.type != "cpu":
+        return partial(_with_cudnn, own)
+    return own
+
+
+@contextmanager
+def _with_cudnn(context: Callable[[], AbstractContextManager]) -> Iterator[None]:
+    with context(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        yield
+
+
+def _casts_of(job: Job, module: torch.nn.Module, backend: Backend | None) -> Callable[[], AbstractContextManager]:
     if job.lowered_dtype:
         return partial(lowered, module, job.lowered_dtype)
     if job.autocast_dtype is None:

@@ -116,6 +116,10 @@ class JobRequest:
         JOB, "none|full|selective|budget:SIZE", label="Activation checkpointing", words="checkpointing {}".format,
         about="none, full, selective, or budget:SIZE such as budget:70GiB: backward repeats forward ops instead of keeping their results",
     )  # fmt: skip
+    attention: str = _option(
+        "pytorch", "Kernel of attention in 16 bits on a GPU: pytorch (the one that PyTorch chooses) or cudnn.", JOB, label="Attention",
+        words="attention by {}".format, about="cudnn: cuDNN's kernels, which TransformerEngine runs too",
+    )  # fmt: skip
     layout: str = _option("nchw", "nchw or nhwc.", JOB, label="Layout of images", words=str)
     mode: str = _option("eager", "eager, or graph (CUDA graphs).", DEVICES, label="Mode", about="graph: CUDA graphs, on a GPU", words=str)
     device: str = _option("cpu", "cpu, cuda or cuda:N.", DEVICES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from simulator.model.attention import ATTENTIONS, CUDNN, HALF, PYTORCH, with_attention
 from simulator.model.checkpoint import choice
 from simulator.model.checkpoint.checkpoint import checkpointed
 from simulator.model.division.divide import UNDIVIDED, Division, divided
@@ -75,6 +76,8 @@ class Job:
     """Memory layout of images: nchw or nhwc."""
     autocast: str = ""
     """With amp, the kind of device whose rules autocast follows: gpu, else a CPU's. A plan has those of its machine (`on`)."""
+    attention: str = PYTORCH
+    """Kernel of attention in 16 bits on a GPU: pytorch (the one that PyTorch chooses) or cudnn."""
     checkpoint: str = "none"
     """Activation checkpointing: none, full, selective, or budget:SIZE for the activations of a microbatch."""
     seed: int = 0
@@ -97,9 +100,15 @@ class Job:
             raise SchedcastError(f"--image-size is {self.image_size}; expected at least 1")
         if self.batch % self.accumulate:
             raise SchedcastError(f"--batch {self.batch} is not divisible by --accumulate {self.accumulate}; change one of them")
-        for kind, value, allowed in (("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS)):
+        for kind, value, allowed in (
+            ("precision", self.precision, PRECISIONS), ("layout", self.layout, LAYOUTS), ("attention", self.attention, ATTENTIONS),
+        ):  # fmt: skip
             if value not in allowed:
                 raise UnknownNameError(kind, value, allowed)
+        if self.attention == CUDNN and self.precision not in HALF:
+            raise SchedcastError(
+                f"--attention cudnn needs 16 bits, and --precision is {self.precision}; give one of {', '.join(sorted(HALF))}"
+            )
         choice.read(self.checkpoint)
         check_form(self.optimizer, self.form)
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
@@ -174,12 +183,16 @@ class Job:
         return seeded
 
     def on(self, kind: str) -> "Job":
-        """Return the job as a device of this kind runs it: with its rules of autocast and its precision. Captured graphs are shared."""
+        """Return the job as a device of this kind runs it: with its rules of autocast, its precision and its attention.
+
+        Captured graphs are shared.
+        """
         precision = "fp32" if (self.precision, kind) == (DEFAULT, "cpu") else self.precision
         autocast = self.autocast if self.autocast_dtype is None else kind
-        if (precision, autocast) == (self.precision, self.autocast):
+        attention = PYTORCH if kind == "cpu" else self.attention
+        if (precision, autocast, attention) == (self.precision, self.autocast, self.attention):
             return self
-        return self._like(replace(self, precision=precision, autocast=autocast), self._few)
+        return self._like(replace(self, precision=precision, autocast=autocast, attention=attention), self._few)
 
     @property
     def few(self) -> int:
@@ -265,9 +278,9 @@ class Job:
         part of the layers the graph has.
         """
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
-        key = (*arguments, self.autocast) if division is UNDIVIDED else (*arguments, self.autocast, division)
+        key = (*arguments, self.autocast, self.attention, *(() if division is UNDIVIDED else (division,)))
         if key not in self._graphs:
-            own = divided(self.captured(*arguments), division)
+            own = divided(with_attention(self.captured(*arguments), self.attention), division)
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
 
@@ -311,8 +324,9 @@ class Job:
     def digest(self) -> str:
         """A short hash of everything that decides the plan."""
         decisive = self.describe()
-        if self.checkpoint == choice.NONE:
-            del decisive["checkpoint"]  # steps measured before there was the field keep their names
+        for name, usual in (("checkpoint", choice.NONE), ("attention", PYTORCH)):
+            if decisive[name] == usual:
+                del decisive[name]  # steps measured before there was the field keep their names
         return hashlib.blake2b(repr(decisive).encode(), digest_size=6).hexdigest()
 
 

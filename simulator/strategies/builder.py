@@ -5,17 +5,19 @@ A strategy asks for the forward and backward tasks of its microbatches and for u
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from simulator.engine.collectives.tasks import fetches
 from simulator.machine.machine import Machine
 from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.gradients import GROWTH, SCALE, clip_steps, unscale_steps
-from simulator.model.graph import Op, TrainingGraph
+from simulator.model.graph import CAST, Op, TrainingGraph
 from simulator.model.job import Job
-from simulator.plan.bodies.op_class import GROUPED_PRODUCT
+from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT
 from simulator.plan.bodies.opcall import OpCall, OpList
 from simulator.plan.bodies.update import STATE, Update, state_shape
 from simulator.plan.fusion import fused
@@ -41,6 +43,10 @@ from traces.errors import Code, SchedcastError
 MOST_TASKS, FEW_PARTS = 100_000, 256
 #: Adds what a task reads to what it changes.
 ADD = OpCall("aten.add_.Tensor", '[{"$":1},{"$":0}]', outputs=())
+#: The arguments of a product of what a task reads; and those of one that is added to what it changes.
+_OF_READS, _ADDED = '[{"$":0},{"$":1}]', '[{"$":2},{"$":0},{"$":1}]'
+#: What becomes of gradients after the update: they are freed; kept from step to step; or kept, and products are added to them.
+Gradients = Literal["freed", "kept", "fused"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,13 @@ class PlanBuilder(CopyValues):
         graph: TrainingGraph | None = None,
         share: Share | None = None,
         suffix: str = "",
-        keeps_gradients: bool = False,
+        kept: Gradients = "freed",
         division: Division = UNDIVIDED,
     ):
         """`graph`: a changed graph that computes the same as the graph of the job's microbatch; default: that graph, of `division`.
 
-        `keeps_gradients`: gradients are carried from step to step; `zero_gradients` empties them, and every microbatch adds to them.
+        `kept`: gradients that are not freed are carried from step to step; `zero_gradients` empties them, and all microbatches add to them.
+        If fused, the products that make them do so, even where a cast follows.
         """
         parts = share.parts if share is not None else job.accumulate
         graph = graph or job.graph(job.batch // parts, parts, division=division)
@@ -93,7 +100,7 @@ class PlanBuilder(CopyValues):
         self.first_of: dict[str, int] = {}
         #: Task name -> index of the op that it runs, or whose result it accumulates, and its role (dX, dW, dB; "" in forward).
         self.served: dict[str, tuple[int, str]] = {}
-        self._keeps_gradients = keeps_gradients
+        self._keeps_gradients, self._fuses = kept != "freed", kept == "fused"
 
     @cached_property
     def layers(self) -> dict[str, list[str]]:
@@ -135,7 +142,11 @@ class PlanBuilder(CopyValues):
         """
         tasks = []
         for index in indices:
+            if self._adding.get(index) == "":
+                continue
             tasks.append(self._task(index, microbatch, stream, instead or {}, lag, action))
+            if index in self._adding:
+                continue
             added = (parameter for parameter in self._completed.get(index, ()) if microbatch != self._first(parameter))
             tasks += [self._accumulate(parameter, index, microbatch, stream, lag, action) for parameter in added]
         return tasks
@@ -148,16 +159,35 @@ class PlanBuilder(CopyValues):
             completed.setdefault(index, []).append(parameter)
         return completed
 
+    @cached_property
+    def _adding(self) -> dict[int, str]:
+        """The parameter to whose gradient an op's product is added, by op; "" for a cast that this makes needless."""
+        adding: dict[int, str] = {}
+        readers = Counter(operand.value for op in self.graph.ops for operand in op.inputs)
+        for parameter, index in self.graph.gradient_ops.items() if self._fuses else ():
+            op, gradient = self.graph.ops[index], self.graph.gradients[parameter]
+            cast = index if op.body.target == CAST and not op.reads[0].views and readers[op.reads[0].value] == 1 else None
+            made = op.reads[0].value if cast is not None else gradient.value
+            index = next((i for i in range(index, -1, -1) if any(o.value == made for o in self.graph.ops[i].writes)), index)
+            body = self.graph.ops[index].body
+            if body.target == PRODUCT and body.args == _OF_READS and not gradient.views:
+                adding |= {index: parameter} if cast is None else {index: parameter, cast: ""}
+        return adding
+
     def _first(self, parameter: str) -> int:
         """The microbatch whose gradient the others are added to; -1 if all are added to a carried one."""
         return -1 if self._keeps_gradients else self.first_of.get(parameter, self.microbatches[0])
 
-    def zero_gradients(self) -> Task:
-        """Return the task that sets carried gradients to zero, as torch.optim's `zero_grad(set_to_none=False)` does."""
-        gradients = tuple(self.gradient(parameter) for parameter in self.graph.parameters)
+    def zero_gradients(self, parameters: Sequence[str] = (), name: str = "zero gradients") -> Task:
+        """Return the task that sets carried gradients to zero, as torch.optim's `zero_grad(set_to_none=False)` does.
+
+        `parameters`: those of one device (default: all).
+        """
+        gradients = tuple(self.gradient(parameter) for parameter in parameters or self.graph.parameters)
         args = json.dumps([[{"$": i} for i in range(len(gradients))]], separators=(",", ":"))
         body = OpCall("aten._foreach_zero_.default", args, outputs=())
-        return Task(self._own("zero gradients"), body, self.device, mutates=gradients, phase=UPDATE, layer="optimizer")
+        device = self.tensors.values[gradients[0].value].device
+        return Task(self._own(name), body, device, mutates=gradients, phase=UPDATE, layer="optimizer")
 
     def finish_gradients(self, lag: int = 0) -> list[Task]:
         """Return the tasks that change all gradients before the update.
@@ -278,7 +308,7 @@ class PlanBuilder(CopyValues):
         if self._keeps_gradients:
             name, made = self._own(f"{parameter}::gradient"), self.graph.gradients[parameter]
             if name not in self.tensors.values:
-                strides, device = self.graph.values[parameter].strides, self.place.home(parameter)
+                strides, device = self.graph.values[parameter].strides, self.place.home(self.graph.gradients[parameter].value)
                 self.tensors.add(Value(name, made.shape, strides, made.dtype, device, BUFFER, name))
             return self.tensors.values[name].operand()
         return self._operand(self.graph.gradients[parameter], self._first(parameter))
@@ -353,16 +383,19 @@ class PlanBuilder(CopyValues):
         def place(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
             return tuple(self._operand(operand, microbatch, index, instead) for operand in operands)
 
-        name = self._name(op.name, microbatch, task=True)
+        body, writes = op.body, op.writes
+        name, summed = self._name(op.name, microbatch, task=True), self._adding.get(index)
+        if summed:
+            body, writes = replace(body, target=ADDED_PRODUCT, args=_ADDED, outputs=()), ()
         self.served[name] = (index, op.gradient)
         return Task(
             name=name,
-            body=self._numbered(op.body, microbatch),
+            body=self._numbered(body, microbatch),
             device=self.place.devices[index],
             stream=stream,
             reads=place(op.reads),
-            writes=place(op.writes),
-            mutates=place(op.mutates),
+            writes=place(writes),
+            mutates=place(op.mutates) if not summed else (self.gradient(summed),),
             phase=op.phase,
             layer=op.layer,
             microbatch=microbatch,

@@ -22,8 +22,9 @@ from simulator.plan.fusion import delayed, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Operand, Task
 from simulator.plan.tensors import merged
-from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.builder import Gradients, PlanBuilder, Share
 from simulator.strategies.few import MOST_TASKS, in_turn
+from simulator.strategies.options import Portion
 from simulator.strategies.turbodl import in_replica
 from traces.errors import Code, SchedcastError
 from traces.process import gc_paused
@@ -76,13 +77,16 @@ class Options:
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: if there were more
     than 20,000 tasks."""
-    gradients: Literal["freed", "kept"] = "freed"
-    """Free gradients after the update, or keep them from step to step, as zero_grad(set_to_none=False), Megatron-LM and nanotron do."""
+    gradients: Gradients = "freed"
+    """Free gradients after the update; keep them from step to step, as zero_grad(set_to_none=False) and nanotron do (kept); or also let the
+    products of backward add to them, as Megatron-LM does (fused)."""
 
     def __post_init__(self):
         """Raise SchedcastError if the bucket size is negative or infinite, or for updates that cannot keep gradients."""
-        if self.gradients == "kept" and (self.update, self.streams) != ("baseline", "one"):
-            raise SchedcastError(f"strategy {NAME}: gradients=kept goes with update=baseline and streams=one; leave the others out")
+        if self.gradients != "freed" and (self.update, self.streams) != ("baseline", "one"):
+            raise SchedcastError(
+                f"strategy {NAME}: gradients={self.gradients} goes with update=baseline and streams=one; leave the others out"
+            )
         if not 0 <= self.bucket < float("inf"):
             raise SchedcastError(f"strategy {NAME}: bucket is {self.bucket} MB; expected a number of at least 0")
 
@@ -124,9 +128,9 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
         return first.plan(NAME, replicas.tasks(), options, notes, others)
 
 
-def held_share(job: Job, machine: Machine, options: Options) -> float | None:
-    """The share of the parameters and their optimizer state that every device holds: all of them."""
-    return 1.0
+def portion(job: Job, machine: Machine, options: Options) -> Portion:
+    """Every device runs all ops of its microbatches, and holds all parameters and their optimizer state."""
+    return Portion(len(machine.devices), job.accumulate, held=1.0, runs=job.accumulate)
 
 
 def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:
@@ -145,11 +149,11 @@ def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf,
 
 
 def replica_builders(
-    job: Job, devices: Sequence[str], count: int, keep: bool = False, division: Division = UNDIVIDED, fold: str = "off"
+    job: Job, devices: Sequence[str], count: int, kept: Gradients = "freed", division: Division = UNDIVIDED, fold: str = "off"
 ) -> list[PlanBuilder]:
     """A builder for each of `devices`, the first of those of `count` replicas that work on as many microbatches.
 
-    `keep`: gradients from step to step. `division`: so many devices in a row divide the microbatches and the layers of each replica.
+    `kept`: as in `PlanBuilder`. `division`: so many devices in a row divide the microbatches and the layers of each replica.
     `fold`: whether microbatches may be left out (`few.leaves_out`).
     """
     parts, each = job.accumulate * count, division.devices
@@ -161,7 +165,7 @@ def replica_builders(
             device,
             share=Share(parts, range(i // each * own, (i // each + 1) * own), (left_out, 1)),
             suffix=f"@{device}" if i else "",
-            keeps_gradients=keep,
+            kept=kept,
             division=division if each == division.experts == 1 else division.of(i),
         )
         for i, device in enumerate(devices)
@@ -213,7 +217,7 @@ class Replicas:
         self.machine, self.options, self.every = machine, options, devices
         self._listed = int(folds(options.fold, job, machine))
         self.devices = devices[:1] if self._listed else devices
-        self.builders = replica_builders(job, self.devices, len(devices), options.gradients == "kept", fold=options.fold)
+        self.builders = replica_builders(job, self.devices, len(devices), options.gradients, fold=options.fold)
 
     @cached_property
     def _passes(self) -> list[list[Task]]:
@@ -239,7 +243,7 @@ class Replicas:
             order += [(earliest, task) for task in reduced[bucket.name]]
             order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
         tasks = self._with_additions(order)
-        if options.gradients == "kept":
+        if options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in builders), *tasks]
         if options.fetch:
             tasks = [*interleaved(builder.fetches(self.machine) for builder in builders), *tasks]

@@ -18,12 +18,13 @@ from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.division.experts import parameters_of_experts
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
-from simulator.model.workloads.registry import is_language_model
+from simulator.model.workloads.registry import language_model
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
 from simulator.plan.tensors import merged
+from simulator.strategies.builder import Gradients
 from simulator.strategies.data_parallel import check_replicas, folded_note, folds, interleaved, replica_builders
-from simulator.strategies.options import option_values
+from simulator.strategies.options import Portion, option_values
 from simulator.strategies.sharding.mesh import Mesh
 from simulator.strategies.sharding.shards import Gathered, Shards
 from simulator.strategies.sharding.units import Units
@@ -42,6 +43,8 @@ COMPUTE, GATHER, REDUCE, TENSOR, CONTEXT, EXPERTS = 0, 1, 2, 3, 4, 5
 _STREAMS = {local.TENSOR: TENSOR, local.CONTEXT: CONTEXT, local.EXPERTS: EXPERTS}
 #: A plan with more devices than this has one device for all, which do the same.
 MOST_DEVICES = 8
+#: Tokens of a sequence from which on a search divides them.
+_LONG = 16_384
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,16 @@ class Options:
     fold: Literal["auto", "on", "off"] = "auto"
     """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: one device with
     more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
-    gradients: Literal["freed", "kept"] = "freed"
-    """With stage 1, free gradients after they are summed, or keep them from step to step, as Megatron-LM and nanotron do."""
+    gradients: Gradients = "freed"
+    """With stage 1, free gradients after they are summed; keep them from step to step, as nanotron does (kept); or also let the products of
+    backward add to them, as Megatron-LM does (fused)."""
 
     def __post_init__(self):
         """Raise SchedcastError for numbers that are too small, and for stages that keep no gradients."""
-        if self.gradients == "kept" and self.shard not in ("0", "1"):
-            raise SchedcastError(f"strategy {NAME}: gradients=kept goes with shard=0 or 1, and shard is {self.shard}; leave it out")
+        if self.gradients != "freed" and self.shard not in ("0", "1"):
+            raise SchedcastError(
+                f"strategy {NAME}: gradients={self.gradients} goes with shard=0 or 1, and shard is {self.shard}; leave it out"
+            )
         for name, least in (("hybrid", 0), ("prefetch", 0), ("tp", 1), ("cp", 1), ("ep", 1)):
             if getattr(self, name) < least:
                 raise SchedcastError(f"strategy {NAME}: {name} is {getattr(self, name)}; expected a number of at least {least}")
@@ -113,11 +119,16 @@ def _divisors(count: int) -> str:
 
 
 def candidates(job: Job, machine: Machine) -> list[str]:
-    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather; and divided layers."""
+    """Option texts that a search tries: what is sharded over which groups, for each sensible time to gather; and divided layers.
+
+    Of language models also divided tokens, if sequences are long or fewer than devices, and divided experts.
+    """
     names = [device.name for device in machine.devices]
     node = len(next(iter(machine.by_node(names).values())))
     sizes = [0, *(size for size in (node, 2 * node, 4 * node) if LEAST_DEVICES <= size < len(names) and len(names) % size == 0)]
-    degrees = [degree for degree in (2, 4, 8) if node % degree == 0] if is_language_model(job.model) else []
+    model = language_model(job.model)
+    degrees = [degree for degree in (2, 4, 8) if model and node % degree == 0]
+    tokens = [degree for degree in degrees if (job.image_size or 0) >= _LONG or job.batch < len(names)]
     return [
         *(
             (f"hybrid={size}," if size else "") + how
@@ -125,6 +136,8 @@ def candidates(job: Job, machine: Machine) -> list[str]:
             for size in sizes
         ),
         *(f"tp={degree}{how}" for degree in degrees for how in ("", ",shard=1")),
+        *(f"{how}cp={degree}" for degree in tokens for how in ("", "tp=2,", "tp=4,")),
+        *(f"ep={degree}" for degree in degrees if model and model.experts),
     ]
 
 
@@ -134,9 +147,12 @@ def division(options: Options) -> Division:
     return own if own.devices * own.experts > 1 else UNDIVIDED
 
 
-def held_share(job: Job, machine: Machine, options: Options) -> float | None:
-    """The least share of its layers' parameters and their optimizer state that every device holds: its own of its group, or experts."""
-    return 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
+def portion(job: Job, machine: Machine, options: Options) -> Portion | None:
+    """Every device runs all ops of its microbatches, and holds its own share of its layers' parameters, or its experts."""
+    divided = division(options)
+    replicas, rest = divmod(len(machine.devices), divided.devices)
+    held = 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
+    return None if rest else Portion(replicas, job.accumulate, held, runs=job.accumulate, division=divided)
 
 
 class ShardedReplicas:
@@ -144,7 +160,7 @@ class ShardedReplicas:
 
     def __init__(self, job: Job, machine: Machine, mesh: Mesh, options: Options):
         self.job, self.machine, self.options, self.mesh = job, machine, options, mesh
-        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients == "kept", mesh.division, options.fold)
+        self.builders = replica_builders(job, mesh.devices, mesh.replicas, options.gradients, mesh.division, options.fold)
         self.graph = self.builders[0].graph
         #: By device and op of the first device's graph, that op in its own: those that divide tokens lack some.
         self._same = [_same_ops(self.graph, builder.graph) for builder in self.builders]
@@ -156,7 +172,7 @@ class ShardedReplicas:
     def plan(self) -> Plan:
         """The finished plan."""
         tasks = self._passes()
-        if self.options.gradients == "kept":
+        if self.options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in self.builders), *tasks]
         if self.job.clip_norm is not None:
             tasks += self.shards.clip(self.job.clip_norm)

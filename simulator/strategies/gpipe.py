@@ -6,7 +6,7 @@ from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline import orders
+from simulator.strategies.pipeline import orders, planning
 from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
 
 NAME = "gpipe"
@@ -19,6 +19,9 @@ LEAST_DEVICES = 2
 @dataclass(frozen=True)
 class Options(ScheduledOptions):
     """How the model is cut."""
+
+
+portion = planning.portion
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
+from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
-from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
+from simulator.strategies.pipeline import orders, planning
+from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, of_language_models, synchronous
 
 NAME = "1f1b"
 FAMILY = "pipelines"
 ABOUT = "pipeline of stages: one forward, one backward, so that few activations are kept; the update comes at the end"
 USES_COSTS = True
 LEAST_DEVICES = 2
+FOR_LANGUAGE_MODELS = True
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,13 @@ class Options(ScheduledOptions):
     """How the model is cut."""
 
 
+portion = planning.portion
+
+
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
-    """Numbers of microbatches, forwards that are repeated, and backward-fusion."""
+    """Numbers of microbatches, forwards that are repeated, and backward-fusion; of language models stages, divided layers and replicas."""
+    if is_language_model(job.model):
+        return of_language_models(job, machine)
     return combined(microbatch_texts(job, machine), ("rematerialize=on",), FUSED)
 
 

@@ -1,10 +1,12 @@
-"""Names and values of a strategy's options, which are a frozen dataclass.
+"""Names and values of a strategy's options, which are a frozen dataclass; and what follows from them without a plan.
 
 A field whose name is reserved in Python ends in an underscore (`async_`); users see the name without it.
 """
 
 from dataclasses import Field, asdict, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from simulator.model.division.divide import UNDIVIDED, Division
 
 
 class AnyOptions(Protocol):
@@ -21,3 +23,19 @@ def option_names(options_type: type[AnyOptions]) -> tuple[str, ...]:
 def option_values(options: AnyOptions) -> dict[str, object]:
     """Return the values of the options by the names that users write."""
     return {name.removesuffix("_"): value for name, value in asdict(options).items()}
+
+
+class Portion(NamedTuple):
+    """What one device has to do and to hold at least, known before there is a plan.
+
+    Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. A step takes no less than `runs` times the
+    ops of a microbatch, one after another. `held`: share of a microbatch's parameters, with their optimizer state, that some device holds;
+    `made`: share of the activations of one microbatch.
+    """
+
+    replicas: int
+    microbatches: int
+    held: float
+    runs: float
+    made: float = 1.0
+    division: Division = UNDIVIDED

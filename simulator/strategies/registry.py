@@ -12,10 +12,8 @@ A strategy module defines `NAME`, `ABOUT` (one line), a frozen dataclass `Option
 - `CANDIDATES`: option texts that a search tries besides the default options (default: `METHODS`); or a function `candidates` of the job and
   the machine that returns them, for example those degrees that divide the batch and the devices.
 - `FOR_LANGUAGE_MODELS = True`: a search for a language model on several devices tries it without being asked; it tries no others then.
-- `held_share`: a function of the job, the machine and options, for a strategy in which every device runs all ops of a microbatch, as many
-  times a step as the job accumulates. Returns the share of these ops' parameters, and of their optimizer state, that every device holds
-  at least; None if that is not known.
-- `division`: a function of the options that says how devices divide the ops of a microbatch (default: not at all).
+- `portion`: a function of the job, the machine and options that returns what a device does and holds at least (`Portion`); None if that is
+  not known before there is a plan.
 """
 
 import ast
@@ -31,13 +29,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
-from simulator.model.division.divide import UNDIVIDED, Division
 from simulator.model.job import Job
 from simulator.plan.discovery import modules
 from simulator.plan.editor import order_csv
 from simulator.plan.plan import Plan
 from simulator.strategies.builder import FEW_PARTS, MOST_TASKS
-from simulator.strategies.options import AnyOptions, option_names, option_values
+from simulator.strategies.options import AnyOptions, Portion, option_names, option_values
 from traces.errors import Code, SchedcastError, UnknownNameError
 
 
@@ -66,9 +63,8 @@ class Strategy:
     executed: bool = True
     aliases: tuple[str, ...] = ()
     candidates: Callable[[Job, Machine], Iterable[str]] | Sequence[str] | None = None
-    held_share: Callable[[Job, Machine, Any], float | None] | None = None
+    portion: Callable[[Job, Machine, Any], Portion | None] = lambda job, machine, options: None
     for_language_models: bool = False
-    division: Callable[[Any], Division] = lambda options: UNDIVIDED
 
     def texts(self, job: Job, machine: Machine) -> tuple[str, ...]:
         """`NAME[:option=value,...]` of everything that a search tries, the default options first, each once."""
@@ -176,9 +172,8 @@ def _discover() -> dict[str, Strategy]:
             getattr(module, "EXECUTED", True),
             getattr(module, "ALIASES", ()),
             getattr(module, "candidates", getattr(module, "CANDIDATES", None)),
-            getattr(module, "held_share", None),
+            getattr(module, "portion", Strategy.portion),
             getattr(module, "FOR_LANGUAGE_MODELS", False),
-            getattr(module, "division", Strategy.division),
         )
     return dict(sorted(strategies.items(), key=lambda item: (item[0] != "baseline", item[1].least_devices, item[0])))
 

@@ -244,13 +244,14 @@ def _product_seconds(step: StepOps, rows: EfficiencyRows, figures: dict[str, flo
     alike: dict[tuple, list[Group]] = defaultdict(list)
     for group in step.groups:
         if _is_product(step, group, rows):
-            shared = group.product[4:-1] if isinstance(group.product, Attention) else group.product[4:]
+            shared = (*group.product[4:6], group.product.made_for_chip) if isinstance(group.product, Attention) else group.product[4:]
             alike[group.op_class, group.precision, type(group.product), shared].append(group)
     site, total_s = step.reached(figures), 0.0
     for (op_class, precision, kind, shared), groups in alike.items():
         kernel, moved = rows.row(op_class).product, np.array([group.bytes for group in groups])
         sizes = np.array([group.product[:4] for group in groups]).T
-        works = kind(*sizes, *shared, np.array([group.product.bytes for group in groups])) if kind is Attention else kind(*sizes, *shared)
+        moved_each = np.array([group.product.bytes for group in groups])
+        works = kind(*sizes, *shared[:2], moved_each, shared[2]) if kind is Attention else kind(*sizes, *shared)
         cold_s, alone_s = (products.seconds(kernel, site, precision, works, missed) for missed in (moved, 0.0 * moved))
         warm_s = np.where(moved <= site.cache_bytes, alone_s, cold_s)
         count, cold = np.array([(group.count, group.cold) for group in groups]).T

@@ -19,6 +19,7 @@ from simulator.predict.forecast import forecast
 from simulator.predict.scoreboard.predicted import Kept, kept_forecasts, plan_of, room, scored
 from simulator.predict.scoreboard.rows import LeftOut, Row, read_folder
 from simulator.predict.search.workers import usual_processes, workers
+from simulator.strategies import registry as strategies
 from tests.support.places import ROOT
 from tests.support.shared_data import shared_folder
 from traces.documents.scoreboard import ScoredStep
@@ -240,7 +241,10 @@ def memory(results: Sequence[tuple[Row, Kept]], failed: Sequence[tuple[Row, Kept
 
 def fits(row: Row) -> Kept:
     """Whether the job of a run that failed fits. Float32 gradients that no memory holds need no plan, which takes minutes for 80 layers."""
-    gradients_bytes = 4 * language_models.read(row.job.model).parameters(row.job.image_size or 0) if "gradients=kept" in row.strategy else 0
+    options = strategies.parse(row.strategy)[1]
+    parts = max(1, getattr(options, "stages", 1)) * getattr(options, "tp", 1)
+    kept_bytes = 4 / parts if getattr(options, "gradients", "freed") != "freed" else 0
+    gradients_bytes = kept_bytes * language_models.read(row.job.model).parameters(row.job.image_size or 0)
     return Kept(fits=False) if gradients_bytes > load_machine(row.machine).memories[0].size_bytes else room(row)
 
 

@@ -13,7 +13,7 @@ from simulator.model.division.divide import Division
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
-from simulator.model.ops.grouped_product import by_group
+from simulator.model.ops.products import by_group
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.plan.task import Operand
 

@@ -18,6 +18,7 @@ from calibrate.profiles import gpu_here, own_gpu_profile, warn_if_foreign
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import HOST, Machine
 from simulator.machine.presets import HOSTS, THIS_CPU, THIS_GPU, machine_names
+from simulator.model.attention import ATTENTIONS
 from simulator.model.job import LAYOUTS, PRECISIONS, product_precision
 from simulator.model.workloads import registry as workloads
 from simulator.plan.bodies.update import FORMS, STATE
@@ -69,6 +70,7 @@ class Choices:
     strategies: tuple[str, ...]
     machines: tuple[str, ...]
     layouts: tuple[str, ...] = LAYOUTS
+    attentions: tuple[str, ...] = ATTENTIONS
     modes: tuple[str, ...] = ("eager", "graph")
     hosts: tuple[str, ...] = HOSTS
 

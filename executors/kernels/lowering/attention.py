@@ -32,7 +32,8 @@ _aten = torch.ops.aten
 class Call(NamedTuple):
     """The arguments of one call. `mask` is added to the scores. Keys and values may have fewer heads than queries.
 
-    `dropout`: the share of weights that a fused kernel drops; 0 in plans that run, and the other forms drop none.
+    `dropout`: the share of weights that a fused kernel drops; 0 in plans that run, and the other forms drop none. `kernel`: the one
+    that the plan asks for; empty for PyTorch's choice.
     """
 
     query: Tensor
@@ -42,6 +43,7 @@ class Call(NamedTuple):
     causal: bool
     scale: float | None
     dropout: float = 0.0
+    kernel: str = ""
 
     @property
     def groups(self) -> int:
@@ -159,8 +161,10 @@ FUSED = {SDPBackend.FLASH_ATTENTION: "flash", SDPBackend.EFFICIENT_ATTENTION: "e
 def choice(call: Call) -> str:
     """The name of the kernel that PyTorch chooses for training.
 
-    It is the math form where F.scaled_dot_product_attention would pad the heads for the flash kernel.
+    It is the math form where F.scaled_dot_product_attention would pad the heads for the flash kernel; or the kernel that the plan asks for.
     """
+    if call.kernel and call.query.is_cuda:
+        return call.kernel
     query, key, value = (x.detach().requires_grad_() for x in call[:3])
     gqa = {"enable_gqa": call.groups > 1}
     backend = SDPBackend(_aten._fused_sdp_choice.default(query, key, value, call.mask, call.dropout, call.causal, scale=call.scale, **gqa))
@@ -172,6 +176,10 @@ def choice(call: Call) -> str:
 
 def _merging_choice(call: Call) -> str:
     """The name of the kernel for a call whose result is merged with another's. Raises SchedcastError if PyTorch has only the math form."""
+    if call.kernel:
+        raise SchedcastError(
+            "context parallelism (cp) merges results of attention, and cuDNN's have another form; use --attention pytorch", Code.MODEL
+        )
     name = "flash" if (chosen := choice(call)) == "cudnn" else chosen
     if not KERNELS[name].row:
         raise SchedcastError(
@@ -188,7 +196,7 @@ def _rows(logsumexp: Tensor, row: int) -> Tensor:
 
 
 def _call(tensors: tuple[Tensor, Tensor, Tensor], named: dict, dropout: float = 0.0, causal: bool = False) -> Call:
-    return Call(*tensors, named.get("attn_mask"), causal, named.get("scale"), dropout)
+    return Call(*tensors, named.get("attn_mask"), causal, named.get("scale"), dropout, named.get("kernel", ""))
 
 
 def _forward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:

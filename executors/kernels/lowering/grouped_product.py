@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from executors.binding import Binding, Instance
-from simulator.model.ops.grouped_product import by_group
+from simulator.model.ops.products import by_group
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.plan.task import Task
 

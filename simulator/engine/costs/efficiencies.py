@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict
 from simulator.engine.costs import products
 from simulator.engine.costs.products import OPERANDS, Attention, Product, ProductKernel, serves
 from simulator.engine.costs.site import Number, Site, figure
-from simulator.plan.bodies.op_class import GROUPED_PRODUCT, winograd
+from simulator.plan.bodies.op_class import ADDED_PRODUCT, GROUPED_PRODUCT, PRODUCT, winograd
+from simulator.plan.bodies.opcall import kernel_of
 from simulator.plan.keys import SHORT
 from simulator.plan.task import DTYPE_BYTES, HasOperands, Operand, Task
 
@@ -38,8 +39,8 @@ HALF, CHANNELS_LAST = "conv.half", "conv.channels-last"
 NORM_HALF, NORM_CHANNELS_LAST = "norm.half", "norm.channels-last"
 #: The row used for classes that the table lacks.
 DEFAULT_CLASS = "elementwise"
-#: Ops that multiply their last two inputs.
-_PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
+#: Ops that multiply their last two inputs, but for those that they change.
+_PRODUCTS = frozenset({PRODUCT, ADDED_PRODUCT, "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
 
 
 class _AttentionOp(NamedTuple):
@@ -301,7 +302,8 @@ def product(task: HasOperands) -> Product | Attention | None:
         seen = 0.5 if len(arguments) > op.causal and arguments[op.causal] is True else 1.0
         moved = float(sum(o.bytes for o in (*task.inputs, *task.writes)))
         batch, (rows, width) = math.prod(query.shape[:-2]), query.shape[-2:]
-        return Attention(float(batch), float(rows), float(key.shape[-2]), float(width), seen, op.passes, moved)
+        made_for_chip = bool(kernel_of(task.body.kwargs))
+        return Attention(float(batch), float(rows), float(key.shape[-2]), float(width), seen, op.passes, moved, made_for_chip)
     if task.body.op == GROUPED_PRODUCT:
         left, right, *_ = task.inputs
         size = float(DTYPE_BYTES[left.dtype])
@@ -313,7 +315,8 @@ def product(task: HasOperands) -> Product | Attention | None:
             return Product(groups, float(left.shape[0]), float(right.shape[1]), left.shape[1] / groups, size)
     if task.body.op not in _PRODUCTS:
         return None
-    left, right = task.inputs[-2:] if len(task.inputs) > 1 else task.inputs * 2
+    inputs = task.inputs[: len(task.inputs) - len(task.mutates)]
+    left, right = inputs[-2:] if len(inputs) > 1 else inputs * 2
     if left.shape[-1] != right.shape[-2]:
         return None
     size = float(DTYPE_BYTES[left.dtype])

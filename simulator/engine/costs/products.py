@@ -63,7 +63,8 @@ class Attention(NamedTuple, Generic[_N]):
     """`batch` attentions (of heads and samples) of `queries` to `keys`, whose vectors have `width` elements.
 
     `seen`: the share of keys that a query sees if there are many, 1 or, if causal, 1/2. `passes`: 1 forward, 5/2 backward, whose five
-    products are counted against two. `moved`: bytes of operands and results.
+    products are counted against two. `moved`: bytes of operands and results. `made_for_chip`: whether the kernel has the chip's own
+    instructions.
     """
 
     batch: _N
@@ -73,6 +74,7 @@ class Attention(NamedTuple, Generic[_N]):
     seen: float
     passes: float
     moved: _N
+    made_for_chip: bool = False
 
     @property
     def bytes(self) -> _N:
@@ -145,7 +147,7 @@ def seconds(kernel: ProductKernel, site: Site, precision: str, work: Product | A
     missed_s = np.asarray(missed_bytes, float) / (site.bandwidth_bytes_per_s * kernel.memory.value)
     drawn_s = np.asarray(work.bytes, float) / draw  # by one SM
     if isinstance(work, Attention):
-        newer = sms.half_flops_per_s / clock_hz >= _NEWER and not alone
+        newer = sms.half_flops_per_s / clock_hz >= _NEWER and not (alone or work.made_for_chip)
         busy_s = _attention_s(kernel, sms, work, missed_s, drawn_s) * (kernel.portable.value if newer else 1.0)
     else:
         busy_s = _product_s(kernel, sms, work, missed_s, drawn_s)

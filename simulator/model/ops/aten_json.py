@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from simulator.model.ops import cross_entropy as _loss  # noqa: F401 - registers torch.ops.schedcast.cross_entropy
+from simulator.model.ops import products as _products  # noqa: F401 - registers torch.ops.schedcast.add_mm
 from simulator.model.ops import pruned as _registered  # noqa: F401 - registers torch.ops.schedcast.pruned
 from simulator.model.ops import recurrent_layers as _recurrent  # noqa: F401 - registers torch.ops.schedcast.rnn and others
 from simulator.plan.task import check_op

@@ -204,6 +204,13 @@ def is_language_model(name: str) -> bool:
     return is_built_in(name) and ":" in name
 
 
+def language_model(name: str) -> LanguageModel | None:
+    """The form of a built-in language model; None for any other model."""
+    if name.startswith(PREFIX):
+        return read(name)
+    return NAMED[name].model if name in NAMED else None
+
+
 def get(name: str) -> Workload:
     """Return the built-in model called `name`. Raises UnknownNameError, and SchedcastError for a form that is unusable."""
     if name.startswith(PREFIX):

@@ -79,7 +79,7 @@ def _running(target: str, arguments: list) -> list[tuple[int, ...]]:
 
 _BY_NAME = {
     "conv": ("convolution", "convolution_backward", "_slow_conv2d_forward", "mkldnn_convolution"),
-    "matmul": ("mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
+    "matmul": ("mm", "add_mm", "_grouped_mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"),
     "matmul.attention": ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
     "norm": ("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_group_norm_backward"),
     "norm.layer": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"),
@@ -103,8 +103,8 @@ _BY_NAME = {
     "recurrent": ("rnn", "rnn_backward", "gru", "gru_backward", "lstm", "lstm_backward"),
     "random": ("native_dropout", "bernoulli", "bernoulli_"),
 }  # fmt: skip
-#: A product of groups of rows, each with a matrix of its own.
-GROUPED_PRODUCT = "aten._grouped_mm.default"
+#: A product of groups of rows, each with a matrix of its own; a product; and one that is added to what the task changes.
+GROUPED_PRODUCT, PRODUCT, ADDED_PRODUCT = "aten._grouped_mm.default", "aten.mm.default", "schedcast.add_mm.default"
 _CLASS = {name: op_class for op_class, names in _BY_NAME.items() for name in names}
 #: The classes of ops that run matrix products of cuBLAS, also within other kernels.
 WITH_PRODUCTS = frozenset({"matmul", "recurrent"})

@@ -71,6 +71,16 @@ def without_part(kwargs: str) -> str:
     return json.dumps({name: item for name, item in json.loads(kwargs).items() if name != "part"}, separators=(",", ":"))
 
 
+def kernel_of(kwargs: str) -> str:
+    """The kernel that an op's named arguments, JSON text, ask for beside what the op takes: that of attention; empty if none."""
+    return json.loads(kwargs).get("kernel", "") if '"kernel"' in kwargs else ""
+
+
+def with_kernel(body: "OpCall", kernel: str) -> "OpCall":
+    """The op that asks for a kernel."""
+    return replace(body, kwargs=json.dumps({**json.loads(body.kwargs), "kernel": kernel}, separators=(",", ":")))
+
+
 #: By op, the positions of its opaque results: those that only its own backward op reads. The two kernels were made for each other, and
 #: many a backward kernel reads them by address, without looking at their strides. So only the forward kernel knows their layout.
 OPAQUE: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -89,7 +99,8 @@ class OpCall(Body):
     """Call `target` (such as `aten.mm.default`) with arguments given as JSON text.
 
     In `args` and `kwargs`, `{"$": i}` stands for operand i of the task's `reads + mutates`, and `{"dtype": "float32"}` and the like for
-    values that JSON cannot express. `kwargs` may also name the part of a mask that the op draws (`drawn_part`). `outputs[k]` is the
+    values that JSON cannot express. `kwargs` may also name the part of a mask that the op draws (`drawn_part`), or the kernel that runs it
+    on a GPU (`kernel_of`). `outputs[k]` is the
     position of the k-th write among the op's results. `flops` and `launches` (kernels, or op calls on a CPU) are those counted at capture.
     `draw` is the number of the op's random draw among those of a step of plain PyTorch. So an op draws the same numbers in every order of
     issue, and ops that draw parts of one mask have one number.

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator.machine.presets import card_of
+from simulator.model.attention import CUDNN, PYTORCH
 from simulator.model.job import Job
 from simulator.model.libraries import LIBRARIES
 from simulator.model.workloads.language_models import PREFIX
@@ -235,8 +236,8 @@ def _timm(record: _Record, number: int) -> Row | str:
 
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
-#: Degrees of parallelism that are not read: several stages per device, and sequences.
-_OTHER_DEGREES = ("vp", "cp")
+#: Degrees of parallelism that are not read: several stages per device.
+_OTHER_DEGREES = ("vp",)
 #: What is said of experts and of latent attention, with the options of `lm:`.
 _EXPERTS = re.compile(
     r"(MLA q_lora (?P<q_lora>\d+) kv_lora (?P<kv_lora>\d+) rope (?P<rope_dim>\d+) v (?P<head_dim>\d+); )?"
@@ -253,8 +254,8 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     why = _untrained(record)
     if why:
         return why
-    gpus, accumulate, tensor, stages = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp", "pp"))
-    replicas = gpus // (tensor * stages)
+    gpus, accumulate, tensor, stages, context = (int(record[name] or 1) for name in ("gpus", "accumulation", "tp", "pp", "cp"))
+    replicas = gpus // (tensor * stages * context)
     form, positions = ("llama", "rotary") if record["ffn_kind"] == "swiglu" else ("gpt", "learned")
     sizes = ",".join(f"{name}={record[name]}" for name in ("layers", "d_model", "heads", "ffn", "vocab"))
     more = f"kv_heads={record['kv_heads'] or record['heads']},tied={'on' if record['tied_embeddings'] == 'yes' else 'off'}"
@@ -274,12 +275,15 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         clip_norm=1.0 if stages == 1 else None,  # no stage has all gradients
         accumulate=accumulate,
         precision=_trained_in(record),
+        attention=CUDNN if "TransformerEngine" in record.get("attention", "") else PYTORCH,
         checkpoint=_CHECKPOINTS[record["activation_checkpointing"]],
     )
     card = names.preset_of(record["gpu"])
     counter = next((name for name in ("reserved", "allocated") if record.get(f"peak_{name}_gib")), "")
     keeps = {"GRAD_OP": "reshard=off", "ZeRO-1": "shard=1"}
     options = [option for word, option in keeps.items() if word in record["shard"]] + ([f"tp={tensor}"] if tensor > 1 else [])
+    options += ["gradients=fused"] if "Megatron" in record.get("software", "") and "shard=1" in options else []
+    options += [f"cp={context}"] if context > 1 else []
     options += [f"ep={record['ep']}"] if record["ep"] not in ("", "1") else []
     strategy = ":".join(filter(None, ("fsdp", ",".join(options))))
     return Row(
@@ -293,7 +297,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         "eager",
         float(record["step_ms"]) / 1e3,
         False,
-        strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"]),
+        strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], "fused"),
         memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
         counter=counter,
     )
@@ -308,10 +312,11 @@ def _experts(record: _Record) -> str:
     return "".join(f",{name}={number}" for name, number in given.items() if number)
 
 
-def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool) -> str:
-    """A pipeline in replicas as the text of a strategy. `shards`: optimizer state over the replicas."""
+def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool, gradients: str) -> str:
+    """A pipeline in replicas as the text of a strategy. `shards`: optimizer state over the replicas. `gradients`: the option."""
     more = (f",replicas={replicas}" if replicas > 1 else "") + (f",tp={tensor}" if tensor > 1 else "")
-    return f"1f1b:stages={stages},microbatches={microbatches}{more}{',shard=1' if shards and replicas > 1 else ''}"
+    more += ",shard=1" if shards and replicas > 1 else ""
+    return f"1f1b:stages={stages},microbatches={microbatches}{more},gradients={gradients}"
 
 
 def _trained_in(record: _Record) -> str:
@@ -326,11 +331,11 @@ def _trained_in(record: _Record) -> str:
 
 def _untrained(record: _Record) -> str:
     """Why a row of a training of a transformer is not predicted; "" if it is."""
-    tensor, stages, experts = (record[degree] not in ("", "1") for degree in ("tp", "pp", "ep"))
-    unread = (record["moe"] and not _experts(record)) or (experts and (tensor or stages))
+    tensor, stages, experts, context = (record[degree] not in ("", "1") for degree in ("tp", "pp", "ep", "cp"))
+    unread = (record["moe"] and not _experts(record)) or (experts and (tensor or stages or context)) or (context and stages)
     if unread or any(record.get(degree, "") not in ("", "1") for degree in _OTHER_DEGREES):
-        return "divides sequences or experts, or has several stages per device"
-    if int(record["gpus"] or 1) % (int(record["tp"] or 1) * int(record["pp"] or 1)):
+        return "divides experts or sequences and more, or has several stages per device"
+    if int(record["gpus"] or 1) % math.prod(int(record[degree] or 1) for degree in ("tp", "pp", "cp")):
         return "its degrees do not multiply to its GPUs"
     if not record["precision"].startswith("bf16"):
         return "a precision below 16 bits"
@@ -378,7 +383,7 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     tensor, stages = int(record["tp"]), int(record["pp"])
     if stages > 1:
         replicas = int(record["gpus"]) // (tensor * stages)
-        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1")
+        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "kept")
         return row._replace(strategy=pipeline, job=replace(row.job, form="fused"), memory_bytes=float(record.get("memory_gb") or 0) * 2**30)
     strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
     options = ["gradients=kept"] + ([f"tp={tensor}"] if tensor > 1 else [])

@@ -1,19 +1,18 @@
 """What a candidate takes and holds at least, known before it is planned: no plan is made of one that cannot fit or win.
 
-A strategy under which every device runs the whole graph of a microbatch says so (`Strategy.held_share`). A device then takes no less time
-than its microbatches one after another on one stream, and while one runs, its activations are held beside the device's share of the
-parameters.
+A strategy says which share of a microbatch's ops, activations and parameters a device has (`Strategy.portion`). A step takes no less time
+than these ops one after another on one stream, and while they run, their activations are held beside the device's share of the parameters.
 """
 
 from typing import Any, NamedTuple
 
 from simulator.engine.memory.over_time import carried_bytes, least_bytes
-from simulator.model.division.divide import Division
 from simulator.model.division.local import COLLECTIVES
 from simulator.predict.search.bound import work_bound
 from simulator.predict.search.setup import Setup
 from simulator.strategies.baseline import Options
 from simulator.strategies.data_parallel import replica_builders
+from simulator.strategies.options import Portion
 from simulator.strategies.registry import Strategy
 
 
@@ -34,21 +33,22 @@ class _Microbatch(NamedTuple):
 
 def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
     """What a candidate takes and holds at least; None if that is not known without a plan. `setup`: with the candidate's job."""
-    job, devices = setup.job, setup.machine.devices
-    share = strategy.held_share(job, setup.machine, options) if strategy.held_share is not None else None
-    division = strategy.division(options)
-    if share is None or len(devices) % division.devices or job.batch % (len(devices) // division.devices * job.accumulate):
+    job, memory = setup.job, setup.machine.devices[0].memory
+    portion = strategy.portion(job, setup.machine, options)
+    if portion is None or job.batch % (portion.replicas * portion.microbatches):
         return None
-    key = (job.accumulate, job.checkpoint, division)
+    key = (portion.replicas * portion.microbatches, job.checkpoint, portion.division)
     if key not in setup.microbatches:
-        setup.microbatches[key] = _microbatch(setup, division)
+        setup.microbatches[key] = _microbatch(setup, portion)
     own: _Microbatch = setup.microbatches[key]
-    return Least(job.accumulate * own.seconds, {devices[0].memory: own.made_bytes + int(share * own.carried_bytes)})
+    held_bytes = int(portion.made * own.made_bytes + portion.held * own.carried_bytes)
+    return Least(portion.runs * own.seconds, {memory: held_bytes})
 
 
-def _microbatch(setup: Setup, division: Division) -> _Microbatch:
+def _microbatch(setup: Setup, portion: Portion) -> _Microbatch:
     machine, names = setup.machine, [device.name for device in setup.machine.devices]
-    (builder,) = replica_builders(setup.job, names[:1], len(names) // division.devices, division=division)
+    job = setup.job.varied(accumulate=portion.microbatches)
+    (builder,) = replica_builders(job, names[:1], portion.replicas, division=portion.division)
     graph = builder.graph
     # What casts parameters may run beside the rest, on shards; so may collectives.
     own = [index for index, op in enumerate(graph.ops) if index not in graph.casts and op.body.target not in COLLECTIVES]

@@ -14,7 +14,7 @@ from simulator.plan.bodies.host import Synchronize
 from simulator.plan.bodies.opcall import OpCall
 from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.plan.task import TRANSFER, Operand, Task
-from simulator.strategies.builder import PlanBuilder, Share
+from simulator.strategies.builder import Gradients, PlanBuilder, Share
 from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action
 
@@ -25,7 +25,7 @@ class Pipeline:
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
     `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
     numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a replica,
-    whose graph `cut` has. `left_out`: as in `Share`, besides the `microbatches`.
+    whose graph `cut` has. `left_out`: as in `Share`, besides the `microbatches`. `kept`: as in `PlanBuilder`.
     """
 
     def __init__(
@@ -42,13 +42,14 @@ class Pipeline:
         others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rank: int = 0,
         left_out: tuple[int, int] = (0, 1),
+        kept: Gradients = "freed",
     ):
         self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
         share = Share((microbatches + left_out[0]) * replicas, range(self.first, self.first + microbatches), left_out)
         suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
-        self.build = PlanBuilder(job, place, cut.graph, share, suffix, division=Division(1, rank))
+        self.build = PlanBuilder(job, place, cut.graph, share, suffix, kept, Division(1, rank))
         self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
         #: By op: what is sent when it has run, and what must have arrived of a parameter before it runs.
         self._sends: dict[int, list[Sent]] = defaultdict(list)

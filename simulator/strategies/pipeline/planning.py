@@ -15,9 +15,10 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
-from simulator.strategies.builder import PlanBuilder
+from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder
 from simulator.strategies.data_parallel import folds
 from simulator.strategies.few import ROUNDS, leaves_out
+from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import grid_csv
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
@@ -38,6 +39,8 @@ MOST_MICROBATCHES = 4096
 _SAMPLES = 2
 #: What a search tries with pipelines that drain: backward-fusion.
 FUSED = ("update=backward-fusion",)
+#: And of language models: stages, and devices that divide their layers.
+_STAGES, _DEGREES = (2, 4, 8, 16), (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,12 @@ class DrainingOptions(StageOptions):
     there were more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
+    gradients: Gradients = "freed"
+    """Free gradients after the update; keep them from step to step, as nanotron does (kept); or also let the products of backward add to
+    them, as Megatron-LM does (fused)."""
 
     def __post_init__(self):
-        """Raise SchedcastError for less than one replica, or for shards that cannot be."""
+        """Raise SchedcastError for less than one replica, or for shards or kept gradients that cannot be."""
         super().__post_init__()
         for name, count in (("replicas", self.replicas), ("tp", self.tp)):
             if count < 1:
@@ -96,6 +102,10 @@ class DrainingOptions(StageOptions):
             raise SchedcastError(f"shard={self.shard} needs replicas to shard over, replicas is 1; give replicas=2 or more")
         if self.shard != "0" and self.update != "baseline":
             raise SchedcastError(f"shard={self.shard} updates after a stage's last backward; use update=baseline")
+        if self.gradients != "freed" and self.update != "baseline":
+            raise SchedcastError(
+                f"gradients={self.gradients} goes with update=baseline, and update is {self.update}; leave one of them out"
+            )
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,36 @@ def microbatch_texts(job: Job, machine: Machine) -> tuple[str, ...]:
 def combined(*choices: Iterable[str]) -> tuple[str, ...]:
     """Every combination of one option text from each of `choices` or none, as a search tries them; not the one of none."""
     return tuple(text for texts in product(*(("", *each) for each in choices)) if (text := ",".join(filter(None, texts))))
+
+
+def of_language_models(job: Job, machine: Machine) -> tuple[str, ...]:
+    """What a search tries for a language model, as option texts: stages, how many devices divide their layers, and sharded replicas."""
+    names = [device.name for device in machine.devices]
+    node = len(next(iter(machine.by_node(names).values())))
+    texts = []
+    for stages, tp in product(_STAGES, _DEGREES):
+        replicas, rest = divmod(len(names), stages * tp)
+        if replicas and not rest and node % tp == 0:
+            own = [f"stages={stages}", *([f"tp={tp}"] if tp > 1 else []), *([f"replicas={replicas}", "shard=1"] if replicas > 1 else [])]
+            texts.append(",".join(own))
+    return tuple(texts)
+
+
+def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | None:
+    """What a device of a pipeline has at least, if it has one stage; None with a schedule of its own, or where devices and options differ.
+
+    Stage s of S cannot begin before a microbatch has passed the stages before it, nor can the step end before the last backward has passed
+    them again. So the step takes T_0 + .. + T_(s-1) + m T_s for every s, if each of m microbatches takes T_s there, forward and backward.
+    The cut that makes the largest of these sums smallest has T_s = (1 - 1/m) T_(s-1), and each sum is then T / (1 - (1 - 1/m)^S).
+    """
+    stages, rest = divmod(len(machine.devices), holders_of(options))
+    stages = len(options.cuts) + 1 if options.cuts else options.stages or stages
+    if rest or stages < 1 or (isinstance(options, ScheduledOptions) and options.schedule):
+        return None
+    count = microbatches_in(job, options, stages)
+    runs = 1.0 / (1.0 - (1.0 - 1.0 / count) ** stages)
+    held = 1.0 / stages / (1 if options.shard == "0" else options.replicas)
+    return Portion(options.replicas, count, held, runs, 1.0 / stages, division_of(options))
 
 
 #: A folded plan of more ops has one task for each action of a stage.
@@ -338,13 +378,21 @@ def scheduled(
         most = count * MOST_OPS
         shown = count * schedule.microbatches * len(cut_graph.graph.ops)
         coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
+        if shown > MOST_TASKS and not coarse:
+            raise SchedcastError(
+                f"{name}: {shown:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
+                " planned and simulated in a minute; choose fewer stages or microbatches"
+            )
         with named(name):
-            left = (left_out, len(schedule.ranks))
-            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left)
+            left: tuple[int, int] = (left_out, len(schedule.ranks))
+            kept: Gradients = options.gradients if isinstance(options, DrainingOptions) else "freed"
+            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left, kept)
             begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
         actions = linear(schedule)
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
+        if kept != "freed":
+            tasks = [task for stage in range(schedule.stages) for task in replicas.zero_gradients(stage)]
         fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):

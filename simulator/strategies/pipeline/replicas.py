@@ -19,6 +19,7 @@ from simulator.plan.fusion import fused, insert
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.plan.tensors import merged
+from simulator.strategies.builder import Gradients
 from simulator.strategies.options import AnyOptions
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.pipeline import Pipeline
@@ -30,7 +31,8 @@ from simulator.strategies.sharding.units import Span, Units
 class Replicas:
     """The pipelines of a plan: all replicas or, `folded`, the first, which stands for all.
 
-    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates. `left_out`: as in `Pipeline`.
+    `forward`, `backward`: by stage the devices of its replicas' forwards, and of their backwards and updates. `left_out`,
+    `kept`: as in `Pipeline`.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Replicas:
         folded: bool = False,
         division: Division = UNDIVIDED,
         left_out: tuple[int, int] = (0, 1),
+        kept: Gradients = "freed",
     ):
         """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
         self.job, self.machine, self.cut, self.devices, self.folded = job, machine, cut, tuple(backward), folded
@@ -63,6 +66,7 @@ class Replicas:
                 others=others,
                 rank=number % division.degree,
                 left_out=left_out,
+                kept=kept,
             )
             for number in range(1 if folded else len(forward[0]))
         ]
@@ -133,6 +137,11 @@ class Replicas:
             for pipeline in self.pipelines:
                 pipeline.left_out |= units.casts.keys()
         return tasks
+
+    def zero_gradients(self, stage: int) -> list[Task]:
+        """The tasks that set the gradients of a stage's parameters to zero, which last from step to step."""
+        owned, name = self.cut.parameters[stage], f"zero gradients {stage}"
+        return [pipeline.build.zero_gradients(owned, name) for pipeline in self.pipelines] if owned else []
 
     def updates(self, stage: int) -> list[Task]:
         """The optimizer's tasks of a stage, after the sum of its gradients over the replicas."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import compile_alone
@@ -19,6 +20,7 @@ from executors.tensors import job_tensors
 from simulator.engine.costs.model import measurable
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
+from simulator.model.ops.products import add_product
 from simulator.plan.bodies import opcall
 from simulator.strategies import registry as strategies
 from tests.support import norm_models, sequence_models, small_networks
@@ -117,6 +119,38 @@ def test_a_fused_kernels_results_are_not_copied(kernel, precision, length, opaqu
     run_on_fakes(Job(f"{norm_models.__file__}:{length}", 4, precision=precision))
     in_rows = kernel == "flash" or (kernel == "efficient" and length == "attention32")
     assert [value.rpartition("/")[2] for value in copied] == ([f"{attention.FORWARD.split('.')[1]}:1"] if in_rows and not opaque else [])
+
+
+def test_a_plan_that_asks_for_cudnns_attention_runs_it_without_pytorchs_choice(monkeypatch):
+    job = Job("lm:form=llama,layers=1,d_model=32,heads=2,ffn=64,vocab=50", 4, 16, precision="bf16", attention="cudnn")
+    ran: list[str] = []
+    used = attention.KERNELS["cudnn"]
+    monkeypatch.setitem(attention.KERNELS, "cudnn", used._replace(forward=lambda call: ran.append("forward") or used.forward(call)))
+    run_on_fakes(job)
+    assert ran == ["forward"]
+
+
+def test_a_product_of_16_bits_is_added_to_a_sum_in_float32_in_one_call():
+    with FakeTensorMode():
+        total = torch.empty(3, 4, device=DEVICE)
+        left, right = (torch.empty(shape, device=DEVICE, dtype=torch.bfloat16) for shape in ((3, 8), (8, 4)))
+        with Products() as products:
+            add_product(total, left, right)
+    assert products.names == ["aten.addmm.dtype_out"]
+
+
+class Products(TorchDispatchMode):
+    """Records the names of ops with an `out`, and answers with that."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if kwargs is None or "out" not in kwargs:
+            return func(*args, **(kwargs or {}))
+        self.names.append(str(func))
+        return kwargs["out"]
 
 
 @pytest.mark.sampled(3)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from simulator.model.ops.cross_entropy import fused_cross_entropy
-from simulator.model.ops.grouped_product import grouped_product
+from simulator.model.ops.products import grouped_product
 from simulator.model.workloads.language_models import ALIBI, FUSED, GPT, LEARNED, LOW, RMS, ROTARY, SIGMOID, LanguageModel
 
 _EPSILON = 1e-5

@@ -27,6 +27,8 @@ from simulator.strategies import registry as strategies
 from tests.support import raw_attention
 from tests.support.jobs import planned
 from tests.support.places import SUPPORT
+from tests.support.refusals import refuses
+from traces.errors import Code
 
 MODELS = SUPPORT / "user_models"
 LIMIT = 1e-10
@@ -348,3 +350,9 @@ def test_attention_lets_pytorch_choose():
     for backend, name in [("EFFICIENT_ATTENTION", "efficient"), ("CUDNN_ATTENTION", "cudnn"), ("MATH", "math")]:
         with patch.object(attention._aten._fused_sdp_choice, "default", lambda *_, b=backend, **__: int(getattr(SDPBackend, b).value)):
             assert attention.choice(call) == name
+
+
+def test_context_parallelism_merges_no_result_of_the_kernel_that_a_plan_asks_for():
+    call = attention.Call(*(torch.randn(2, 3, 5, 8) for _ in range(3)), None, True, None, kernel="cudnn")
+    with refuses(Code.MODEL, "use --attention pytorch"):
+        attention._merging_choice(call)

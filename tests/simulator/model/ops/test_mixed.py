@@ -10,6 +10,7 @@ from simulator.model.built import Built
 from simulator.model.capture.capture import capture
 from simulator.model.job import Job
 from simulator.model.ops.mixed import lowered
+from simulator.plan.bodies.op_class import ADDED_PRODUCT
 from tests.support import mlp
 from tests.support.applicable import core_groups
 from tests.support.jobs import MLP, planned
@@ -57,7 +58,10 @@ def test_no_op_of_a_decoder_computes_activations_in_float32_but_the_loss_and_rot
     assert wide == {"loss", "blocks.0.attention"}
 
 
-@pytest.mark.parametrize("text", ["baseline", "fsdp", "fsdp:shard=1,gradients=kept", "data-parallel:gradients=kept"])
+@pytest.mark.parametrize(
+    "text",
+    ["baseline", "fsdp", *(f"{name}gradients={how}" for name in ("fsdp:shard=1,", "data-parallel:", "1f1b:") for how in ("kept", "fused"))],
+)
 @pytest.mark.parametrize("precision", ["mixed", "fp64"])
 def test_it_trains_as_plain_pytorch_does(text, precision):
     machine = core_groups(1 if text == "baseline" else 2)
@@ -74,6 +78,24 @@ def test_kept_gradients_are_carried_and_every_microbatch_adds_to_them():
     assert all(value.storage in plan.carried for value in kept)
     assert {value.name for value in kept} == {f"{p}::gradient{end}" for p in plan.gradients for end in ("", f"@{plan.devices[1]}")}
     assert sum("accumulate" in task.name for task in plan.tasks) == 2 * 2 * len(plan.gradients)
+
+
+@pytest.mark.parametrize(("precision", "needless"), [("mixed", 2), ("fp32", 0)])
+def test_products_add_to_fused_gradients_without_a_cast_or_a_sum(precision, needless):
+    """Of a network without biases, no microbatch has another op for its gradients; in float32 there is no cast to leave out."""
+    machine, job = core_groups(2), Job(f"{mlp.__file__}:square", 8, accumulate=2, precision=precision)
+    kept, fused = (planned(f"data-parallel:gradients={how}", job, machine) for how in ("kept", "fused"))
+    products = [task for task in fused.tasks if task.body.op == ADDED_PRODUCT]
+    assert {task.mutates[0].value.partition("@")[0] for task in products} == {f"{name}::gradient" for name in job.graph(2, 4).parameters}
+    assert len(kept.tasks) - len(fused.tasks) == (1 + needless // 2) * len(products)
+    assert not [task for task in fused.tasks if "accumulate" in task.name]
+
+
+@pytest.mark.parametrize(("total", "factor"), [("float32", "bfloat16"), ("float32", "float32"), ("float64", "float64")])
+def test_a_product_is_added_in_the_type_of_the_sum(total, factor):
+    total, left, right = torch.ones(3, 2, dtype=getattr(torch, total)), *torch.ones(2, 8, 8, dtype=getattr(torch, factor))
+    torch.ops.schedcast.add_mm(total, left[:3], right[:, :2])
+    assert total.tolist() == [[9.0] * 2] * 3
 
 
 def test_gradients_are_kept_only_where_a_device_has_whole_ones():

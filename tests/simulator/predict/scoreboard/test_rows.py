@@ -126,10 +126,11 @@ def test_a_training_with_experts_divides_them_among_the_devices(table):
     whole = {**deepseek, "moe": "128 experts top 8, expert ffn 1536", "ep": ""}
     (first, second), left = read(table(deepseek, whole, {**deepseek, "pp": "2"}, {**deepseek, "tp": "2"}, columns=tuple(deepseek)))
     latent = "q_lora=1536,kv_lora=512,rope_dim=64,head_dim=128"
-    assert first.strategy == "fsdp:shard=1,ep=8"
+    assert first.strategy == "fsdp:shard=1,gradients=fused,ep=8"  # as Megatron-LM sums them
     assert f"{latent},dense_layers=1,experts=160,active=6,expert_ffn=1536,shared_ffn=3072," in first.job.model
-    assert (second.strategy, ",experts=128,active=8,expert_ffn=1536," in second.job.model) == ("fsdp:shard=1", True)
-    assert {each.why for each in left} == {"divides sequences or experts, or has several stages per device"}
+    assert second.strategy == "fsdp:shard=1,gradients=fused"
+    assert ",experts=128,active=8,expert_ffn=1536," in second.job.model
+    assert {each.why for each in left} == {"divides experts or sequences and more, or has several stages per device"}
 
 
 @pytest.mark.parametrize(
@@ -137,10 +138,10 @@ def test_a_training_with_experts_divides_them_among_the_devices(table):
     [
         (
             {"moe": "128 experts top 4, expert ffn 2880; alternate sliding windows"},
-            "divides sequences or experts, or has several stages per device",
+            "divides experts or sequences and more, or has several stages per device",
         ),
-        ({"cp": "2"}, "divides sequences or experts, or has several stages per device"),
-        ({"moe": "64 experts"}, "divides sequences or experts, or has several stages per device"),
+        ({"cp": "2", "pp": "2"}, "divides experts or sequences and more, or has several stages per device"),
+        ({"moe": "64 experts"}, "divides experts or sequences and more, or has several stages per device"),
         ({"precision": "fp8 amp"}, "a precision below 16 bits"),
         ({"compile": "yes"}, "compiled: its fused kernels are not those of the plan"),
         ({"gpu": "Gaudi"}, "no preset for Gaudi"),
@@ -170,6 +171,14 @@ def test_a_training_with_divided_layers_has_fewer_replicas(table):
     divided = {**TRAINED, "tp": "4", "shard": "distributed optimizer (ZeRO-1)"}
     (whole, row), _ = read(table(TRAINED, divided, columns=tuple(TRAINED)))
     assert (row.strategy, row.job.batch) == ("fsdp:shard=1,tp=4", whole.job.batch // 4)
+    ((row,), _) = read(table({**divided, "cp": "2"}, columns=tuple(TRAINED)))
+    assert (row.strategy, row.job.batch) == ("fsdp:shard=1,tp=4,cp=2", whole.job.batch // 8)
+
+
+def test_transformer_engine_runs_cudnns_attention(table):
+    columns = (*TRAINED, "attention")
+    (first, second), _ = read(table({**TRAINED, "attention": "TransformerEngine flash"}, {**TRAINED, "attention": ""}, columns=columns))
+    assert (first.job.attention, second.job.attention) == ("cudnn", "pytorch")
     _, (left,) = read(table({**TRAINED, "tp": "3"}, columns=tuple(TRAINED)))
     assert left.why == "its degrees do not multiply to its GPUs"
 

@@ -18,7 +18,10 @@ from traces.errors import SchedcastError
 
 LM = "lm:form=llama,layers=2,d_model=256,heads=4,ffn=512,vocab=500"
 JOB = Job(LM, 8, 128, precision="amp", autocast="gpu", optimizer="adamw")
-STRATEGIES = ("fsdp:shard=1", "fsdp:prefetch=0", "fsdp:tp=2", "fsdp:cp=2,shard=1", "data-parallel:bucket=1")
+STRATEGIES = (
+    "fsdp:shard=1", "fsdp:prefetch=0", "fsdp:tp=2", "fsdp:cp=2,shard=1", "data-parallel:bucket=1", "1f1b:stages=2", "gpipe:stages=2",
+    "1f1b:stages=1,tp=2", "1f1b:stages=1,replicas=2,shard=1",
+)  # fmt: skip
 TRIES = {"accumulate": ("1", "2", "4"), "checkpoint": ("none", "full")}
 
 
@@ -49,6 +52,17 @@ def test_a_language_model_on_several_devices_is_tried_with_other_microbatches_an
     assert texts[:2] == ["fsdp:shard=1 --accumulate 1 --checkpoint none", "fsdp:shard=1 --accumulate 2 --checkpoint none"]
     assert len(texts) == 8  # explicit values are tried with every strategy
     assert "turbodl:alpha=2" in candidates(JOB, setup.machine, ["fsdp:shard=1", "turbodl:alpha=2"])
+
+
+def test_a_language_model_is_tried_with_stages_divided_layers_tokens_and_experts():
+    def tried(job, machine):
+        return {split(text)[0] for text in candidates(job, load_machine(machine))}
+
+    few = tried(replace(JOB, batch=64), "16xh100")
+    assert {"fsdp:tp=8,shard=1", "1f1b:stages=16", "1f1b:stages=4,replicas=4,shard=1", "1f1b:stages=2,tp=8"} <= few
+    assert not [text for text in few if "cp=" in text or "ep=" in text]
+    assert {"fsdp:cp=4", "fsdp:tp=4,cp=8"} <= tried(replace(JOB, batch=64, image_size=32768), "16xh100")
+    assert "fsdp:ep=8" in tried(replace(JOB, model=f"{LM},experts=8,active=2,expert_ffn=64", batch=64), "16xh100")
 
 
 def test_the_text_of_a_candidate_says_its_strategy_and_its_job():
@@ -110,7 +124,7 @@ def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(set
             assert 0 < bound.step_s <= each.simulated.step_s, each.text
             (needed,) = (need.needed_bytes for need in each.simulated.memories if need.name == next(iter(bound.memory_bytes)))
             assert 0 < bound.memory_bytes[setup.machine.devices[0].memory] <= needed, each.text
-    assert known == 30
+    assert known == len(everything.simulated) == 6 * len(STRATEGIES)
 
 
 def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):

@@ -15,7 +15,7 @@ from simulator.model.job import Job
 from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
-from simulator.plan.task import OPTIMIZER_STATE, PARAMETER
+from simulator.plan.task import BUFFER, OPTIMIZER_STATE, PARAMETER
 from simulator.strategies.pipeline import planning
 from tests.support import mlp, staged_models, tiny
 from tests.support.applicable import core_groups
@@ -58,7 +58,7 @@ def test_an_interleaved_pipeline_has_several_stages_on_each_of_its_devices():
 STRATEGIES = (
     "gpipe:replicas=2", "1f1b:replicas=2,microbatches=4", "interleaved-1f1b:replicas=2", "zero-bubble:replicas=2,shape=v",
     "model-parallel:replicas=2", "1f1b:replicas=2,rematerialize=on", "1f1b:replicas=4,stages=1", "1f1b:replicas=2,update=backward-fusion",
-    "1f1b:replicas=2,granularity=stage",
+    "1f1b:replicas=2,granularity=stage", "1f1b:replicas=2,gradients=kept", "zero-bubble:replicas=2,shape=v,gradients=kept",
 )  # fmt: skip
 SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
 
@@ -77,7 +77,8 @@ def test_it_trains_as_plain_pytorch_does(text, model, fields):
 def test_weights_that_two_stages_use_are_sent_from_the_one_that_updates_them(shard, link_bytes_per_s):
     machine = core_groups(4, link_bytes_per_s)
     job = Job(f"{staged_models.__file__}:tied", 8, precision="fp64")
-    plan = plan_pipeline(f"gpipe:placement=1,replicas=2,shard={shard}", job, machine)
+    gradients = "kept" if link_bytes_per_s else "freed"
+    plan = plan_pipeline(f"gpipe:placement=1,replicas=2,shard={shard},gradients={gradients}", job, machine)
     assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
@@ -105,6 +106,16 @@ def test_optimizer_state_and_parameters_of_a_stage_are_divided_among_its_replica
         assert [2 * own for own in held(shards, kind)] == held(whole, kind)
 
 
+def test_gradients_that_are_kept_lie_in_every_stage_from_step_to_step():
+    job = Job(CHAIN, 8)
+    freed, kept = (planned(f"1f1b:stages=2,replicas=2,gradients={gradients}", job, gpus(4)) for gradients in ("freed", "kept"))
+    more = [b - a for a, b in zip(held(freed, BUFFER), held(kept, BUFFER), strict=True)]
+    assert more == held(kept, PARAMETER)
+    assert [(task.name, task.device) for task in kept.tasks[:4]] == [
+        ("zero gradients 0", "g0"), ("zero gradients 0@replica1", "g1"), ("zero gradients 1", "g2"), ("zero gradients 1@replica1", "g3"),
+    ]  # fmt: skip
+
+
 def timed(plan: Plan, machine: Machine) -> float:
     """The seconds of a step if each op takes ten microseconds, and what moves takes what links allow."""
     return simulate(plan, machine, [Cost(task.name, 1e-5, 1e-5) for task in plan.tasks]).step_s
@@ -113,8 +124,12 @@ def timed(plan: Plan, machine: Machine) -> float:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("shared", ["", "network"])
 @pytest.mark.parametrize(
-    "text", ["gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,"]
-)
+    "text",
+    [
+        "gpipe:", "1f1b:shard=1,", "interleaved-1f1b:", "zero-bubble:granularity=stage,", "1f1b:update=backward-fusion,",
+        "1f1b:gradients=kept,shard=1,",
+    ],
+)  # fmt: skip
 def test_one_pipeline_stands_for_all(text, shared):
     """A folded plan has the time of the whole plan and its devices their memory, also if all messages share one link."""
     machine = gpus(8, 1e6, shared)
@@ -143,6 +158,7 @@ GPT = "lm:form=gpt,layers=2,d_model=16,heads=4,vocab=32"
         (GPT, "gpipe:stages=2,tp=2,replicas=2", 8, "full"),
         (LLAMA, "zero-bubble:stages=2,tp=2", 4, "none"),
         (LLAMA, "interleaved-1f1b:stages=4,tp=2", 4, "none"),
+        (LLAMA, "1f1b:stages=2,tp=2,replicas=2,shard=1,gradients=kept", 8, "none"),
     ],
 )
 def test_stages_whose_layers_are_divided_train_as_plain_pytorch_does(model, text, devices, checkpoint):
@@ -214,6 +230,7 @@ def test_a_large_machine_is_folded_by_itself():
         ("gpipe:replicas=2,microbatches=3", Code.BATCH, "--batch 8, of which each replica has 4, does not divide into 3 microbatches"),
         ("gpipe:shard=1", Code.REQUEST, "shard=1 needs replicas to shard over"),
         ("gpipe:shard=1,replicas=2,update=backward-fusion", Code.REQUEST, "shard=1 updates after a stage's last backward"),
+        ("gpipe:gradients=kept,update=backward-fusion", Code.REQUEST, "gradients=kept goes with update=baseline"),
         ("gpipe:tp=0", Code.REQUEST, "tp is 0; expected at least 1"),
         ("gpipe:stages=2,tp=2,update=backward-fusion", Code.REQUEST, "tp=2 goes with update=baseline"),
         ("1f1b:stages=2,tp=2,granularity=stage,fold=off", Code.REQUEST, "granularity=stage with tp=2 goes with fold=on only"),

@@ -1,0 +1,27 @@
+"""Which kernel attention runs on a GPU: the one that PyTorch chooses, or cuDNN's, which has instructions of its own for newer chips."""
+
+from dataclasses import replace
+
+from simulator.model.graph import Op, TrainingGraph
+from simulator.plan.bodies.op_class import op_class
+from simulator.plan.bodies.opcall import with_kernel
+
+#: What PyTorch chooses, and `torch.nn.attention.SDPBackend.CUDNN_ATTENTION`. TransformerEngine's attention is cuDNN's too.
+PYTORCH, CUDNN = ATTENTIONS = ("pytorch", "cudnn")
+#: Precisions of jobs whose attention is in 16 bits, the only ones that cuDNN has kernels for.
+HALF = frozenset({"bf16", "mixed", "amp", "amp-fp16"})
+
+
+def with_attention(graph: TrainingGraph, kernel: str) -> TrainingGraph:
+    """The graph whose attention runs a kernel of `ATTENTIONS`; ops in other types than 16 bits keep theirs."""
+    if kernel == PYTORCH:
+        return graph
+    return replace(graph, ops=tuple(_asking(op, kernel) if _may(op) else op for op in graph.ops))
+
+
+def _may(op: Op) -> bool:
+    return op_class(op.body.target) == "matmul.attention" and op.inputs[0].dtype in ("bfloat16", "float16")
+
+
+def _asking(op: Op, kernel: str) -> Op:
+    return replace(op, body=with_kernel(op.body, kernel))
