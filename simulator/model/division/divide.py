@@ -249,6 +249,8 @@ class _Divider:
             return operand.bytes * (1.0 if WHOLE not in held and PARTIAL not in held else 2.0)
         if wanted.partial:
             return inf
+        if self.local.repeated(operand, wanted) is not None:
+            return 0.0
         of_value = next(before(operand.views, shape, wanted, self.degree), None)
         if of_value is None:
             return inf

@@ -242,6 +242,8 @@ class LocalTensors:
             if seen == wanted:
                 return self._viewed(self.versions[operand.value][held], steps, operand)
         self.serve(op)
+        if (repeated := self.repeated(operand, wanted)) is not None:
+            return repeated
         shape, views = self.shapes[operand.value], operand.views
         if wanted == WHOLE:
             self._make_whole(operand.value)
@@ -253,6 +255,16 @@ class LocalTensors:
         else:
             versions[target] = self._scattered(versions[PARTIAL], target, shape)
         return self._viewed(versions[target], behind(views, shape, target, self.degree)[1], operand)
+
+    def repeated(self, operand: Operand, wanted: Placement) -> Operand | None:
+        """The device's part of an operand that repeats what all devices hold along the dimension that is cut; None if it is another one."""
+        held = self.versions.get(operand.value, {}).get(WHOLE)
+        if held is None or wanted.dim is None or not operand.views or operand.strides[wanted.dim] != 0:
+            return None
+        *steps, last = operand.views
+        if last.target != "aten.expand.default":
+            return None
+        return with_views(held, [*steps, view_step(last.target, list(wanted.local(operand.shape, self.degree)))])
 
     def _viewed(self, held: Operand, steps: Sequence[ViewStep], like: Operand) -> Operand:
         """An operand with the view steps of `like`; of a copy in the order of the graph's own value, if its strides do not allow them."""

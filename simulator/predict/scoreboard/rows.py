@@ -236,6 +236,8 @@ def _timm(record: _Record, number: int) -> Row | str:
 
 #: What is said of checkpointing -> `--checkpoint`.
 _CHECKPOINTS = {"none": "none", "full": "full", "selective": "selective", "selective op": "selective"}
+#: What a note says of a loss whose kernel makes no copy of the logits.
+_FUSED_LOSS = "fused cross entropy"
 #: Degrees of parallelism that are not read: several stages per device.
 _OTHER_DEGREES = ("vp",)
 #: What is said of experts and of latent attention, with the options of `lm:`.
@@ -266,7 +268,8 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     ):
         more += ",fused=on"
     more += _experts(record)
-    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{',norm=low,loss=fused' if 'MPT' in record['arch'] else ''}"
+    own = (",norm=low,loss=fused" if "MPT" in record["arch"] else "") or (",loss=fused" if _FUSED_LOSS in record.get("note", "") else "")
+    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{own}"
     job = Job(
         model,
         int(record["micro_batch"]) * accumulate * replicas,

@@ -54,6 +54,15 @@ def test_models_that_are_no_decoders_are_exact_too(model):
     assert error("fsdp:cp=2", 2, Job(f"{token_models.__file__}:{model}", 4, precision="fp64", optimizer="adam")) <= 1e-10
 
 
+def test_a_fused_loss_is_of_a_devices_own_tokens():
+    """Its backward gets one number for all tokens, of which each device repeats as many as it has tokens; logits are not gathered."""
+    fused = Job(f"{LLAMA},loss=fused", 2, 16, precision="fp64", optimizer="adam")
+    assert error("fsdp:cp=2", 2, fused) <= 1e-10
+    of_loss = [op for op in fused.graph(division=Division(1, context=2)).ops if op.layer == "loss"]
+    assert not [op.name for op in of_loss if "all_gather" in op.body.target]
+    assert {op.inputs[2].shape[0] for op in of_loss if "cross_entropy_backward" in op.body.target} == {2 * 16 // 2}
+
+
 def test_a_mask_of_scores_is_cut_along_its_queries():
     assert error("fsdp:cp=2,tp=2", 4, Job(ALIBI, 4, 16, precision="fp64", optimizer="adam")) <= 1e-10
 
