@@ -383,9 +383,10 @@ def scheduled(
         most = count * MOST_OPS
         shown = count * schedule.microbatches * len(cut_graph.graph.ops)
         coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
-        if shown > MOST_TASKS and not coarse:
+        planned = shown // count if folded else shown
+        if planned > MOST_TASKS and not coarse:
             raise SchedcastError(
-                f"{name}: {shown:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
+                f"{name}: {planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
                 " planned and simulated in a minute; choose fewer stages or microbatches"
             )
         with named(name):
