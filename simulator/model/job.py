@@ -83,7 +83,7 @@ class Job:
     seed: int = 0
     """Seed of initial parameters, inputs and dropout masks."""
     _graphs: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # a changed copy of a job has its own
-    _captured: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # graphs without repeated forwards
+    _captured: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # graphs as captured, and divided
     _varied: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     _plans: PlansInUse = field(default_factory=PlansInUse, init=False, repr=False, compare=False)
     _few: int = field(default=0, init=False, repr=False, compare=False)
@@ -280,7 +280,9 @@ class Job:
         arguments = (self.microbatch if batch is None else batch, self.accumulate if parts is None else parts, fused_dropout)
         key = (*arguments, self.autocast, self.attention, *(() if division is UNDIVIDED else (division,)))
         if key not in self._graphs:
-            own = divided(with_attention(self.captured(*arguments), self.attention), division)
+            if key not in self._captured:  # variants of checkpointing share it
+                self._captured[key] = divided(with_attention(self.captured(*arguments), self.attention), division)
+            own = self._captured[key]
             self._graphs[key] = own if self.checkpoint == choice.NONE else checkpointed(own, self.checkpoint)
         return self._graphs[key]
 
