@@ -215,7 +215,7 @@ class Job:
 
     def varied(self, **changes: Any) -> "Job":
         """Return the job with other microbatches or checkpointing, the same object each time. What is captured is shared."""
-        key = (*sorted(changes.items()), self.precision, self.autocast)
+        key = (*sorted(changes.items()), self.precision, self.autocast, self.attention)
         if key not in self._varied:
             job = self._varied[key] = replace(self, **changes)
             object.__setattr__(job, "_captured", self._captured)

@@ -163,15 +163,19 @@ class PlanBuilder(CopyValues):
     def _adding(self) -> dict[int, str]:
         """The parameter to whose gradient an op's product is added, by op; "" for a cast that this makes needless."""
         adding: dict[int, str] = {}
-        readers = Counter(operand.value for op in self.graph.ops for operand in op.inputs)
-        for parameter, index in self.graph.gradient_ops.items() if self._fuses else ():
-            op, gradient = self.graph.ops[index], self.graph.gradients[parameter]
-            cast = index if op.body.target == CAST and not op.reads[0].views and readers[op.reads[0].value] == 1 else None
-            made = op.reads[0].value if cast is not None else gradient.value
-            index = next((i for i in range(index, -1, -1) if any(o.value == made for o in self.graph.ops[i].writes)), index)
-            body = self.graph.ops[index].body
-            if body.target == PRODUCT and body.args == _OF_READS and not gradient.views:
-                adding |= {index: parameter} if cast is None else {index: parameter, cast: ""}
+        if not self._fuses:
+            return adding
+        ops = self.graph.ops
+        readers = Counter(operand.value for op in ops for operand in op.inputs)
+        makers = {operand.value: index for index, op in enumerate(ops) for operand in op.writes}
+        for parameter, last in self.graph.gradient_ops.items():
+            op = ops[last]
+            casts = op.body.target == CAST and not op.reads[0].views and readers[op.reads[0].value] == 1
+            maker = makers.get(op.reads[0].value, last) if casts else last
+            body = ops[maker].body
+            if body.target == PRODUCT and body.args == _OF_READS and not self.graph.gradients[parameter].views:
+                adding |= {last: ""} if casts else {}
+                adding[maker] = parameter
         return adding
 
     def _first(self, parameter: str) -> int:

@@ -36,8 +36,11 @@ def error(text: str, devices: int, job: Job) -> float:
 @pytest.mark.parametrize("model", [LLAMA, GPT])
 @pytest.mark.parametrize(
     ("text", "devices"),
-    [("fsdp:cp=2", 2), ("fsdp:cp=4", 4), ("fsdp:cp=2,tp=2", 4), ("fsdp:cp=2,tp=2,sp=off,shard=0", 4), ("fsdp:cp=2,hybrid=2", 4)],
-)
+    [
+        ("fsdp:cp=2", 2), ("fsdp:cp=4", 4), ("fsdp:cp=2,tp=2", 4), ("fsdp:cp=2,tp=2,sp=off,shard=0", 4), ("fsdp:cp=2,hybrid=2", 4),
+        ("fsdp:cp=2,shard=1,gradients=fused", 4), ("fsdp:cp=2,tp=2,shard=0,gradients=fused", 4),
+    ],
+)  # fmt: skip
 def test_it_trains_as_plain_pytorch_does(text, devices, model):
     assert error(text, devices, Job(model, 4, 16, precision="fp64", optimizer="adam")) <= 1e-10
 
