@@ -8,10 +8,11 @@ Evaluations are cached on disk, keyed by a hash of everything that decides them.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
+from uuid import uuid4
 
 from pydantic import ValidationError
 
@@ -126,9 +127,9 @@ class _Evaluated:
 
     def __init__(self, setup: Setup, run: Workers, progress: Callable[[int, str], None], cache: Cache | None):
         """Arguments as in `search`."""
-        self._setup, self._run, self._progress, self._cache = setup, run, progress, cache
+        self._setup, self._run, self._progress, self._cache = replace(setup, search=uuid4().hex), run, progress, cache
         self._graphs: dict[GraphArguments, None] = {setup.first: None}
-        self._packed = setup.captured(self._graphs).packed()
+        self._packed = self._setup.captured(self._graphs).packed()
         self.known: dict[str, Evaluation] = {}
 
     def add(self, limits: Mapping[str, float | None]) -> None:

@@ -42,7 +42,8 @@ class CapturedJob(Job):
 class Setup:
     """A job on a machine with its costs. `shared`: the options of `--set`. `mode`: eager or graph.
 
-    `microbatches`: what `least` knows of the variants of the job, which all of them share.
+    `microbatches`: what `least` knows of the variants of the job, which all of them share. `search`: the name of the search, by which a
+    process knows that it had the setup before, with fewer graphs.
     """
 
     job: Job
@@ -51,6 +52,7 @@ class Setup:
     mode: str = "eager"
     shared: Mapping[str, str] = field(default_factory=dict)
     microbatches: dict = field(default_factory=dict, repr=False, compare=False)
+    search: str = field(default="", repr=False, compare=False)
 
     def captured(self, wanted: Iterable[GraphArguments]) -> "Setup":
         """The same setup whose job has the graphs of `wanted` (arguments of `Job.graph`), and no others."""
@@ -58,7 +60,7 @@ class Setup:
         shipped = CapturedJob(**{f.name: getattr(job, f.name) for f in fields(Job) if f.init})
         for arguments in wanted:
             shipped._captured[*arguments, job.autocast] = job.captured(*arguments)
-        return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared))
+        return Setup(shipped, self.machine, self.model, self.mode, dict(self.shared), search=self.search)
 
     def of(self, candidate: str) -> "tuple[str, Setup]":
         """The strategy's text of a candidate, and this setup with its variant of the job. Raises SchedcastError if there is none."""
@@ -110,8 +112,17 @@ def measured_job(job: Job, mode: str, devices: int) -> str:
 
 @lru_cache(maxsize=2)
 def unpacked(packed: bytes) -> Setup:
-    """The setup of `Setup.packed`."""
-    return pickle.loads(zlib.decompress(packed))
+    """The setup of `Setup.packed`: the one that this process had before of the same search, with what was derived from its graphs."""
+    setup: Setup = pickle.loads(zlib.decompress(packed))
+    known = _LATEST.setdefault(setup.search, setup)
+    known.job._captured.update(setup.job._captured)
+    _LATEST.clear()
+    _LATEST[setup.search] = known
+    return known
+
+
+#: The setup of the latest search, by its name.
+_LATEST: dict[str, Setup] = {}
 
 
 @cache
