@@ -73,7 +73,7 @@ OTHER = {
 
 
 #: Options that are refused without others.
-TOGETHER: dict[str, dict[str, object]] = {"shard": {"replicas": 2}, "gradients": {"shard": "1"}}
+TOGETHER: dict[str, dict[str, object]] = {"shard": {"replicas": 2}, "gradients": {"shard": "1", "replicas": 2}}
 
 
 @pytest.mark.parametrize("name", strategies.names())
