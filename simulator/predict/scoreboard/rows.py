@@ -268,8 +268,10 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
     ):
         more += ",fused=on"
     more += _experts(record)
-    own = (",norm=low,loss=fused" if "MPT" in record["arch"] else "") or (",loss=fused" if _FUSED_LOSS in record.get("note", "") else "")
-    model = f"{PREFIX}form={form},{sizes},{more},positions={positions}{own}"
+    mpt = "MPT" in record["arch"]
+    more += f",positions={positions}" + (",norm=low" if mpt else "")
+    more += ",loss=fused" if mpt or _FUSED_LOSS in record.get("note", "") else ""
+    model = f"{PREFIX}form={form},{sizes},{more}"
     job = Job(
         model,
         int(record["micro_batch"]) * accumulate * replicas,
