@@ -300,6 +300,11 @@ class Machine:
             nodes.setdefault(self._node_of[device], []).append(device)
         return nodes
 
+    @property
+    def node_size(self) -> int:
+        """The number of devices of the first node."""
+        return len(next(iter(self.by_node(device.name for device in self.devices).values())))
+
     def node_places(self, node: int) -> list[str]:
         """The devices, switches and bridges of a node."""
         return [place for place, own in self._node_of.items() if own == node]

@@ -123,12 +123,11 @@ def candidates(job: Job, machine: Machine) -> list[str]:
 
     Of language models also divided tokens, if sequences are long or fewer than devices, and divided experts.
     """
-    names = [device.name for device in machine.devices]
-    node = len(next(iter(machine.by_node(names).values())))
-    sizes = [0, *(size for size in (node, 2 * node, 4 * node) if LEAST_DEVICES <= size < len(names) and len(names) % size == 0)]
+    count, node = len(machine.devices), machine.node_size
+    sizes = [0, *(size for size in (node, 2 * node, 4 * node) if LEAST_DEVICES <= size < count and count % size == 0)]
     model = language_model(job.model)
     degrees = [degree for degree in (2, 4, 8) if model and node % degree == 0]
-    tokens = [degree for degree in degrees if (job.image_size or 0) >= _LONG or job.batch < len(names)]
+    tokens = [degree for degree in degrees if (job.image_size or 0) >= _LONG or job.batch < count]
     return [
         *(
             (f"hybrid={size}," if size else "") + how

@@ -205,12 +205,10 @@ def combined(*choices: Iterable[str]) -> tuple[str, ...]:
 
 def of_language_models(job: Job, machine: Machine) -> tuple[str, ...]:
     """What a search tries for a language model, as option texts: stages, how many devices divide their layers, and sharded replicas."""
-    names = [device.name for device in machine.devices]
-    node = len(next(iter(machine.by_node(names).values())))
     texts = []
     for stages, tp in product(_STAGES, _DEGREES):
-        replicas, rest = divmod(len(names), stages * tp)
-        if replicas and not rest and node % tp == 0:
+        replicas, rest = divmod(len(machine.devices), stages * tp)
+        if replicas and not rest and machine.node_size % tp == 0:
             own = [f"stages={stages}", *([f"tp={tp}"] if tp > 1 else []), *([f"replicas={replicas}", "shard=1"] if replicas > 1 else [])]
             texts.append(",".join(own))
     return tuple(texts)
