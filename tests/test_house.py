@@ -59,16 +59,6 @@ def test_places_that_a_page_names_are_there(page):
     assert [place for place in places if "my_" not in place and not (ROOT / place).exists()] == []
 
 
-def test_imports_are_absolute():
-    relative = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources(*PACKAGES, "tests")
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-    assert relative == []
-
-
 def test_no_test_module_imports_another():
     taken = [
         f"{path.relative_to(ROOT)}: {node.module}"

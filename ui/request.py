@@ -89,7 +89,7 @@ class JobRequest:
     batch: int | None = _option(None, "Samples per step, all microbatches together. Default: a usual number.", JOB, words="batch {}".format)
     image_size: int | None = _option(
         None, "Side of the image, or tokens of a sequence, of a built-in model: --model llama3:8b --seq 4096. Default: the model's own.",
-        JOB, also="seq", label="Image size, or length of a sequence", empty="the model's own", words="image size {}".format,
+        JOB, also="seq", label="Image size, or length of a sequence", empty="the model's own", words="input size {}".format,
     )  # fmt: skip
     optimizer: str = _option("momentum", "NAME[:for|foreach|fused], such as adam:fused.", JOB, label="Optimizer", words=str, always=True)
     form: str = _option("foreach", group=JOB, label="Form of the update")

@@ -7,10 +7,8 @@ measured, so that a coverage is no fit: it judges what users were told.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import log1p
 
-from simulator.engine.costs.cost import Z_90
-from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, discrepancy, group_of
+from simulator.predict.discrepancy import OWN_LOOP, PIPELINES, PLAIN, PROCESSES, group_of
 from traces.documents.comparison import Validation, ValidationResult
 
 #: What the coverage of 90 % intervals should lie in.
@@ -88,22 +86,6 @@ def by_group(steps: Iterable[Judged]) -> dict[str, list[Judged]]:
     names = (PLAIN, OWN_LOOP, PIPELINES, PROCESSES, *sorted({step.gpu for step in steps} - {""}))
     groups = {name: [step for step in steps if step.group == name] for name in names}
     return {name: own for name, own in groups.items() if own}
-
-
-def covered_by_others(validations: Sequence[Validation], kind: str) -> dict[str, list[bool]]:
-    """By group, whether each step is as far from its prediction as the errors of other models say, 9 times in 10.
-
-    For each step the discrepancy is estimated without the validations of its model. So no step judges itself, and the width that other
-    errors give an interval is left out.
-    """
-    reached: dict[str, list[bool]] = {}
-    for validation in validations:
-        processes = bool(validation.device.get("processes"))
-        for row in validation.rows if validation.device.get("kind") == kind else ():
-            if row.scored_error is not None:
-                error = discrepancy(validations, row.strategy, kind, validation.mode, validation.model, processes)
-                reached.setdefault(group_of(row.strategy, processes), []).append(abs(log1p(row.scored_error)) <= Z_90 * error)
-    return reached
 
 
 def by_strategy(steps: Iterable[Judged]) -> dict[str, list[Judged]]:

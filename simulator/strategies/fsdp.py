@@ -151,7 +151,7 @@ def portion(job: Job, machine: Machine, options: Options) -> Portion | None:
     divided = division(options)
     replicas, rest = divmod(len(machine.devices), divided.devices)
     held = 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
-    return None if rest else Portion(replicas, job.accumulate, held, runs=job.accumulate, division=divided)
+    return None if rest else Portion(replicas, job.accumulate, held, divided)
 
 
 class ShardedReplicas:

@@ -28,14 +28,15 @@ def option_values(options: AnyOptions) -> dict[str, object]:
 class Portion(NamedTuple):
     """What one device has to do and to hold at least, known before there is a plan.
 
-    Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. A step takes no less than `runs` times the
-    ops of a microbatch, one after another. `held`: share of a microbatch's parameters, with their optimizer state, that some device holds;
-    `made`: share of the activations of one microbatch.
+    Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. They pass `stages`, cut before the units
+    `cuts` (none: where predicted times balance). `held`: the share of its stage's parameters, with their optimizer state, that a device
+    holds. `keeps`: whether activations are kept from a microbatch's forward to its backward.
     """
 
     replicas: int
     microbatches: int
     held: float
-    runs: float
-    made: float = 1.0
     division: Division = UNDIVIDED
+    stages: int = 1
+    cuts: tuple[int, ...] = ()
+    keeps: bool = True

@@ -5,8 +5,30 @@
 Target: 80 to 97 % over all validations on CPUs.
 """
 
-from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, covered_by_others, judged, worst
+from collections.abc import Sequence
+from math import log1p
+
+from simulator.engine.costs.cost import Z_90
+from simulator.predict.coverage import Judged, by_group, by_strategy, coverage, judged, worst
+from simulator.predict.discrepancy import discrepancy, group_of
+from traces.documents.comparison import Validation
 from traces.documents.shipped import shipped_validations
+
+
+def covered_by_others(validations: Sequence[Validation], kind: str) -> dict[str, list[bool]]:
+    """By group, whether each step is as far from its prediction as the errors of other models say, 9 times in 10.
+
+    For each step the discrepancy is estimated without the validations of its model. So no step judges itself, and the width that other
+    errors give an interval is left out.
+    """
+    reached: dict[str, list[bool]] = {}
+    for validation in validations:
+        processes = bool(validation.device.get("processes"))
+        for row in validation.rows if validation.device.get("kind") == kind else ():
+            if row.scored_error is not None:
+                error = discrepancy(validations, row.strategy, kind, validation.mode, validation.model, processes)
+                reached.setdefault(group_of(row.strategy, processes), []).append(abs(log1p(row.scored_error)) <= Z_90 * error)
+    return reached
 
 
 def line(name: str, steps: list[Judged]) -> str:

@@ -173,7 +173,7 @@ def shuffled(plan: Plan, machine: Machine, rng: random.Random) -> Plan:
     return Order(tuple(entries)).applied(plan)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)
 def test_random_orders_of_every_strategy_equal_plain_pytorch(path):
     job, machine, rng = Job(f"{path}:make", 4, precision="fp64"), core_groups(2), random.Random(path.stem)

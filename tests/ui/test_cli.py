@@ -384,7 +384,7 @@ WHOLE = JobRequest(
 def test_a_request_says_what_is_not_as_usual():
     assert JobRequest("lenet5", 8).words == ["batch 8", "momentum:foreach", "default precision", "on this-cpu"]
     assert WHOLE.words == [
-        "batch 24", "image size 32", "adam:fused", "norm at most 1.5", "2 microbatches", "amp", "nhwc", "graph", "on dgx-h100", "1 device",
+        "batch 24", "input size 32", "adam:fused", "norm at most 1.5", "2 microbatches", "amp", "nhwc", "graph", "on dgx-h100", "1 device",
         "link copy:0.5", "16 GB at most", "issued by caffe", "with memory=2", "overlap=off",
     ]  # fmt: skip
 

@@ -161,6 +161,7 @@ def test_a_signal_after_the_work_is_done_changes_nothing(tmp_path, by):
     assert "baseline" in out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", [("run",), ("predict", "--machine", "p100")], ids=["run", "predict"])
 def test_ctrl_c_waits_until_torch_is_loaded(command, tmp_path):
     code = MARK_IMPORT.format(mark=str(tmp_path / "mark"))

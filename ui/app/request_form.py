@@ -316,7 +316,7 @@ def _scale_key(name: str) -> str:
 
 
 def request_words(request: JobRequest) -> str:
-    """The job of a request: model, batch, image size, optimizer, precision, machine, devices and what else is not as usual."""
+    """The job of a request: model, batch, input size, optimizer, precision, machine, devices and what else is not as usual."""
     return ", ".join([model_name(request.model), *request.words])
 
 

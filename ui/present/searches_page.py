@@ -76,7 +76,7 @@ def _hover(plan: RankedPlan) -> str:
 
 def search_section(result: SearchResult) -> Section:
     """Headline, chart, sentences, waterfalls to the best plan, and the table of all plans."""
-    size = f", image size {result.image_size}" if result.image_size else ""
+    size = f", input size {result.image_size}" if result.image_size else ""
     job = f"{model_name(result.model)}, batch {result.batch_size}{size}, {result.optimizer}, {result.precision}, {result.mode}"
     why = [
         chart_html(waterfall_figure(bars, f"From {name} to the best plan"), f"From {name} to the best plan, part by part")

@@ -64,7 +64,7 @@ ONE_AT_A_TIME = (
 
 
 def job_words(validation: Validation) -> str:
-    """The job and the device of a validation: model, batch, image size, optimizer, precision, mode, device, number of devices."""
+    """The job and the device of a validation: model, batch, input size, optimizer, precision, mode, device, number of devices."""
     about = validation.device
     counts = [f"{about[name]} {name}" for name in ("devices", "partitions", "processes") if about.get(name, 1) != 1]
     return ", ".join([short_job_words(validation), f"on {about.get('name', 'unnamed device')}", *counts])
@@ -72,7 +72,7 @@ def job_words(validation: Validation) -> str:
 
 def short_job_words(validation: Validation) -> str:
     """The job of a validation without its device."""
-    size = f", image size {validation.image_size}" if validation.image_size else ""
+    size = f", input size {validation.image_size}" if validation.image_size else ""
     optimizer = f"{validation.optimizer}, {validation.precision}, {validation.mode}"
     return f"{model_name(validation.model)}, batch {validation.batch_size}{size}, {optimizer}"
 

@@ -99,7 +99,7 @@ LAST = 0.05
 def title(document: TrainingRun) -> str:
     """The job that was trained: model, batch, optimizer, precision and mode."""
     job = document.job
-    size = f", image size {job['image_size']}" if job.get("image_size") else ""
+    size = f", input size {job['image_size']}" if job.get("image_size") else ""
     optimizer = str(job.get("optimizer")) + (f" {job['lr']:g}" if job.get("lr") is not None else "")
     optimizer += f" {job['lr_schedule']}" if job.get("lr_schedule") else ""
     return f"{model_name(str(job.get('model')))}, batch {job.get('batch')}{size}, {optimizer}, {job.get('precision')}, {document.mode}"

@@ -72,27 +72,35 @@ def least_bytes(plan: Plan, machine: Machine) -> dict[str, int]:
     A stream runs its tasks one after another. So while one of them runs, everything is held that the stream's tasks access before and after
     it in the same iteration. The fullest device of a memory counts, with the stream of the most tasks.
     """
-    names, task_of, border, _ = plan.derived(_accesses)
     carried, kept = carried_bytes(plan), workspace_bytes(plan, machine)
     lanes = Counter(task.lane for task in plan.tasks if not task.lag)
-    sizes = np.array([plan.storages[name].bytes for name in names], np.int64)
-    places = np.array([plan.storages[name].device for name in names])
     least: dict[str, int] = {}
     for device in plan.devices:
         lane = max((own for own in lanes if own[0] == device), key=lanes.__getitem__, default=None)
-        held = 0
-        if lane is not None and names:
-            mine = np.array([task.lane == lane and not task.lag for task in plan.tasks])[task_of]
-            first = np.minimum.reduceat(np.where(mine, task_of, len(plan.tasks)), border)
-            last = np.maximum.reduceat(np.where(mine, task_of, -1), border)
-            lives = (places == device) & (first <= last)
-            changes = np.zeros(len(plan.tasks) + 1, np.int64)
-            np.add.at(changes, first[lives], sizes[lives])
-            np.subtract.at(changes, last[lives] + 1, sizes[lives])
-            held = int(np.cumsum(changes).max())
+        mine = np.array([task.lane == lane and not task.lag for task in plan.tasks], bool)
+        held = int(held_along(plan, device, mine).max(initial=0))
         memory = machine.device(device).memory
         least[memory] = max(least.get(memory, 0), held + carried[device] + kept.get(device, 0))
     return least
+
+
+def held_along(plan: Plan, device: str, mine: np.ndarray, own: bool = False) -> np.ndarray:
+    """By task, the bytes of per-iteration storages of a device that the tasks `mine` access no later than this one, and no earlier.
+
+    `own`: only of storages that no other task accesses before these do.
+    """
+    names, task_of, border, _ = plan.derived(_accesses)
+    changes = np.zeros(len(plan.tasks) + 1, np.int64)
+    if names:
+        sizes = np.array([plan.storages[name].bytes for name in names], np.int64)
+        first = np.minimum.reduceat(np.where(mine[task_of], task_of, len(plan.tasks)), border)
+        last = np.maximum.reduceat(np.where(mine[task_of], task_of, -1), border)
+        lives = (first <= last) & np.array([plan.storages[name].device == device for name in names])
+        if own:
+            lives &= first == np.minimum.reduceat(task_of, border)
+        np.add.at(changes, first[lives], sizes[lives])
+        np.subtract.at(changes, last[lives] + 1, sizes[lives])
+    return np.cumsum(changes)[:-1]
 
 
 @dataclass(frozen=True)

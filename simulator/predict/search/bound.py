@@ -69,17 +69,27 @@ def work_bound(
     plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
 ) -> Bound:
     """Return a smaller bound, which needs no dependencies: what the longest stream's own tasks take with warm caches."""
+    work_s: dict[tuple[str, int], float] = defaultdict(float)
+    for task, runs, seconds in zip(plan.tasks, plan.runs, least_compute_s(plan, machine, costs, pair_multipliers), strict=True):
+        work_s[task.lane] += runs * seconds
+    return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
+
+
+def least_compute_s(
+    plan: Plan, machine: Machine, costs: Sequence[Cost], pair_multipliers: Mapping[tuple[str, str], float] | None = None
+) -> list[float]:
+    """By task, the least seconds that it takes with warm caches, whatever runs beside it; 0 for what computes nothing."""
     lanes: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for task in plan.tasks:
         lanes[machine.device(task.device).memory].add(task.lane)
     least = least_shares(machine, lanes, pair_multipliers or {})
-    work_s: dict[tuple[str, int], float] = defaultdict(float)
-    for task, cost, runs in zip(plan.tasks, costs, plan.runs, strict=True):
-        if task.body.resource is Resource.COMPUTE:
-            host = machine.host(task.device)
-            gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches - cost.fed_s
-            work_s[task.lane] += runs * max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
-    return Bound(max(work_s.values(), default=0.0), DEPENDENCIES)
+    least_s = []
+    for task, cost in zip(plan.tasks, costs, strict=True):
+        host = machine.host(task.device)
+        gap_s = 0.0 if host is None else min(0.0, host.launch_gap_s) * cost.launches - cost.fed_s
+        seconds = max(0.0, min(cost.warm_s, cost.cold_s) + gap_s) * least[machine.device(task.device).memory]
+        least_s.append(seconds if task.body.resource is Resource.COMPUTE else 0.0)
+    return least_s
 
 
 def together(bounds: Sequence[tuple[int, Bound]]) -> Bound:

@@ -1,6 +1,6 @@
 """One candidate of a search: planned, bounded, and simulated unless its bound shows that it cannot win."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import hypot
 from typing import Any
@@ -18,11 +18,11 @@ from simulator.predict.discrepancy import shipped_discrepancy, shipped_speedup_d
 from simulator.predict.forecast import Forecast, as_run, forecast_of, plan_strategy
 from simulator.predict.intervals import DRAWS, Interval, Sensitivity, WeightedSensitivity, factors, most, step_interval
 from simulator.predict.search.bound import DEPENDENCIES, Bound, lower_bound, together, work_bound
-from simulator.predict.search.least import least
+from simulator.predict.search.least import Least, least_of
 from simulator.predict.search.setup import GraphMissingError, Setup, unpacked
 from simulator.predict.search.variants import split
 from simulator.strategies import registry as strategies
-from simulator.strategies.options import AnyOptions, option_values
+from simulator.strategies.options import option_values
 from traces.documents.base import Data
 from traces.documents.comparison import MemoryNeed
 from traces.errors import Refusal, SchedcastError
@@ -70,8 +70,9 @@ class Evaluation(Data):
     """What is known of one candidate.
 
     `bound_s`, `bound_by`: the lower bound of its step time; None and "" if it has no plan, and then there is a `refusal`. `work_s`: the
-    smaller `bound.work_bound`, and `least_s` that of `least`, which are looked at first. `least_bytes`: what it holds at least in the
-    memory that it fills most. `simulated`: None if it has no plan, or if its bound is so high that it was not simulated.
+    smaller `bound.work_bound`, which is looked at first. `least_s`, `least_bytes`: what was known before it was planned (`Least`), of the
+    devices' memory. `planned_bytes`: what its plan holds at least in the memory that it fills most. `simulated`: None if it has no plan, or
+    if its bound is so high that it was not simulated.
     """
 
     text: str
@@ -83,6 +84,7 @@ class Evaluation(Data):
     work_s: float | None = None
     least_s: float | None = None
     least_bytes: int | None = None
+    planned_bytes: int | None = None
     simulated: Simulated | None = None
 
     @property
@@ -106,21 +108,27 @@ class Evaluation(Data):
 
     def pruned_at(self, most_s: float | None) -> "Evaluation | None":
         """What a search that prunes above `most_s` seconds makes of an evaluation by another search; None if it must be simulated."""
+        if self.refusal:
+            return self
         for bound_s in (self.least_s, self.work_s):
             if prunes(bound_s, most_s):
                 return self.bounded(Bound(bound_s, DEPENDENCIES)).model_copy(update={"simulated": None})
         if prunes(self.bound_s, most_s):
             return self.model_copy(update={"simulated": None})
-        return self if self.refusal or self.simulated is not None else None
+        return self if self.simulated is not None else None
 
     def bounded(self, bound: Bound) -> "Evaluation":
         """This evaluation with a bound."""
         return self.model_copy(update={"bound_s": bound.step_s, "bound_by": bound.by})
 
-    @classmethod
-    def refused(cls, text: str, strategy: str, options: AnyOptions, error: SchedcastError) -> "Evaluation":
-        """The evaluation of a candidate that cannot be planned."""
-        return cls(text=text, strategy=strategy, options=option_values(options), refusal=Refusal.by(error))
+    def refused(self, error: SchedcastError) -> "Evaluation":
+        """This evaluation of a candidate that cannot be planned, or cannot fit."""
+        return self.model_copy(update={"refusal": Refusal.by(error), "bound_s": None, "bound_by": ""})
+
+    @property
+    def known(self) -> Least | None:
+        """What was known before it was planned."""
+        return Least(self.least_s, self.least_bytes) if self.least_s is not None else None
 
 
 def prunes(bound_s: float | None, most_s: float | None) -> bool:
@@ -128,36 +136,46 @@ def prunes(bound_s: float | None, most_s: float | None) -> bool:
     return bound_s is not None and most_s is not None and bound_s * _COUNTS > most_s
 
 
-def evaluate_packed(packed: bytes, text: str, most_s: float | None) -> Evaluation | GraphArguments:
+def least_packed(packed: bytes, texts: Sequence[str]) -> list[Least | None]:
+    """`least_of` in any process."""
+    with gc_paused():
+        return least_of(unpacked(packed), texts)
+
+
+def evaluate_packed(packed: bytes, text: str, most_s: float | None, known: Least | None = None) -> Evaluation | GraphArguments:
     """`evaluate` in any process. A graph that is missing is returned as the arguments of `Job.graph` that capture it."""
     try:
         with gc_paused():  # once: each end of a pause walks the heap
-            return evaluate(unpacked(packed), text, most_s)
+            return evaluate(unpacked(packed), text, most_s, known)
     except GraphMissingError as error:
         return error.wanted
 
 
-def evaluate(setup: Setup, text: str, most_s: float | None = None) -> Evaluation:
+def decided(setup: Setup, text: str, most_s: float, known: Least) -> Evaluation | None:
+    """The evaluation of a candidate that is refused or pruned because of what it takes and holds at least; None if it must be planned."""
+    begun = unplanned(setup, text, known)
+    try:
+        _checked({setup.machine.devices[0].memory: known.held_bytes}, setup.machine)
+    except TooLargeError as error:
+        return begun.refused(error)
+    return begun.bounded(Bound(known.step_s, DEPENDENCIES)) if prunes(known.step_s, most_s) else None
+
+
+def evaluate(setup: Setup, text: str, most_s: float | None = None, known: Least | None = None) -> Evaluation:
     """Plan the candidate `text` (see `variants`), bound it, and simulate it unless it is pruned at `most_s` seconds.
 
-    Unless `most_s` is None, a plan whose memory cannot be enough is refused without a simulation.
+    Unless `most_s` is None, a plan whose memory cannot be enough is refused without a simulation. `known`: `least` of the candidate.
     """
+    begun = unplanned(setup, text, known)
     candidate, text = text, split(text)[0]
-    strategy, options = strategies.parse(text, setup.shared)
-    begun = Evaluation(text=candidate, strategy=strategy.name, options=option_values(options))
     try:
         setup = setup.of(candidate)[1]
-        known = least(setup, strategy, options) if most_s is not None else None
-        if known is not None:
-            begun = begun.model_copy(update={"least_s": known.step_s, "least_bytes": _checked(known.memory_bytes, setup.machine)})
-            if prunes(known.step_s, most_s):
-                return begun.bounded(Bound(known.step_s, DEPENDENCIES))
         planned = partial(plan_strategy, text, setup.shared, setup.job, setup.machine, setup.model)
         plan = planned(1)
         machine, model, mode = as_run(plan, setup.machine, setup.model, setup.mode)
         if most_s is not None:
             held = _checked(most([least_bytes(part, machine) for part in plan.parts]), machine)
-            begun = begun.model_copy(update={"least_bytes": held})
+            begun = begun.model_copy(update={"planned_bytes": held})
         parts = [(part.segments[0].repeat or 1, part, model.resolve(part)) for part in plan.parts]
         multipliers = model.pair_multipliers
         bound = together([(count, work_bound(part, machine, costs, multipliers)) for count, part, costs in parts])
@@ -177,7 +195,16 @@ def evaluate(setup: Setup, text: str, most_s: float | None = None) -> Evaluation
         predicted = forecast_of(lambda few: plan if few == 1 else planned(few), setup.machine, setup.model, setup.mode)
         return begun.model_copy(update={"simulated": _simulated(predicted)})
     except SchedcastError as error:
-        return Evaluation.refused(candidate, strategy.name, options, error)
+        return begun.refused(error)
+
+
+def unplanned(setup: Setup, text: str, known: Least | None = None) -> Evaluation:
+    """The evaluation of a candidate that was not planned yet."""
+    strategy, options = strategies.parse(split(text)[0], setup.shared)
+    begun = Evaluation(text=text, strategy=strategy.name, options=option_values(options))
+    if known is not None:
+        begun = begun.model_copy(update={"least_s": known.step_s, "least_bytes": known.held_bytes})
+    return begun
 
 
 def _checked(held_bytes: Mapping[str, int], machine: Machine) -> int:

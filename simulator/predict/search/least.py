@@ -1,60 +1,239 @@
 """What a candidate takes and holds at least, known before it is planned: no plan is made of one that cannot fit or win.
 
-A strategy says which share of a microbatch's ops, activations and parameters a device has (`Strategy.portion`). A step takes no less time
-than these ops one after another on one stream, and while they run, their activations are held beside the device's share of the parameters.
+A strategy says which ops of a microbatch a device has, and which share of their parameters (`Strategy.portion`). Its stages run their ops
+in order on one stream, with what devices that divide layers exchange in between, and a stage begins when the one before it has made what it
+waits for. While a stage's ops run, it holds their activations, and those of the microbatches that it has in flight.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from simulator.engine.memory.over_time import carried_bytes, least_bytes
+import numpy as np
+
+from simulator.engine.clock import Clock
+from simulator.engine.links import Links
+from simulator.engine.memory.over_time import held_along, workspace_bytes
+from simulator.model.division.divide import Division
 from simulator.model.division.local import COLLECTIVES
-from simulator.predict.search.bound import work_bound
+from simulator.model.graph import TrainingGraph
+from simulator.model.job import GraphArguments
+from simulator.plan.plan import Plan
+from simulator.plan.task import BACKWARD as BACKWARD_PHASE
+from simulator.plan.task import Resource
+from simulator.predict.search.bound import least_compute_s
 from simulator.predict.search.setup import Setup
 from simulator.strategies.baseline import Options
 from simulator.strategies.data_parallel import replica_builders
 from simulator.strategies.options import Portion
-from simulator.strategies.registry import Strategy
+from simulator.strategies.pipeline import planning
+from simulator.strategies.pipeline.cut import Cut
+from simulator.strategies.pipeline.partition import balanced
+from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD
+from simulator.strategies.registry import Strategy, parse
+from simulator.strategies.sharding.mesh import Mesh
+from traces.errors import SchedcastError
 
 
 class Least(NamedTuple):
-    """Seconds of a step, and bytes by memory, that no plan of a candidate is below."""
+    """Seconds of a step, and bytes in a device's memory, that no plan of a candidate is below."""
 
     step_s: float
-    memory_bytes: dict[str, int]
+    held_bytes: int
 
 
-class _Microbatch(NamedTuple):
-    """One microbatch on one device: its seconds on the stream, the bytes that it makes, and those of all parameters and optimizer state."""
+class Microbatch(NamedTuple):
+    """Which microbatches are alike on one device: as large, divided alike, with the same checkpointing."""
 
-    seconds: float
-    made_bytes: int
-    carried_bytes: int
+    graph: GraphArguments
+    checkpoint: str
+    division: Division
+
+
+def microbatch_of(setup: Setup, strategy: Strategy, options: Any) -> tuple[Microbatch, Portion] | None:
+    """The microbatch of a candidate, and its device's portion of it; None if that is not known without a plan.
+
+    `setup`: with the candidate's job.
+    """
+    job = setup.job
+    try:
+        portion = strategy.portion(job, setup.machine, options)
+    except SchedcastError:
+        return None  # its plan is refused, which says why
+    if portion is None or job.batch % (portion.replicas * portion.microbatches):
+        return None
+    parts = portion.replicas * portion.microbatches
+    return Microbatch((job.batch // parts, parts, False), job.checkpoint, portion.division), portion
 
 
 def least(setup: Setup, strategy: Strategy, options: Any) -> Least | None:
     """What a candidate takes and holds at least; None if that is not known without a plan. `setup`: with the candidate's job."""
-    job, memory = setup.job, setup.machine.devices[0].memory
-    portion = strategy.portion(job, setup.machine, options)
-    if portion is None or job.batch % (portion.replicas * portion.microbatches):
+    known = microbatch_of(setup, strategy, options)
+    if known is None:
         return None
-    key = (portion.replicas * portion.microbatches, job.checkpoint, portion.division)
-    if key not in setup.microbatches:
-        setup.microbatches[key] = _microbatch(setup, portion)
-    own: _Microbatch = setup.microbatches[key]
-    held_bytes = int(portion.made * own.made_bytes + portion.held * own.carried_bytes)
-    return Least(portion.runs * own.seconds, {memory: held_bytes})
+    microbatch, portion = known
+    if microbatch not in setup.microbatches:
+        setup.microbatches[microbatch] = _OneDevice.of(setup, portion)
+    return setup.microbatches[microbatch].least(portion)
 
 
-def _microbatch(setup: Setup, portion: Portion) -> _Microbatch:
-    machine, names = setup.machine, [device.name for device in setup.machine.devices]
-    job = setup.job.varied(accumulate=portion.microbatches)
-    (builder,) = replica_builders(job, names[:1], portion.replicas, division=portion.division)
-    graph = builder.graph
-    # What casts parameters may run beside the rest, on shards; so may collectives.
-    own = [index for index, op in enumerate(graph.ops) if index not in graph.casts and op.body.target not in COLLECTIVES]
-    tasks = builder.ops(own, builder.microbatches[0])
-    plan = builder.plan("microbatch", tasks, Options())
-    made = least_bytes(plan, machine)[machine.devices[0].memory] - carried_bytes(plan)[names[0]]
-    update = builder.update(graph.parameters, "update")
-    seconds = work_bound(plan, machine, setup.model.resolve(plan), setup.model.pair_multipliers).step_s
-    return _Microbatch(seconds, made, sum(operand.bytes for operand in update.mutates))
+def least_of(setup: Setup, candidates: Sequence[str]) -> list[Least | None]:
+    """`least` of some candidates, by their texts."""
+    known: list[Least | None] = []
+    for candidate in candidates:
+        text, own = setup.of(candidate)
+        try:
+            known.append(least(own, *parse(text, setup.shared)))
+        except SchedcastError:
+            known.append(None)
+    return known
+
+
+class _Chunk(NamedTuple):
+    """What a stage does with a microbatch in forward or in backward, in seconds.
+
+    `whole`: its stream is busy, or waits for what devices exchange. `passing`: from when the stage has what it waits for until it has made
+    what the next one waits for. `early`, `late`: what its stream may do before and after that.
+    """
+
+    whole: float
+    passing: float
+    early: float
+    late: float
+
+
+@dataclass(frozen=True)
+class _OneDevice:
+    """A microbatch on one device that has all stages: its tasks, one for each of `ops` of the graph, and what each takes at least.
+
+    `carried_bytes`: by parameter, with its optimizer state.
+    """
+
+    setup: Setup
+    graph: TrainingGraph
+    plan: Plan
+    ops: tuple[int, ...]
+    seconds: Mapping[str, float]
+    carried_bytes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, setup: Setup, portion: Portion) -> "_OneDevice":
+        """The microbatch of a portion."""
+        machine, model, names = setup.machine, setup.model, tuple(device.name for device in setup.machine.devices)
+        job = setup.job.varied(accumulate=portion.microbatches)
+        (builder,) = replica_builders(job, names[:1], portion.replicas, division=portion.division)
+        graph = builder.graph
+        mesh = Mesh(machine, names, portion.division, 1, folded=True, priority=0)
+        ops, tasks = [], []
+        for index, op in enumerate(graph.ops):
+            if index in graph.casts:
+                continue  # what casts parameters may run beside the rest, on shards
+            own = builder.ops([index], builder.microbatches[0])
+            if op.body.target in COLLECTIVES:
+                if not machine.library:
+                    continue
+                ((group, _),) = mesh.dividing(op.body.target.rpartition(".")[2], stream=1)
+                own = group.together(builder.tensors, own)
+            ops += [index] * len(own)
+            tasks += own
+        plan = builder.plan("microbatch", tasks, Options())
+        costs, links = model.resolve(plan), Links(Clock(), machine)
+        compute_s = least_compute_s(plan, machine, costs, model.pair_multipliers)
+        seconds: dict[str, float] = {}
+        for index, task, cost, own_s in zip(ops, tasks, costs, compute_s, strict=True):
+            if task.body.resource is Resource.COLLECTIVE:
+                own_s = cost.overhead_s + links.alone_s(*links.collective(task.body, task.body.payload_bytes(task)))
+            name = graph.ops[index].name
+            seconds[name] = seconds.get(name, 0.0) + own_s
+        states = builder.update(graph.parameters, "update").mutates
+        each = len(states) // max(1, len(graph.parameters))
+        carried = {name: sum(o.bytes for o in states[at * each : (at + 1) * each]) for at, name in enumerate(graph.parameters)}
+        return cls(setup, graph, plan, tuple(ops), seconds, carried)
+
+    @cached_property
+    def _unit_seconds(self) -> list[float]:
+        return planning.unit_seconds(self.setup.job, self.setup.machine, self.setup.model, self.graph)
+
+    def least(self, portion: Portion) -> Least:
+        """What a candidate takes and holds at least with this portion."""
+        cuts = portion.cuts or (balanced(self._unit_seconds, portion.stages) if portion.stages > 1 else ())
+        cut = Cut(self.graph, cuts)
+        return Least(self._step_s(cut, portion.microbatches), self._held(cut, portion))
+
+    def _step_s(self, cut: Cut, microbatches: int) -> float:
+        """Seconds of a step: of the stage for which they are most, what passes the stages before it, forth and back, and all of its work.
+
+        It may do some of that early, while it waits for the first microbatch, and some late, once it has sent the last one back.
+        """
+        before: dict[int, list[int]] = {}
+        for producer, consumer in cut.graph.edges:
+            before.setdefault(consumer, []).append(producer)
+        stages = range(cut.stages)
+        forwards = self._chunks(cut, before, [cut.chunks[stage, FORWARD] for stage in stages])
+        backwards = self._chunks(cut, before, [cut.chunks[stage, BACKWARD] for stage in reversed(stages)])[::-1]
+        longest = passed = 0.0
+        for forward, backward in zip(forwards, backwards, strict=True):
+            longest = max(longest, passed + microbatches * (forward.whole + backward.whole) - forward.early - backward.late)
+            passed += forward.passing + backward.passing
+        return longest
+
+    def _chunks(self, cut: Cut, before: Mapping[int, Sequence[int]], stages: Sequence[Sequence[int]]) -> list[_Chunk]:
+        """The forwards, or the backwards, of the stages in the order in which they wait for each other."""
+        #: By stage, the position of its first op that waits for the stage before, and the ops there that this one waits for.
+        waits: list[tuple[int, set[int]]] = [(0, set())]
+        for earlier, indices in pairwise(stages):
+            made = set(earlier)
+            first_waits = ((at, made.intersection(before.get(op, ()))) for at, op in enumerate(indices))
+            waits.append(next((each for each in first_waits if each[1]), (len(indices), set())))
+        chunks = []
+        for indices, (first, _), (_, awaited) in zip(stages, waits, [*waits[1:], (0, set())], strict=True):
+            whole, passing = self._ends(cut, before, indices), self._ends(cut, before, indices[first:])
+            last = max((at for at, op in enumerate(indices) if op in awaited), default=len(indices) - 1)
+            chunks.append(
+                _Chunk(
+                    max((whole[op] for op in indices if not _exchanges(cut, op)), default=0.0),
+                    max((passing.get(op, 0.0) for op in awaited or passing), default=0.0),
+                    sum(self._alone_s(cut, op) for op in indices[:first]),
+                    sum(self._alone_s(cut, op) for op in indices[last + 1 :]),
+                )
+            )
+        return chunks
+
+    def _alone_s(self, cut: Cut, op: int) -> float:
+        return self.seconds.get(cut.graph.ops[op].name, 0.0)
+
+    def _ends(self, cut: Cut, before: Mapping[int, Sequence[int]], indices: Sequence[int]) -> dict[int, float]:
+        """When each of some ops ends, if they begin at 0 and run in order on one stream, and what devices exchange on others."""
+        ends: dict[int, float] = {}
+        streams: dict[str, float] = {}
+        for index in indices:
+            stream = cut.graph.ops[index].body.target.rpartition(".")[2] if _exchanges(cut, index) else ""
+            ready_s = max((ends[each] for each in before.get(index, ()) if each in ends), default=0.0)
+            ends[index] = streams[stream] = max(ready_s, streams.get(stream, 0.0)) + self._alone_s(cut, index)
+        return ends
+
+    def _held(self, cut: Cut, portion: Portion) -> int:
+        """Bytes that a device of the fullest stage holds at some moment."""
+        own = dict(zip((op.name for op in cut.graph.ops), cut.stage_of, strict=True))
+        ops = [self.graph.ops[index] for index in self.ops]
+        stage_of = np.array([own.get(op.name, -1) for op in ops])
+        backward = np.array([op.phase == BACKWARD_PHASE for op in ops], bool)
+        most = 0
+        for stage, parameters in enumerate(cut.parameters):
+            held = int(portion.held * sum(self.carried_bytes[name] for name in parameters))
+            if portion.keeps:
+                mine = stage_of == stage
+                along = held_along(self.plan, self.plan.devices[0], mine, own=cut.stages > 1)
+                ends, begins = np.flatnonzero(mine & ~backward), np.flatnonzero(mine & backward)
+                between = along[ends.max(initial=-1) + 1 : begins.min(initial=len(ops))]  # while stages behind it have the microbatch
+                in_flight = min(portion.microbatches, cut.stages - stage)
+                held += int(along.max(initial=0)) + (in_flight - 1) * (int(between.min()) if len(between) else 0)
+            most = max(most, held)
+        return most + workspace_bytes(self.plan, self.setup.machine).get(self.plan.devices[0], 0)
+
+
+def _exchanges(cut: Cut, index: int) -> bool:
+    """Whether an op is what devices that divide a microbatch do together."""
+    return cut.graph.ops[index].body.target in COLLECTIVES

@@ -7,7 +7,9 @@ Evaluations are cached on disk, keyed by a hash of everything that decides them.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -18,7 +20,8 @@ from pydantic import ValidationError
 
 from simulator.machine.machine import Machine
 from simulator.model.job import GraphArguments, Job
-from simulator.predict.search.evaluation import Evaluation, evaluate_packed
+from simulator.predict.search.evaluation import Evaluation, decided, evaluate_packed, least_packed, unplanned
+from simulator.predict.search.least import Least, Microbatch, microbatch_of
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import Tries, split, usual_tries, variants
 from simulator.predict.search.workers import Workers
@@ -52,14 +55,15 @@ class Cache:
         self._warned |= not store(self._path(evaluation.text), evaluation.model_dump(mode="json"), complaint)
 
 
-#: Candidates of a round. More of them keep more processes busy, fewer of them prune earlier.
-ROUND = 16
+#: Candidates of the first round, and of a round at most; each has twice as many as the one before. More of them keep more processes busy,
+#: fewer of them prune earlier.
+FIRST_ROUND, ROUND = 4, 16
 #: A candidate is simulated unless its bound exceeds the shortest step so far of its strategy by this factor, of its strategy's family by
 #: the second one, or of all strategies by the third one. Predictions of one family err alike, and those of one strategy most of all; one of
 #: another family may win although it is predicted slower.
 NEAR, MARGIN, FAR = 1.05, 1.1, 2.0
 #: Candidates that cannot win and are simulated all the same, because they may need less memory than every other one: at most so many.
-SMALLEST = 3
+SMALLEST = 2
 
 Progress = Callable[[int, int, str], None]
 
@@ -111,14 +115,20 @@ def search(
     """
     evaluated = _Evaluated(setup, run, lambda done, text: progress(done, len(texts), text), cache)
     known = evaluated.known
-    for first in range(0, len(texts), ROUND):
-        waiting = texts[first : first + ROUND]
-        evaluated.add({text: _most_s(text, known.values()) if prune else None for text in waiting})
-    for _ in range(SMALLEST):
-        smaller = _smaller(known.values())
-        if smaller is None:
-            break
-        evaluated.add({smaller: inf})
+    if prune:
+        evaluated.learn(texts)
+    waiting = deque(evaluated.best_first(texts))
+    size = FIRST_ROUND
+    while waiting:
+        limits: dict[str, float | None] = {}
+        while waiting and len(limits) < size:
+            text = waiting.popleft()
+            most_s = _most_s(text, known.values()) if prune else None
+            if most_s is None or not evaluated.decides(text, most_s):
+                limits[text] = most_s
+        evaluated.add(limits)
+        size = min(ROUND, 2 * size)
+    evaluated.add(dict.fromkeys(_smaller(known.values()), inf))
     return Search(setup, tuple(known[text] for text in texts))
 
 
@@ -131,6 +141,75 @@ class _Evaluated:
         self._graphs: dict[GraphArguments, None] = {setup.first: None}
         self._packed = self._setup.captured(self._graphs).packed()
         self.known: dict[str, Evaluation] = {}
+        self._least: dict[str, Least] = {}
+        self._cached: set[str] = set()
+        #: What is known of candidates that cannot fit, by their text without the number of microbatches.
+        self._too_large: dict[str, Least] = {}
+        self._memory_bytes = setup.machine.memory(setup.machine.devices[0].name).size_bytes
+
+    def learn(self, texts: Sequence[str]) -> None:
+        """Learn what candidates take and hold at least, as far as that is known before there are plans.
+
+        Candidates whose microbatches are alike are looked at together, while the graph of larger microbatches is captured. What needs too
+        much memory with small ones is not looked at with larger ones, which do not need less.
+        """
+        alike: dict[GraphArguments, dict[Microbatch, list[str]]] = {}
+        for text in texts:
+            stored = self._cache.load(text) if self._cache is not None else None
+            if stored is not None:
+                self._cached.add(text)
+                if stored.known is not None:
+                    self._least[text] = stored.known
+                continue
+            own, setup = self._setup.of(text)
+            known = microbatch_of(setup, *strategies.parse(own, setup.shared))
+            if known is not None:
+                alike.setdefault(known[0].graph, {}).setdefault(known[0], []).append(text)
+        running: Iterator[tuple[list[str], list[Least | None]]] = iter(())
+        for number, graph in enumerate(sorted(alike), 1):
+            self._progress(0, f"microbatches of {graph[0]}, size {number} of {len(alike)}")
+            waiting = [self._undecided(own) for own in alike[graph].values()]
+            packed = self._captured(graph) if any(waiting) else None
+            self._keep(running)
+            waiting = [left for own in waiting if (left := self._undecided(own))]
+            results = self._run([(least_packed, (packed, own)) for own in waiting]) if packed is not None else iter(())
+            running = zip(waiting, results, strict=False)
+        self._keep(running)
+
+    def _undecided(self, texts: Sequence[str]) -> list[str]:
+        """Those of some candidates that may fit, as far as is known; the others are as their like with smaller microbatches."""
+        left = []
+        for text in texts:
+            smaller = self._too_large.get(_but_for_accumulate(text))
+            if smaller is None:
+                left.append(text)
+            else:
+                self._least[text] = smaller
+        return left
+
+    def _keep(self, learned: Iterable[tuple[list[str], list[Least | None]]]) -> None:
+        for texts, several in learned:
+            for text, least in zip(texts, several, strict=True):
+                if least is not None:
+                    self._least[text] = least
+                    if least.held_bytes > self._memory_bytes:
+                        self._too_large[_but_for_accumulate(text)] = Least(0.0, least.held_bytes)
+
+    def best_first(self, texts: Sequence[str]) -> list[str]:
+        """The candidates. Those of which it is known what they take at least have their places among the others, in this order."""
+        ordered = iter(sorted((text for text in texts if text in self._least), key=lambda text: self._least[text].step_s))
+        return [next(ordered) if text in self._least else text for text in texts]
+
+    def decides(self, text: str, most_s: float) -> bool:
+        """Whether a candidate needs no plan, by what it takes and holds at least. If so, its evaluation is known."""
+        least = self._least.get(text)
+        evaluation = decided(self._setup, text, most_s, least) if least is not None else None
+        if evaluation is None:
+            return False
+        if self._cache is not None and text not in self._cached:  # another search may have simulated it
+            self._cache.store(evaluation)
+        self._put(evaluation, [text])
+        return True
 
     def add(self, limits: Mapping[str, float | None]) -> None:
         """Evaluate candidates, each with the bound in seconds above which it is not simulated."""
@@ -141,7 +220,7 @@ class _Evaluated:
             if cached is not None:
                 self._put(cached, waiting)
         while waiting:
-            results = self._run([(evaluate_packed, (self._packed, text, limits[text])) for text in waiting])
+            results = self._run([(evaluate_packed, (self._packed, text, limits[text], self._least.get(text))) for text in waiting])
             missing: dict[GraphArguments, list[str]] = {}
             for text, result in zip(list(waiting), results, strict=True):
                 if isinstance(result, tuple):
@@ -153,19 +232,35 @@ class _Evaluated:
             if missing:
                 self._packed = _with_graphs(self._setup, self._graphs, missing, self.known, waiting)
 
+    def _captured(self, graph: GraphArguments) -> bytes | None:
+        """The setup with this graph alone; None if it cannot be captured."""
+        try:
+            packed = self._setup.captured([graph]).packed()
+        except SchedcastError:
+            return None
+        if graph not in self._graphs:
+            self._graphs[graph] = None
+            self._packed = self._setup.captured(self._graphs).packed()
+        return packed
+
     def _put(self, evaluation: Evaluation, waiting: list[str]) -> None:
         self.known[evaluation.text] = evaluation
         waiting.remove(evaluation.text)
         self._progress(len(self.known), evaluation.text)
 
 
-def _smaller(known: Iterable[Evaluation]) -> str | None:
-    """The candidate that was not simulated and may need the least memory, less than all that fit; None if there is none."""
+def _but_for_accumulate(candidate: str) -> str:
+    return re.sub(r" --accumulate \d+", "", candidate)
+
+
+def _smaller(known: Iterable[Evaluation]) -> list[str]:
+    """The candidates that were not simulated and may need the least memory, less than all that fit; at most `SMALLEST`."""
     known = list(known)
     held = min((max(need.needed_bytes for need in each.simulated.memories) for each in known if each.fits), default=0)
-    others = (each for each in known if each.simulated is None and each.least_bytes is not None and each.least_bytes < held)
-    smallest = min(others, key=lambda each: (each.least_bytes, each.bound_s), default=None)
-    return smallest.text if smallest is not None else None
+    pruned = [each for each in known if each.simulated is None and not each.refusal]
+    needed = {each.text: each.planned_bytes or each.least_bytes or inf for each in pruned}
+    smaller = sorted((each for each in pruned if needed[each.text] < held), key=lambda each: (needed[each.text], each.bound_s))
+    return [each.text for each in smaller[:SMALLEST]]
 
 
 def _most_s(text: str, known: Iterable[Evaluation]) -> float:
@@ -195,7 +290,6 @@ def _with_graphs(
             graphs[wanted] = None
         except SchedcastError as error:
             for text in texts:
-                strategy, options = strategies.parse(split(text)[0], setup.shared)
-                known[text] = Evaluation.refused(text, strategy.name, options, error)
+                known[text] = unplanned(setup, text).refused(error)
                 waiting.remove(text)
     return setup.captured(graphs).packed()

@@ -60,9 +60,10 @@ class Cut:
             for unit in all_units[span.start : span.stop]:
                 for index in (*unit.forward, *unit.backward):
                     stage_of[index] = stage
+        opaque = {index: _opaque(op) for index, op in enumerate(graph.ops) if op.body.opaque}
         for producer, consumer in graph.edges:
             carries = graph.ops[producer].phase == BACKWARD_PHASE and producer not in graph.repeats
-            if carries or _opaque(graph.ops[producer]) & {o.value for o in graph.ops[consumer].inputs}:
+            if carries or (producer in opaque and opaque[producer] & {o.value for o in graph.ops[consumer].inputs}):
                 stage_of[consumer] = min(stage_of[consumer], stage_of[producer])
         return all_units, stage_of
 

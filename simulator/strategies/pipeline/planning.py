@@ -215,25 +215,15 @@ def of_language_models(job: Job, machine: Machine) -> tuple[str, ...]:
 
 
 def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | None:
-    """What a device of a pipeline has at least, if it has one stage; None with a schedule of its own, or where devices and options differ.
-
-    Stage s of S cannot begin before a microbatch has passed the stages before it, nor can the step end before the last backward has passed
-    them again. So the step takes T_0 + .. + T_(s-1) + m T_s for every s, if each of m microbatches takes T_s there, forward and backward.
-    The cut that makes the largest of these sums smallest has T_s = (1 - 1/m) T_(s-1), and each sum is then T / (1 - (1 - 1/m)^S).
-
-    Stage s holds activations of min(m, S - s) microbatches, the last stage those of one. The cut whose fullest stage holds least gives all
-    stages as much, A / sum of 1 / min(m, S - s), if a microbatch has A in all.
-    """
+    """What a device of a pipeline with one stage for each rank has; None with a schedule of its own, or if devices and options differ."""
     stages, rest = divmod(len(machine.devices), holders_of(options))
     stages = len(options.cuts) + 1 if options.cuts else options.stages or stages
     if rest or stages < 1 or (isinstance(options, ScheduledOptions) and options.schedule):
         return None
-    count = microbatches_in(job, options, stages)
-    runs = 1.0 / (1.0 - (1.0 - 1.0 / count) ** stages)
-    held = 1.0 / stages / (1 if options.shard == "0" else options.replicas)
+    held = 1.0 if options.shard == "0" else 1.0 / options.replicas
     keeps = not (isinstance(options, ScheduledOptions) and options.rematerialize)
-    made = keeps / sum(1.0 / min(count, stages - s) for s in range(stages))
-    return Portion(options.replicas, count, held, runs, made, division_of(options))
+    count = microbatches_in(job, options, stages)
+    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, keeps)
 
 
 #: A folded plan of more ops has one task for each action of a stage.

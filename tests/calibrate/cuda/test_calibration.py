@@ -319,6 +319,7 @@ def _operands(compiled) -> list[torch.Tensor]:
     return [get(compiled.instance) for get in getters]
 
 
+@pytest.mark.thorough
 def test_a_deadline_leaves_a_profile_that_another_session_completes(tmp_path):
     plans, place, profile = planned(MLP), tmp_path / "first" / "gpu.json", empty_profile()
     keys = {key for plan in plans for key in plan.keys(WHOLE)}
@@ -393,6 +394,7 @@ def test_where_streams_cannot_call_the_host_the_rest_is_measured(caplog):
     assert "Fake GPU cannot call the host" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_figure_that_cannot_be_measured_leaves_the_others_and_is_tried_again(monkeypatch):
     """Without host costs, predictions take the preset's."""
 

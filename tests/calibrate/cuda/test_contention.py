@@ -220,6 +220,7 @@ def two_lanes(dtype: str) -> Plan:
     return plan_of([mm(f"mm{i}", made[i], made[i], made[8 + i], stream=i % 2) for i in range(8)], made)
 
 
+@pytest.mark.thorough
 def test_a_plan_in_bf16_is_predicted_by_co_runs_in_bf16():
     """Those in float32 leave the plan's slow-down uncertain. Neither changes what the other predicts."""
     plans = {dtype: two_lanes(dtype) for dtype in ("float32", "bfloat16")}

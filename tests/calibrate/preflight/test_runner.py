@@ -78,6 +78,7 @@ def test_an_answer_counts_though_its_process_dies_or_hangs_with_it(tmp_path, mon
     assert not list((tmp_path / "probes").glob("*.answer.json"))
 
 
+@pytest.mark.thorough
 def test_one_probe_is_run_again_on_request(tmp_path):
     assert verdicts(look(tmp_path, "whole", only=["streams"])) == {"versions": "ok", "events": "left", "streams": "ok", "captures": "left"}
     with refuses(Code.NAME, r"unknown check 'event'.*did you mean 'events'"):

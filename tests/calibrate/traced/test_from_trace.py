@@ -203,7 +203,7 @@ def forecasts(result: Traced, job: Job, strategies: list[str]) -> dict:
     return dict(forecast_many(job, strategies, {}, machine, CostModel(machine, result.profile, job.precision)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @needs_recordings
 @pytest.mark.parametrize(("name", "job", "steps"), [(*RESNET, 6), (*VGG, 1)])
 def test_nearly_all_kernel_time_belongs_to_the_job(name, job, steps):
@@ -263,7 +263,7 @@ def test_every_strategy_of_one_gpu_is_predicted_with_measured_costs():
     assert all(forecast.shares.guessed == 0 and forecast.shares.measured > 0.95 for forecast in result.values())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.thorough
 @needs_recordings
 @pytest.mark.parametrize(
     ("name", "job", "words"),

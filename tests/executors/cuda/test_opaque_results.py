@@ -68,7 +68,7 @@ def test_the_kernels_refuse_a_result_in_the_plans_strides(mode, monkeypatch):
         trained(StrictGpu(), NETWORKS["attention"], mode)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["others", "vision_transformer", "transformer", "unet"])
 def test_only_backward_ops_read_opaque_results(name):
     """In the plan of every strategy that applies: nothing copies them to another device."""

@@ -152,6 +152,7 @@ def test_a_process_that_fails_ends_the_others(tmp_path):
     assert rank_0.err.startswith("schedcast: another process of the job ended or does not answer (")
 
 
+@pytest.mark.thorough
 def test_a_process_that_cannot_load_a_plan_is_named_and_ends_all(tmp_path):
     """No process waits for it to create process groups."""
     require_gloo()
@@ -250,6 +251,7 @@ def test_only_dense_tensors_are_sent_without_a_copy(tensor, is_dense):
     assert dense(tensor) is is_dense
 
 
+@pytest.mark.thorough
 def test_accuracy_is_measured_with_the_weights_of_all_processes(tmp_path):
     """The second stage's weights lie in the second process; in one process the accuracy is the same."""
     job = ("--model", "lenet5", "--batch", 32, "--image-size", 16, "--lr", 0.05, "--strategy", "1f1b", "--steps", 12, "--eval-every", 6)

@@ -155,7 +155,7 @@ def test_a_plan_of_kernels_trains_as_pytorch_does(on_host, monkeypatch, model, s
     assert on_host.launches >= sum(task.body.kind in ("scan-level", "jacobian-values") for task in plan.tasks)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("strategy", ["bppsa:scan=blelloch", "bppsa:scan=linear", "bppsa"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])

@@ -612,6 +612,7 @@ def test_merging_changes_no_bit_of_any_timeline(first):
         assert merged == plain, f"seed {seed}"
 
 
+@pytest.mark.thorough
 def test_the_random_runs_use_every_mechanism():
     runs = [random_run(seed) for seed in range(300)]
     bodies = {task.body.kind for run in runs for task in run.plan.tasks}

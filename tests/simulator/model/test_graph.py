@@ -64,7 +64,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_changed_model_is_captured_anew(schedcast, tmp_path, case):
     top, inside, file = CASES[case]

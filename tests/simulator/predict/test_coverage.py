@@ -2,7 +2,8 @@
 
 import pytest
 
-from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, covered_by_others, judged, worst
+from simulator.predict.coverage import WANTED, by_group, by_strategy, coverage, judged, worst
+from tests.benchmarks.coverage import covered_by_others
 from tests.support.page_samples import skipped
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.shipped import shipped_validations

@@ -107,6 +107,7 @@ def test_images_on_four_gpus(text):
     check_same(*both(f"{text},fold=on", job, *preset_costs(job, "p100x4")))
 
 
+@pytest.mark.thorough
 def test_a_cpu_and_a_graph():
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
@@ -150,6 +151,7 @@ def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
     assert planned_forecast(job, "baseline", {}, machine, CostModel(machine)).plan.left_out is None
 
 
+@pytest.mark.thorough
 def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
     """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
     job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")

@@ -45,7 +45,7 @@ def test_it_trains_as_plain_pytorch_does(text, devices, model):
     assert error(text, devices, Job(model, 4, 16, precision="fp64", optimizer="adam")) <= 1e-10
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("fields", [{"checkpoint": "full"}, {"accumulate": 2, "clip_norm": 0.1}, {"checkpoint": "selective"}])
 def test_it_trains_so_with_checkpoints_microbatches_and_clipping(fields):
     assert error("fsdp:cp=2,tp=2", 4, Job(LLAMA, 4, 16, precision="fp64", optimizer="adam", **fields)) <= 1e-10

@@ -200,7 +200,7 @@ def test_each_replica_computes_on_turbodls_streams():
     assert all(len(priorities) == 1 for priorities in lanes.values()), "a CUDA stream has one priority"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", ["", ",overlap=off", ",update=forward-fusion", ",update=backward-fusion", ",update=asynchronous"])
 def test_on_turbodls_streams_the_numbers_are_the_same(options, two_groups):
     machine, backend = two_groups

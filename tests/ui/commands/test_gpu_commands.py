@@ -63,6 +63,7 @@ def test_calibrate_then_predict_for_this_gpu(gpu, capfd):
     assert printed(capfd)["measured_keys"] == 0
 
 
+@pytest.mark.thorough
 def test_run_in_graphs(gpu, capfd, tmp_path):
     training.run(job(), "forward-fusion", [], None, 3 + 12, GRAPH, [], (tmp_path / "m.json", tmp_path / "t.json", None), True)
     document = printed(capfd)

@@ -23,6 +23,7 @@ GRID = ("predict", "--model", "lenet5", "--batch", "8,16", "--batch", 8, "--mach
 STRATEGIES = ("--strategy", "turbodl", "--strategy", "backward-fusion")
 
 
+@pytest.mark.thorough
 def test_every_combination_is_a_row(schedcast):
     done = schedcast.call(*GRID, *STRATEGIES, "--json")
     assert (done.status, done.err) == (0, "")

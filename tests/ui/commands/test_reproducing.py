@@ -442,6 +442,7 @@ def test_the_command_prints_one_document_and_writes_a_folder(small, tmp_path, ca
     assert Reproduction.load(folder / "reproduction.json").document() == document
 
 
+@pytest.mark.thorough
 def test_the_command_shows_tables(small, capsys, monkeypatch):
     monkeypatch.setattr(turbodl, "measurements", lambda gpu: [])
     reproducing.reproduction("turbodl", True, None, False)

@@ -43,6 +43,7 @@ def test_a_row_of_this_gpu_needs_its_calibration(schedcast, folder):
     assert "no calibrated NVIDIA GPU" in row["why"]
 
 
+@pytest.mark.thorough
 def test_the_rows_of_a_profile_are_predicted_with_its_figures(schedcast, folder, tmp_path):
     (folder / "own.csv").write_text("gpu,model,batch,value_ms\nv100,vgg11,32,150\nl4,vgg11,32,150\n")
     slow = Profile(identity=Identity(kind="gpu", gpu="Tesla V100-SXM2-16GB", sms=80), bandwidth_bytes_per_s=9e10)

@@ -322,7 +322,7 @@ def test_a_gpu_whose_kernels_add_in_any_order_is_named():
 
 def test_a_job_is_named_with_its_image_size_and_devices():
     document = validation().model_copy(update={"image_size": 64, "device": {"name": "AMD EPYC", "devices": 2}})
-    assert sentences.job_words(document) == "small-cnn, batch 64, image size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
+    assert sentences.job_words(document) == "small-cnn, batch 64, input size 64, sgd, fp32, eager, on AMD EPYC, 2 devices"
     assert sentences.job_words(validation()) == "small-cnn, batch 64, sgd, fp32, eager, on this-cpu"
 
 

@@ -288,6 +288,7 @@ def test_attention_in_its_math_form(attends, optimizer, two_cores, backend, monk
     assert errors(job, KEYED, two_cores, backend, monkeypatch, attend=lambda: sdpa_kernel(SDPBackend.MATH)) <= LIMIT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["plain", "math"])
 def test_every_op_can_be_timed_alone_in_its_form(attends, form, two_cores, backend, monkeypatch):
     if form == "math":

@@ -109,6 +109,7 @@ def test_multipliers_that_do_not_predict_others_are_rejected():
     assert fitted.held_out_error > fitted.held_out_error_without
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.builds(Interference, st.sampled_from("ab"), st.sampled_from("ab"), st.floats(0.1, 9.0), st.floats(1.0, 2.0), st.booleans()))
 )

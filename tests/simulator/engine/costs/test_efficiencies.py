@@ -219,6 +219,7 @@ def refitted():
     return refit(latencies.parent, efficiencies.table()["gpu"])
 
 
+@pytest.mark.thorough
 def test_the_committed_gpu_rows_are_what_the_public_measurements_give(refitted):
     rows, _ = refitted
     for ours, again in zip(numbers(efficiencies.table()["gpu"]), numbers(rows), strict=True):
@@ -226,6 +227,7 @@ def test_the_committed_gpu_rows_are_what_the_public_measurements_give(refitted):
         assert ours.error == pytest.approx(again.error, rel=0.05, abs=0.01)
 
 
+@pytest.mark.thorough
 def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
     """Errors are standard deviations: about 68 % of normal errors lie within one, 95 % within two.
 
@@ -246,6 +248,7 @@ def test_gpus_left_out_are_within_the_errors_that_the_table_states(refitted):
     assert rms(predict(item.op, table).said.error for item in held) < 1.3 * rms(item.error for item in held)
 
 
+@pytest.mark.thorough
 def test_the_rows_that_predict_a_gpu_left_out_contain_nothing_fitted_on_it(refitted):
     """The committed numbers, which were fitted on that GPU too, are discarded first."""
     from tests.benchmarks.fit_efficiencies import prior

@@ -106,7 +106,7 @@ def test_the_least_size_is_the_least_that_runs(name):
             module(*(x[:, :, 1:, 1:] for x in inputs))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_small_images_and_by_default(name):
     """Those that no test above has built already."""
@@ -230,7 +230,7 @@ def caffe(batch):
 """
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", ["baseline", "backward-fusion"])
 @pytest.mark.parametrize("factory", ["googlenet", "small", "paper", "caffe"])
 def test_branches_and_grouped_convolutions_train_as_in_plain_pytorch(factory, strategy, tmp_path, two_cores, backend):

@@ -8,9 +8,9 @@ from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.search.evaluation import evaluate
-from simulator.predict.search.least import least
+from simulator.predict.search.least import least, microbatch_of
 from simulator.predict.search.ranking import rank
-from simulator.predict.search.search import candidates, search
+from simulator.predict.search.search import Cache, candidates, search
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries, split, usual_tries, varied
 from simulator.strategies import registry as strategies
@@ -122,9 +122,38 @@ def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(set
         if bound is not None:
             known += 1
             assert 0 < bound.step_s <= each.simulated.step_s, each.text
-            (needed,) = (need.needed_bytes for need in each.simulated.memories if need.name == next(iter(bound.memory_bytes)))
-            assert 0 < bound.memory_bytes[setup.machine.devices[0].memory] <= needed, each.text
+            memory = setup.machine.devices[0].memory
+            (needed,) = (need.needed_bytes for need in each.simulated.memories if need.name == memory)
+            assert 0 < bound.held_bytes <= needed, each.text
     assert known == len(everything.simulated) == 6 * len(STRATEGIES)
+
+
+def test_what_is_held_at_least_does_not_shrink_as_microbatches_grow(setup):
+    """A search does not look at larger ones where smaller ones do not fit."""
+    for text in STRATEGIES:
+        for checkpoint in TRIES["checkpoint"]:
+            held = {}
+            for accumulate in TRIES["accumulate"]:
+                own, varied_setup = setup.of(f"{text} --accumulate {accumulate} --checkpoint {checkpoint}")
+                parsed = strategies.parse(own)
+                held[microbatch_of(varied_setup, *parsed)[0].graph[0]] = least(varied_setup, *parsed).held_bytes
+            assert len(held) >= 2
+            assert [held[size] for size in sorted(held)] == sorted(held.values()), (text, checkpoint)
+
+
+def test_what_was_simulated_because_it_may_be_small_stays_in_the_cache(setup, tmp_path, monkeypatch):
+    monkeypatch.setenv("SCHEDCAST_CACHE", str(tmp_path))
+    texts = candidates(JOB, setup.machine, ("fsdp:shard=1", "fsdp:tp=2"), TRIES)
+    first = search(setup, texts, here, cache=Cache(setup.digest))
+    best_s = rank(first).result.winner.step_s
+    assert [each.text for each in first.simulated if each.least_s > 2 * best_s]  # pruned at first
+
+    def nobody(calls):
+        raise AssertionError(list(calls))
+
+    for _ in range(2):
+        again = search(setup, texts, nobody, cache=Cache(setup.digest))
+        assert rank(again).result.document() == rank(first).result.document()
 
 
 def test_a_plan_that_cannot_fit_is_refused_before_it_is_simulated(setup):

@@ -109,7 +109,7 @@ def tables_of(model, batch, machine, cost="exact", size=None):
     return cost_tables(Network(Job(model, batch, size).graph()), load_machine(machine), None, cost=cost)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("cost", ["exact", "paper"])
 @pytest.mark.parametrize(
     ("model", "batch", "machine"),
@@ -138,6 +138,7 @@ def test_on_16_k80_the_paper_s_costs_choose_as_published_only_if_equal_configura
     assert printed[:12] == [Configuration(c=16)] * 12
 
 
+@pytest.mark.thorough
 def test_the_auxiliary_head_joins_at_the_loss():
     tables = tables_of("inception_v3", 8, "p100x4", size=75)
     assert len(reduced(tables).enumerated) == 2
