@@ -59,6 +59,7 @@ def test_places_that_a_page_names_are_there(page):
     assert [place for place in places if "my_" not in place and not (ROOT / place).exists()] == []
 
 
+@pytest.mark.thorough
 def test_no_test_module_imports_another():
     taken = [
         f"{path.relative_to(ROOT)}: {node.module}"

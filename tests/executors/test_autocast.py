@@ -41,7 +41,7 @@ def numerics(model, spec):
     return None if plan is None else compare(job, built, plan, backend, expected.of(plan))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", strategies.names())
 @pytest.mark.parametrize("model", [CNN, TRANSFORMER], ids=["cnn", "transformer"])
 def test_five_steps_agree_within_the_tolerance(model, spec):

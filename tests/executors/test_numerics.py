@@ -208,6 +208,7 @@ def test_families_train_as_in_plain_pytorch(library, name, two_cores, backend):
     assert_trains_alike(real_job(library, name), two_cores, backend)
 
 
+@pytest.mark.thorough
 def test_a_mixture_of_experts_trains_as_in_plain_pytorch(two_cores, backend):
     """Its products of groups, one for each expert, compute in float32."""
     assert_trains_alike(replace(real_job("transformers", "mixtral"), precision="fp32"), two_cores, backend)

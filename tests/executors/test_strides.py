@@ -47,7 +47,7 @@ def other_strides(monkeypatch):
     monkeypatch.setattr(ops, "resolve", Op)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.thorough
 @pytest.mark.usefixtures("other_strides")
 @pytest.mark.parametrize("form", ["for", "foreach", "fused"])
 @pytest.mark.parametrize("model", sorted(MODELS))

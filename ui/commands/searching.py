@@ -63,7 +63,7 @@ def search_plans(
     if verify is not None:
         _check_here(model, profile, placement)
     tries = read_tries(tried) if tried else None
-    names = candidates(job, machine, texts, tries)
+    names = candidates(job, machine, texts, tries, shared)
     if verify is not None and any(split(name)[1] for name in names):
         raise SchedcastError("--verify runs one job, and --try varies it; leave out one of the two")
     if verify is not None and verify > len(names):

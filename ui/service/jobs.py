@@ -302,7 +302,7 @@ def search(request: JobRequest, progress: Progress) -> Searched:
     with _ONE_SEARCH:
         setup = Setup(asked.job, machine, model, asked.placement.mode, request.shared)
         tries = read_tries(request.tries) if request.tries else None
-        ranking = ranked(setup, candidates(asked.job, machine, request.strategies, tries), progress)
+        ranking = ranked(setup, candidates(asked.job, machine, request.strategies, tries, request.shared), progress)
     best, rival = (None if forecast is None else forecast.timeline for forecast in (ranking.best, ranking.rival))
     return Searched(ranking.result, best, rival)
 

@@ -30,6 +30,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from simulator.machine.presets import card_of
 from simulator.model.attention import CUDNN, PYTORCH
 from simulator.model.job import Job
 from simulator.model.libraries import LIBRARIES
@@ -64,6 +65,11 @@ class Row(NamedTuple):
     strategy: str = "pytorch"
     memory_bytes: float = 0.0
     counter: str = ""
+
+    @property
+    def chip(self) -> str:
+        """The card that is left out as a whole: sizes of memory and forms of boards make no other card."""
+        return card_of(self.machine)
 
     @property
     def mixed(self) -> bool:

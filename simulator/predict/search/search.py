@@ -9,11 +9,13 @@ Evaluations are cached on disk, keyed by a hash of everything that decides them.
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -23,7 +25,7 @@ from simulator.model.job import GraphArguments, Job
 from simulator.predict.search.evaluation import Evaluation, decided, evaluate_packed, least_packed, unplanned
 from simulator.predict.search.least import Least, Microbatch, microbatch_of
 from simulator.predict.search.setup import Setup
-from simulator.predict.search.variants import Tries, split, usual_tries, variants
+from simulator.predict.search.variants import Tries, split, usual_tries, variants, varied
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
 from traces.cache import cache_folder, cached, store
@@ -81,11 +83,14 @@ class Search:
         return [evaluation for evaluation in self.evaluations if evaluation.simulated is not None]
 
 
-def candidates(job: Job, machine: Machine, requested: Sequence[str] = (), tries: Tries | None = None) -> list[str]:
+def candidates(
+    job: Job, machine: Machine, requested: Sequence[str] = (), tries: Tries | None = None, shared: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """What a search tries: by default, everything that the machine's strategies offer (`Strategy.texts`) for each variant of the job; for a
     language model on several devices, of those for such (`Strategy.for_language_models`).
 
-    `tries`: the variants; by default the usual ones (see `variants`), for strategies that use several devices.
+    `tries`: the variants; by default the usual ones (see `variants`), for strategies that use several devices. Of variants that make one
+    plan, since a pipeline has as many microbatches by default, the last counts. `shared`: the options of `--set`.
 
     A strategy that is requested by its name alone stands for everything that it offers; with options, for that one plan. The default plan
     of each strategy comes first, then the second candidate of each, and so on: so the first round has the best of most kinds.
@@ -98,7 +103,21 @@ def candidates(job: Job, machine: Machine, requested: Sequence[str] = (), tries:
     usual = usual if tries is None else {}
     several = {text: tries or (usual if strategies.get(text.partition(":")[0]).least_devices > 1 else {}) for text in texts}
     every = ((number, candidate) for text, own in several.items() for number, candidate in variants(text, own))
-    return [candidate for _, candidate in sorted(every, key=lambda numbered: numbered[0])]
+    listed = [candidate for _, candidate in sorted(every, key=lambda numbered: numbered[0])]
+    different = {_plan_of(candidate, job, machine, shared): candidate for candidate in listed}
+    kept = frozenset(different.values())
+    return [candidate for candidate in listed if candidate in kept]
+
+
+def _plan_of(candidate: str, job: Job, machine: Machine, shared: Mapping[str, str]) -> Hashable:
+    """What is the same for candidates that make one plan."""
+    text, values = split(candidate)
+    if "accumulate" in values:
+        strategy, options = strategies.parse(text, shared)
+        with suppress(SchedcastError):  # its plan is refused, which says why
+            portion = strategy.portion(varied(job, candidate), machine, options)
+            return candidate if portion is None else (text, values.get("checkpoint"), portion)
+    return candidate
 
 
 def search(

@@ -212,6 +212,7 @@ def test_nearly_all_kernel_time_belongs_to_the_job(name, job, steps):
     assert (result.steps, dict(result.missing)) == (steps, {})
 
 
+@pytest.mark.thorough
 @needs_recordings
 @pytest.mark.parametrize(("name", "job"), [RESNET, VGG])
 def test_the_recorded_step_is_predicted(name, job):

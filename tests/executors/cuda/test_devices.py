@@ -253,7 +253,7 @@ LATE = [
 FUSED = [(41, "eager", "synchronized", "forward-fusion"), (43, "graph", "separate", "backward-fusion")]
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(("seed", "mode", "batch_norm", "update"), SHARDS + LATE + FUSED)
 def test_shards_compute_the_reference_trainers_numbers(seed, count, mode, batch_norm, update, tmp_path):

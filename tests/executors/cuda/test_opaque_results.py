@@ -52,7 +52,7 @@ def trained(gpu: StrictGpu, job: Job, mode: str):
         return plan, compare(job, built, plan, backend, Expected.of(job, built, steps, backend), steps)
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_backward_kernels_get_what_their_forward_kernels_returned(name, mode):
     gpu, job = StrictGpu(), (NETWORKS | LONG)[name]

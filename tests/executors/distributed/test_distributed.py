@@ -190,6 +190,7 @@ def test_a_signal_ends_all_processes(tmp_path, by, statuses):
     assert (rank_1.status, rank_1.out, rank_1.err) == (statuses[1], "", "")
 
 
+@pytest.mark.thorough
 def test_only_rank_0_answers_predict(tmp_path):
     rank_0, rank_1 = schedcast(2, "predict", *JOB, "--machine", "this-cpu", "--json", folder=tmp_path)
     assert (rank_0.status, rank_1.status, rank_1.out) == (0, 0, ""), rank_0.err

@@ -60,7 +60,7 @@ def elements(m: int, samples: int, width: int, leftmost: bool, dtype=torch.float
     return jacobians, torch.randn(samples, width, dtype=dtype)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.thorough
 @needs_compiler
 @pytest.mark.parametrize("leftmost", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)

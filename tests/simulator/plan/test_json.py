@@ -38,6 +38,7 @@ def test_options_that_json_would_change_are_refused():
         dump(plan)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(PLANS)
 def test_any_plan_comes_back_as_it_was(plan):

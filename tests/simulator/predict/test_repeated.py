@@ -60,6 +60,7 @@ def check_same(shown: Forecast, whole: Forecast) -> None:
     assert mfus[0] == (mfus[1] and pytest.approx(mfus[1], rel=1e-9))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [

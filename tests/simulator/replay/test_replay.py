@@ -485,7 +485,7 @@ PERIODS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @needs_traces
 @pytest.mark.parametrize("name", PERIODS)
 def test_the_measured_period_is_the_known_one(name):

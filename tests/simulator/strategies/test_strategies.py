@@ -83,7 +83,7 @@ def test_race_rule(path, strategy, two_cores):
         assert len([1 for item in order if item % 2]) == 4, name
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_no_order_changes_a_number_in_float32(path, two_cores, backend):
     """No task is a view. Layers deep-copied under fake tensors once had such tasks, which hid readers of the old value."""

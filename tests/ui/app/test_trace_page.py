@@ -227,6 +227,7 @@ def test_the_number_on_the_page_is_that_of_the_command_line(page, schedcast, str
     assert app.code[0].value.endswith(f"--scale memory=2 --strategy {strategy}")
 
 
+@pytest.mark.thorough
 def test_a_stored_profile_is_chosen_as_a_machine_is(page, schedcast, monkeypatch):
     """Two profiles of one CPU, one of which throttled, are two choices; each answer is the command line's with `--profile`."""
     folder = schedcast.data / "profiles"

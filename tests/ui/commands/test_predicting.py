@@ -316,6 +316,7 @@ def test_machines_are_completed_one_after_another():
     assert "h100,h100" not in job_options.complete_machines("h100,h")
 
 
+@pytest.mark.thorough
 def test_a_measured_step_is_compared_with_the_prediction(schedcast):
     job = ("predict", "--model", "lenet5", "--batch", 16, "--machine", "2xdgx-a100", "--devices", 1)
     document = schedcast.call(*job, "--strategy", "turbodl", "--measured", 5, "--json").document

@@ -22,6 +22,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_own_rows_are_scored(schedcast, folder, tmp_path):
     done = schedcast.call("scoreboard", folder, "--json", "--out", tmp_path / "scores.json", SCHEDCAST_CACHE=str(tmp_path / "cache"))
     assert (done.status, done.err) == (0, "")

@@ -77,7 +77,7 @@ SIZE = 64
 NAMES = [name for name in workloads.names() if name not in NAMED]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
     model = workloads.get(name)

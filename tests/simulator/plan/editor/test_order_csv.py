@@ -28,6 +28,7 @@ def test_a_file_gives_the_plan_its_order(tmp_path):
     assert order_csv.write(Order.of(plan)) == TEXT
 
 
+@pytest.mark.thorough
 @given(entries=st.lists(ENTRIES, max_size=5))
 def test_every_order_is_the_same_out_and_in(entries):
     order = Order(tuple(entries))
