@@ -191,8 +191,8 @@ class _Evaluated:
             packed = self._captured(graph) if any(waiting) else None
             self._keep(running)
             waiting = [left for own in waiting if (left := self._undecided(own))]
-            results = self._run([(least_packed, (packed, own)) for own in waiting]) if packed is not None else iter(())
-            running = zip(waiting, results, strict=False)
+            waiting = waiting if packed is not None else []
+            running = zip(waiting, self._run([(least_packed, (packed, own)) for own in waiting]), strict=True)
         self._keep(running)
 
     def _undecided(self, texts: Sequence[str]) -> list[str]:
