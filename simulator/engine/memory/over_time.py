@@ -89,13 +89,12 @@ def held_along(plan: Plan, device: str, mine: np.ndarray, own: bool = False) -> 
 
     `own`: only of storages that no other task accesses before these do.
     """
-    names, task_of, border, _ = plan.derived(_accesses)
+    names, task_of, border, _, sizes, places = plan.derived(_accesses)
     changes = np.zeros(len(plan.tasks) + 1, np.int64)
     if names:
-        sizes = np.array([plan.storages[name].bytes for name in names], np.int64)
         first = np.minimum.reduceat(np.where(mine[task_of], task_of, len(plan.tasks)), border)
         last = np.maximum.reduceat(np.where(mine[task_of], task_of, -1), border)
-        lives = (first <= last) & np.array([plan.storages[name].device == device for name in names])
+        lives = (first <= last) & (places == device)
         if own:
             lives &= first == np.minimum.reduceat(task_of, border)
         np.add.at(changes, first[lives], sizes[lives])
@@ -121,7 +120,7 @@ def lifetimes(plan: Plan, spans: Sequence[Span]) -> Lifetimes:
 
     An instance whose last access is not among the spans is never freed.
     """
-    names, task_of, border, is_fed = plan.derived(_accesses)
+    names, task_of, border, is_fed, _, _ = plan.derived(_accesses)
     if not names or not spans:
         return Lifetimes(names, np.empty(0, np.int64), np.empty(0), np.empty(0))
     begins, ends = [], []
@@ -137,13 +136,15 @@ class _Accesses(NamedTuple):
     """All accesses of one iteration, storage by storage, so that `reduceat` finds first starts and last ends in one pass.
 
     `names`: the per-iteration storages. `task_of`: by access, the index of the task. `border`: by storage, its first access. `is_fed`: by
-    storage, whether it is an input's.
+    storage, whether it is an input's. `sizes`, `places`: by storage, its bytes and its device.
     """
 
     names: tuple[str, ...]
     task_of: np.ndarray
     border: np.ndarray
     is_fed: np.ndarray
+    sizes: np.ndarray
+    places: np.ndarray
 
 
 def _accesses(plan: Plan) -> _Accesses:
@@ -155,7 +156,14 @@ def _accesses(plan: Plan) -> _Accesses:
     storage_of = np.array([storage for storage, _ in accesses], np.int64)
     border = np.searchsorted(storage_of, np.arange(len(names)))
     fed = {value.storage for value in plan.values.values() if value.kind == INPUT}
-    return _Accesses(names, np.array([index for _, index in accesses], np.int64), border, np.array([name in fed for name in names], bool))
+    return _Accesses(
+        names,
+        np.array([index for _, index in accesses], np.int64),
+        border,
+        np.array([name in fed for name in names], bool),
+        np.array([plan.storages[name].bytes for name in names], np.int64),
+        np.array([plan.storages[name].device for name in names], str),
+    )
 
 
 def memory_over_time(plan: Plan, spans: Sequence[Span], kept_bytes: Mapping[str, int] = MappingProxyType({})) -> dict[str, Steps]:

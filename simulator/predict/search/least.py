@@ -30,7 +30,6 @@ from simulator.strategies.data_parallel import replica_builders
 from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import planning
 from simulator.strategies.pipeline.cut import Cut
-from simulator.strategies.pipeline.partition import balanced
 from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD
 from simulator.strategies.registry import Strategy, parse
 from simulator.strategies.sharding.mesh import Mesh
@@ -158,8 +157,7 @@ class _OneDevice:
 
     def least(self, portion: Portion) -> Least:
         """What a candidate takes and holds at least with this portion."""
-        cuts = portion.cuts or (balanced(self._unit_seconds, portion.stages) if portion.stages > 1 else ())
-        cut = Cut(self.graph, cuts)
+        cut = planning.cut_graph_of(self.graph, portion.cuts, portion.stages, lambda: self._unit_seconds)
         return Least(self._step_s(cut, portion.microbatches), self._held(cut, portion))
 
     def _step_s(self, cut: Cut, microbatches: int) -> float:

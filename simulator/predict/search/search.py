@@ -1,13 +1,13 @@
 """The search: evaluates candidates in rounds, and leaves out the simulation of those whose lower bound shows that they cannot win.
 
-A round is a fixed number of candidates in a fixed order, and the best plans of the rounds before decide what a round leaves out. So the
-answer does not depend on who evaluates, nor on how fast.
+A round is a fixed number of candidates in a fixed order, that of what they take at least where this is known before they are planned
+(`least`). The best plans of the rounds before decide what a round leaves out. So the answer does not depend on who evaluates, nor on how
+fast.
 
 Evaluations are cached on disk, keyed by a hash of everything that decides them. A damaged entry counts as missing.
 """
 
 import hashlib
-import re
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +25,7 @@ from simulator.model.job import GraphArguments, Job
 from simulator.predict.search.evaluation import Evaluation, decided, evaluate_packed, least_packed, unplanned
 from simulator.predict.search.least import Least, Microbatch, microbatch_of
 from simulator.predict.search.setup import Setup
-from simulator.predict.search.variants import Tries, split, usual_tries, variants, varied
+from simulator.predict.search.variants import Tries, but_microbatches, split, usual_tries, variants, varied
 from simulator.predict.search.workers import Workers
 from simulator.strategies import registry as strategies
 from traces.cache import cache_folder, cached, store
@@ -93,7 +93,8 @@ def candidates(
     plan, since a pipeline has as many microbatches by default, the last counts. `shared`: the options of `--set`.
 
     A strategy that is requested by its name alone stands for everything that it offers; with options, for that one plan. The default plan
-    of each strategy comes first, then the second candidate of each, and so on: so the first round has the best of most kinds.
+    of each strategy comes first, then the second candidate of each, and so on: a search plans those in this order of which it knows nothing
+    before.
     """
     usual = usual_tries(job, machine)
     known = strategies.names(len(machine.devices))
@@ -116,7 +117,7 @@ def _plan_of(candidate: str, job: Job, machine: Machine, shared: Mapping[str, st
         strategy, options = strategies.parse(text, shared)
         with suppress(SchedcastError):  # its plan is refused, which says why
             portion = strategy.portion(varied(job, candidate), machine, options)
-            return candidate if portion is None else (text, values.get("checkpoint"), portion)
+            return candidate if portion is None else (*but_microbatches(candidate), portion)
     return candidate
 
 
@@ -161,10 +162,9 @@ class _Evaluated:
         self._packed = self._setup.captured(self._graphs).packed()
         self.known: dict[str, Evaluation] = {}
         self._least: dict[str, Least] = {}
-        self._cached: set[str] = set()
-        #: What is known of candidates that cannot fit, by their text without the number of microbatches.
-        self._too_large: dict[str, Least] = {}
-        self._memory_bytes = setup.machine.memory(setup.machine.devices[0].name).size_bytes
+        self._loaded: dict[str, Evaluation | None] = {}
+        #: What is known of candidates that cannot fit, whatever their number of microbatches.
+        self._too_large: dict[tuple[str, str], Least] = {}
 
     def learn(self, texts: Sequence[str]) -> None:
         """Learn what candidates take and hold at least, as far as that is known before there are plans.
@@ -174,9 +174,8 @@ class _Evaluated:
         """
         alike: dict[GraphArguments, dict[Microbatch, list[str]]] = {}
         for text in texts:
-            stored = self._cache.load(text) if self._cache is not None else None
+            stored = self._stored(text)
             if stored is not None:
-                self._cached.add(text)
                 if stored.known is not None:
                     self._least[text] = stored.known
                 continue
@@ -195,11 +194,17 @@ class _Evaluated:
             running = zip(waiting, self._run([(least_packed, (packed, own)) for own in waiting]), strict=True)
         self._keep(running)
 
+    def _stored(self, text: str) -> Evaluation | None:
+        """The evaluation of a candidate that the cache had before this search."""
+        if text not in self._loaded:
+            self._loaded[text] = self._cache.load(text) if self._cache is not None else None
+        return self._loaded[text]
+
     def _undecided(self, texts: Sequence[str]) -> list[str]:
         """Those of some candidates that may fit, as far as is known; the others are as their like with smaller microbatches."""
         left = []
         for text in texts:
-            smaller = self._too_large.get(_but_for_accumulate(text))
+            smaller = self._too_large.get(but_microbatches(text))
             if smaller is None:
                 left.append(text)
             else:
@@ -211,8 +216,8 @@ class _Evaluated:
             for text, least in zip(texts, several, strict=True):
                 if least is not None:
                     self._least[text] = least
-                    if least.held_bytes > self._memory_bytes:
-                        self._too_large[_but_for_accumulate(text)] = Least(0.0, least.held_bytes)
+                    if decided(self._setup, text, inf, least) is not None:
+                        self._too_large[but_microbatches(text)] = Least(0.0, least.held_bytes)
 
     def best_first(self, texts: Sequence[str]) -> list[str]:
         """The candidates. Those of which it is known what they take at least have their places among the others, in this order."""
@@ -225,7 +230,7 @@ class _Evaluated:
         evaluation = decided(self._setup, text, most_s, least) if least is not None else None
         if evaluation is None:
             return False
-        if self._cache is not None and text not in self._cached:  # another search may have simulated it
+        if self._cache is not None and self._stored(text) is None:  # another search may have simulated it
             self._cache.store(evaluation)
         self._put(evaluation, [text])
         return True
@@ -234,7 +239,7 @@ class _Evaluated:
         """Evaluate candidates, each with the bound in seconds above which it is not simulated."""
         waiting = list(limits)
         for text in list(waiting):
-            stored = self._cache.load(text) if self._cache is not None else None
+            stored = self._stored(text)
             cached = stored.pruned_at(limits[text]) if stored is not None else None
             if cached is not None:
                 self._put(cached, waiting)
@@ -266,10 +271,6 @@ class _Evaluated:
         self.known[evaluation.text] = evaluation
         waiting.remove(evaluation.text)
         self._progress(len(self.known), evaluation.text)
-
-
-def _but_for_accumulate(candidate: str) -> str:
-    return re.sub(r" --accumulate \d+", "", candidate)
 
 
 def _smaller(known: Iterable[Evaluation]) -> list[str]:

@@ -69,6 +69,12 @@ def split(candidate: str) -> tuple[str, dict[str, str]]:
     return text, dict(each.split(" ", 1) for each in stated)
 
 
+def but_microbatches(candidate: str) -> tuple[str, str]:
+    """What a candidate is besides its number of microbatches: its strategy's text, and its checkpointing if it varies that."""
+    text, values = split(candidate)
+    return text, values.get("checkpoint", "")
+
+
 def varied(job: Job, candidate: str) -> Job:
     """The job of a candidate. Raises SchedcastError for values that no job has."""
     return job.varied(**{name: VARIED[name](value) for name, value in split(candidate)[1].items()})

@@ -247,11 +247,12 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
     if microbatches > MOST_MICROBATCHES:
         raise SchedcastError(f"{microbatches} microbatches: expected at most {MOST_MICROBATCHES}; choose larger ones")
     graph = job.graph(job.batch // parts, parts, division=division_of(options))
-    if options.cuts:
-        return Cut(graph, options.cuts)
-    if stages == 1:
-        return Cut(graph, ())
-    return Cut(graph, balanced(unit_seconds(job, machine, costs, graph), stages))
+    return cut_graph_of(graph, options.cuts, stages, lambda: unit_seconds(job, machine, costs, graph))
+
+
+def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, seconds: Callable[[], Sequence[float]]) -> Cut:
+    """Return a graph with these cuts or, without any, in stages of balanced predicted times. `seconds`: makes those of its units."""
+    return Cut(graph, cuts or (balanced(seconds(), stages) if stages > 1 else ()))
 
 
 def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:

@@ -133,7 +133,7 @@ def is_bounded(setup, each) -> bool:
 @pytest.mark.thorough
 def test_nothing_takes_or_holds_less_than_what_is_known_before_it_is_planned(setup, everything):
     assert [each.text for each in everything.simulated if not is_bounded(setup, each)] == []
-    assert len(everything.simulated) > 5 * len(STRATEGIES)
+    assert len(everything.simulated) == 6 * len(STRATEGIES) - 8  # what four pipelines do by default is tried once
 
 
 @pytest.mark.thorough
