@@ -130,7 +130,7 @@ def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) 
 
 def portion(job: Job, machine: Machine, options: Options) -> Portion:
     """Every device runs all ops of its microbatches, and holds all parameters and their optimizer state."""
-    return Portion(len(machine.devices), job.accumulate, held=1.0)
+    return Portion(len(machine.devices), job.accumulate, held=1.0, sums=True)
 
 
 def folds(fold: str, job: Job, machine: Machine, most_devices: float = math.inf, per_replica: int = 1, tasks: int = 0) -> bool:

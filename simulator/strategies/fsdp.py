@@ -151,7 +151,14 @@ def portion(job: Job, machine: Machine, options: Options) -> Portion | None:
     divided = division(options)
     replicas, rest = divmod(len(machine.devices), divided.devices)
     held = 1.0 / options.ep if options.shard == "0" else 1.0 / (options.hybrid or len(machine.devices) // options.tp)
-    return None if rest else Portion(replicas, job.accumulate, held, divided)
+    if rest:
+        return None
+    gathers = held < 1.0 and options.ep == 1 and not _reshards(options)
+    return Portion(replicas, job.accumulate, held, divided, gathers=gathers, sums=options.shard in ("0", "1"))
+
+
+def _reshards(options: Options) -> bool:
+    return options.reshard and options.shard == "3"
 
 
 class ShardedReplicas:
@@ -218,10 +225,6 @@ class ShardedReplicas:
         """Whether a device adds up its own gradients of all microbatches before they are summed over devices."""
         return not self._shards or self.options.shard == "1"
 
-    @property
-    def _reshards(self) -> bool:
-        return self.options.reshard and self.options.shard == "3"
-
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed.
 
@@ -229,7 +232,7 @@ class ShardedReplicas:
         FSDP2 does. Else memory would hold the gradients of all units: they belong to the stream that computes, and that of sums reads them.
         """
         count, own = len(self.graph.ops), len(self.builders[0].microbatches)
-        spans = [span for span in self.units.spans(own, self._reshards) if self.shards.is_sharded(span.unit)]
+        spans = [span for span in self.units.spans(own, _reshards(self.options)) if self.shards.is_sharded(span.unit)]
         summed = [name for name in self.graph.parameters if self._sharded(name) and not self._accumulates]
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
         for number in range(len(spans)):

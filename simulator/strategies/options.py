@@ -30,7 +30,8 @@ class Portion(NamedTuple):
 
     Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. They pass `stages`, cut before the units
     `cuts` (none: where predicted times balance). `held`: the share of its stage's parameters, with their optimizer state, that a device
-    holds. `keeps`: whether activations are kept from a microbatch's forward to its backward.
+    holds. `keeps`: whether activations are kept from a microbatch's forward to its backward; `gathers`: whether parameters, once gathered,
+    are kept to the last microbatch's backward; `sums`: whether a device adds up whole gradients of its microbatches.
     """
 
     replicas: int
@@ -40,3 +41,5 @@ class Portion(NamedTuple):
     stages: int = 1
     cuts: tuple[int, ...] = ()
     keeps: bool = True
+    gathers: bool = False
+    sums: bool = False

@@ -163,14 +163,16 @@ class _Evaluated:
         self.known: dict[str, Evaluation] = {}
         self._least: dict[str, Least] = {}
         self._loaded: dict[str, Evaluation | None] = {}
-        #: What is known of candidates that cannot fit, whatever their number of microbatches.
+        #: What is known of candidates that cannot fit, whatever their number of microbatches, if it is two at least.
         self._too_large: dict[tuple[str, str], Least] = {}
+        #: Candidates of one microbatch, which no gradients of another one lie beside.
+        self._undivided: set[str] = set()
 
     def learn(self, texts: Sequence[str]) -> None:
         """Learn what candidates take and hold at least, as far as that is known before there are plans.
 
         Candidates whose microbatches are alike are looked at together, while the graph of larger microbatches is captured. What needs too
-        much memory with small ones is not looked at with larger ones, which do not need less.
+        much memory with small ones is not looked at with larger ones, which do not need less while there are two.
         """
         alike: dict[GraphArguments, dict[Microbatch, list[str]]] = {}
         for text in texts:
@@ -182,7 +184,10 @@ class _Evaluated:
             own, setup = self._setup.of(text)
             known = microbatch_of(setup, *strategies.parse(own, setup.shared))
             if known is not None:
-                alike.setdefault(known[0].graph, {}).setdefault(known[0], []).append(text)
+                microbatch, portion = known
+                alike.setdefault(microbatch.graph, {}).setdefault(microbatch, []).append(text)
+                if portion.microbatches == 1:
+                    self._undivided.add(text)
         running: Iterator[tuple[list[str], list[Least | None]]] = iter(())
         for number, graph in enumerate(sorted(alike), 1):
             self._progress(0, f"microbatches of {graph[0]}, size {number} of {len(alike)}")
@@ -204,7 +209,7 @@ class _Evaluated:
         """Those of some candidates that may fit, as far as is known; the others are as their like with smaller microbatches."""
         left = []
         for text in texts:
-            smaller = self._too_large.get(but_microbatches(text))
+            smaller = self._too_large.get(but_microbatches(text)) if text not in self._undivided else None
             if smaller is None:
                 left.append(text)
             else:

@@ -223,7 +223,7 @@ def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | N
     held = 1.0 if options.shard == "0" else 1.0 / options.replicas
     keeps = not (isinstance(options, ScheduledOptions) and options.rematerialize)
     count = microbatches_in(job, options, stages)
-    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, keeps)
+    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, keeps, gathers=held < 1.0)
 
 
 #: A folded plan of more ops has one task for each action of a stage.
