@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from simulator.plan.task import BACKWARD, UPDATE, Task
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
 from simulator.replay.compare import boundaries, counted_steps, times_of
-from simulator.replay.nodes import GAP, short_name
+from simulator.replay.nodes import GAP, is_host, short_name
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, launches, waits_for_device
+from simulator.replay.whatif.edit import launches, waits_for_device
 from simulator.replay.whatif.matching import class_of
 from simulator.replay.whatif.replayed import Replayed
 from traces.documents.timeline import Timeline

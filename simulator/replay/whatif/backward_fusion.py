@@ -8,11 +8,10 @@ from math import ceil
 
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
-from simulator.replay.nodes import ARRIVAL
+from simulator.replay.nodes import ARRIVAL, is_host
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
     backward_names,
-    is_host,
     launches,
     recorded_form,
     update_runs,

@@ -359,7 +359,7 @@ def test_the_worst_placed_kernels_come_with_a_reason(tmp_path):
     worst = compare(replay, simulate_replay(replay)).worst
     assert len(worst) == 1
     assert worst[0].task == "stuck #1"
-    assert round(worst[0].error_s * 1e6) == -300
+    assert round((worst[0].simulated_start_s - worst[0].measured_start_s) * 1e6) == -300
     assert worst[0].reason.startswith("the recording waits for something that left no trace")
     assert "kernels and copies that started late for no recorded reason: 1, 0.300 ms in all" in replay.notes
 
