@@ -26,7 +26,7 @@ class Options(StageOptions):
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. Stage s of S (from 0) has S - s mini-batches in flight, and its weights lack S - 1 - s updates."""
-    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    devices = devices_of(machine, stages_in(options, NAME), NAME)
     stages = len(devices)
     cycle = Cycle((0,) * stages, tuple(stages - 1 - stage for stage in range(stages)))
     return asynchronous(NAME, job, machine, costs, options, cycle, devices, devices, STASHED)

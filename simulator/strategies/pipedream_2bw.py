@@ -46,7 +46,7 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. Raises SchedcastError for fewer microbatches than stages."""
     refuse_clipping(job, NAME)
-    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    devices = devices_of(machine, stages_in(options, NAME), NAME)
     stages, count = len(devices), microbatches_in(job, options, len(devices))
     if count < stages:
         raise SchedcastError(

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline import orders, zero_bubble
+from simulator.strategies import interleaved_1f1b, zero_bubble
+from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
 
 #: Our schedules by their name: from numbers of ranks and microbatches.
@@ -13,7 +13,6 @@ OURS: dict[str, Callable[[int, int], Schedule]] = {
     "interleaved-1f1b": interleaved_1f1b.order,
     "zero-bubble": zero_bubble.order,
     "zero-bubble in the memory of 1F1B": lambda ranks, m: zero_bubble.order(ranks, m, most_alive=ranks),
-    "zero-bubble, looped": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="looped"),
     "zero-bubble, V": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="v"),
 }
 

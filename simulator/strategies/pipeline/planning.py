@@ -159,11 +159,11 @@ def holders_of(options: StageOptions) -> int:
     return replicas_of(options) * division_of(options).degree
 
 
-def stages_in(options: StageOptions, default: int, name: str) -> int:
-    """Return the number of stages that the options ask for. Raises SchedcastError if `stages` and `placement` differ."""
+def stages_in(options: StageOptions, name: str) -> int:
+    """Return the number of stages that the options ask for, 0 for none. Raises SchedcastError if `stages` and `placement` differ."""
     if options.cuts and options.stages not in (0, len(options.cuts) + 1):
         raise SchedcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
-    return len(options.cuts) + 1 if options.cuts else options.stages or default
+    return len(options.cuts) + 1 if options.cuts else options.stages
 
 
 def microbatches_in(job: Job, options: StageOptions, devices: int) -> int:
@@ -301,7 +301,7 @@ def synchronous(
     if isinstance(options, ScheduledOptions) and options.schedule:
         return scheduled_by_file(name, job, machine, costs, options)
     refuse_clipping(job, name)
-    stages = stages_in(options, 0, name)
+    stages = stages_in(options, name)
     if stages % per_rank:
         raise SchedcastError(
             f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
@@ -322,7 +322,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     refuse_clipping(job, name)
     schedule = grid_csv.read(options.schedule)
     for option, wanted, count in (
-        ("stages", stages_in(options, 0, name), schedule.stages),
+        ("stages", stages_in(options, name), schedule.stages),
         ("microbatches", options.microbatches, schedule.microbatches),
         ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.microbatches),
     ):
