@@ -1,7 +1,4 @@
-"""A training job: the model, the batch size and the optimizer. It captures its graph on demand.
-
-Plans that are in use, so that an equal one need not be made, nor what follows from it derived, again.
-"""
+"""A training job: the model, the batch size and the optimizer. It captures its graph on demand."""
 
 import hashlib
 import re

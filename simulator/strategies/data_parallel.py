@@ -251,7 +251,8 @@ class Replicas:
         if options.update in ("baseline", "asynchronous"):
             tasks += interleaved(self._updates(builder) for builder in builders)
         elif options.update == "forward-fusion":
-            tasks = delayed(tasks, self._delayed_updates(), merged(builder.tensors for builder in builders))
+            updates = [update for builder in builders for update in builder.delayed_updates()]
+            tasks = delayed(tasks, updates, merged(builder.tensors for builder in builders))
         return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
 
     def _on_turbodl_streams(self, tasks: Sequence[Task]) -> list[Task]:
@@ -339,7 +340,3 @@ class Replicas:
                 (ready, builder.update(owned, f"{layer}/update", layer, stream=stream)) for builder in self.builders
             )
         return updates
-
-    def _delayed_updates(self) -> list[Task]:
-        """Each device's update of each layer, with the gradients of the step before."""
-        return [update for builder in self.builders for update in builder.delayed_updates()]

@@ -1,7 +1,5 @@
 """Interleaved 1F1B: stage s runs on device s mod D, so a bubble is as short as one of a device's stages (Narayanan et al., 2021).
 
-Interleaved schedules: stage s on rank s % ranks, so that a rank runs several stages and a bubble is as short as one of them.
-
 "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (Narayanan et al., 2021).
 """
 

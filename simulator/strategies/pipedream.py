@@ -3,8 +3,6 @@
 "PipeDream: Generalized Pipeline Parallelism for DNN Training" (Narayanan et al., SOSP 2019), with weight stashing.
 """
 
-from dataclasses import dataclass
-
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -19,9 +17,7 @@ USES_COSTS = True
 LEAST_DEVICES = 2
 
 
-@dataclass(frozen=True)
-class Options(StageOptions):
-    """How the model is cut."""
+Options = StageOptions
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

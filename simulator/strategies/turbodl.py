@@ -1,8 +1,7 @@
 """TurboDL: the sub-tasks of layers on concurrent streams, critical path first (Jin et al., "TurboDL", section 2 and algorithm 1).
 
-Splits grouped convolutions into one op per group, so that groups can run concurrently, and an op that concatenates their results.
-
-Reorders the tasks of a period, as far as their dependencies allow.
+Grouped convolutions are split into one op per group, so that groups can run concurrently, and an op that concatenates their results. The
+tasks of a period are reordered as far as their dependencies allow.
 """
 
 import heapq
