@@ -78,11 +78,6 @@ _Timed = TypeVar("_Timed", Span, _Idle)
 _Key = TypeVar("_Key", str, int)
 
 
-def diagnose(replay: Replay, timeline: Timeline) -> tuple[StepPart, ...]:
-    """Return every part of the mean step, in the order of `Part`. `timeline`: the recording of `replay`, or its simulation."""
-    return mean_of(diagnose_steps(replay, timeline))
-
-
 def mean_of(steps: Sequence[StepDiagnosis]) -> tuple[StepPart, ...]:
     """Return every part of the mean of the steps that count: all but the first, unless it is the only one."""
     counted = steps[1:] or steps

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from simulator.strategies import interleaved_1f1b, zero_bubble
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
+from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, Span, timed
 
 #: Our schedules by their name: from numbers of ranks and microbatches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {
@@ -20,6 +20,11 @@ OURS: dict[str, Callable[[int, int], Schedule]] = {
 def schedule(*ranks: str) -> Schedule:
     """The schedule whose ranks run what the texts say: schedule("0F0 0B0", "1F0 1B0")."""
     return Schedule(tuple(tuple(Action(int(text[0]), text[1], int(text[2:])) for text in rank.split()) for rank in ranks))
+
+
+def makespan_s(spans: dict[Action, Span]) -> float:
+    """When the last action ends."""
+    return max((span.end_s for span in spans.values()), default=0.0)
 
 
 def units(of: Schedule) -> int:

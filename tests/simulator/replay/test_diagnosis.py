@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.replay.build import load_replay
 from simulator.replay.compare import boundaries, times_of
-from simulator.replay.diagnosis import diagnose, diagnose_steps
+from simulator.replay.diagnosis import diagnose_steps
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import host, launched, random_recording, recording
+from tests.support.small_replays import diagnose, host, launched, load_replay, random_recording, recording
 from tests.support.small_traces import rank
 from traces.documents.replay_result import Part
 

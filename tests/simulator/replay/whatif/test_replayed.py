@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 
 from simulator.plan.bodies.host import Recorded
-from simulator.replay.diagnosis import diagnose
 from simulator.replay.diff.traces import compare_traces
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import optimizer_of
@@ -32,7 +31,7 @@ from simulator.replay.whatif.replayed import (
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import kernel, launched, recording
+from tests.support.small_replays import diagnose, kernel, launched, recording
 from tests.support.small_traces import write_trace, write_unexplained_trace
 from traces.documents.replay_result import Part, StepPart
 from traces.errors import Code

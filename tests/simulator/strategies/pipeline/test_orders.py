@@ -6,10 +6,10 @@ import pytest
 
 from simulator.strategies import interleaved_1f1b, zero_bubble
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.schedule import UNITS, Action, check, makespan_s, timed
+from simulator.strategies.pipeline.schedule import UNITS, Action, check, timed
 from tests.support.exact_schedules import shortest
 from tests.support.peak_forwards import peak_forwards
-from tests.support.pipelines import OURS, excess, units
+from tests.support.pipelines import OURS, excess, makespan_s, units
 from tests.support.refusals import refuses
 from tests.support.torch_orders import SIZES, torch_order
 from traces.errors import Code
