@@ -168,7 +168,7 @@ class Job:
 
     @cached_property
     def factory(self):
-        """The model's factory (`models.factory.Factory`)."""
+        """The model's factory (`factory.Factory`)."""
         from simulator.model.find import find_factory
 
         return find_factory(self.model, self.image_size)

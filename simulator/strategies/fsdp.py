@@ -205,22 +205,13 @@ class ShardedReplicas:
 
     # --- forward and backward
 
-    @property
-    def _shards(self) -> bool:
-        """Whether there is something to gather and to scatter, experts aside."""
-        return self.mesh.size > 1
-
     def _sharded(self, parameter: str) -> bool:
         return self.shards.is_sharded(self.units.unit(parameter))
 
     @property
     def _accumulates(self) -> bool:
         """Whether a device adds up its own gradients of all microbatches before they are summed over devices."""
-        return not self._shards or self.options.shard == "1"
-
-    @property
-    def _reshards(self) -> bool:
-        return self.options.reshard and self.options.shard == "3"
+        return self.mesh.size == 1 or self.options.shard == "1"
 
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed.
@@ -229,7 +220,8 @@ class ShardedReplicas:
         FSDP2 does. Else memory would hold the gradients of all units: they belong to the stream that computes, and that of sums reads them.
         """
         count, own = len(self.graph.ops), len(self.builders[0].microbatches)
-        spans = [span for span in self.units.spans(own, self._reshards) if self.shards.is_sharded(span.unit)]
+        reshards = self.options.reshard and self.options.shard == "3"
+        spans = [span for span in self.units.spans(own, reshards) if self.shards.is_sharded(span.unit)]
         summed = [name for name in self.graph.parameters if self._sharded(name) and not self._accumulates]
         issued: dict[int, list[int]] = {}  # by position, the spans whose parameters are gathered before it
         for number in range(len(spans)):

@@ -118,7 +118,8 @@ def answer_rule(
         rule, request = parse(text)
         others_s = [step_after_s(other, step_s, pace.seconds) for other in rule.extremes(replay, request)] if rule.extremes else []
     except SchedcastError as error:
-        reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
+        reason = str(error).rpartition(" changes nothing: ")[2]  # without the rule's own text
+        readable = not isinstance(error, UnreadableRuleError)
         return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
     gain_s = step_s - after_s
     return RuleAnswer(
@@ -133,11 +134,6 @@ def answer_rule(
         assumptions=tuple(assumptions),
         record=record_of(rule_name(text)),
     )
-
-
-def _reason(error: SchedcastError) -> str:
-    """Return why a rule changes nothing, without the rule's own text."""
-    return str(error).rpartition(" changes nothing: ")[2]
 
 
 def step_after_s(changed: Replay, before_s: float, pace: float | None) -> float:
