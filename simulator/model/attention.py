@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from simulator.model.graph import Op, TrainingGraph
+from simulator.model.graph import TrainingGraph
 from simulator.plan.bodies.op_class import op_class
 from simulator.plan.bodies.opcall import with_kernel
 
@@ -16,12 +16,8 @@ def with_attention(graph: TrainingGraph, kernel: str) -> TrainingGraph:
     """The graph whose attention runs a kernel of `ATTENTIONS`; ops in other types than 16 bits keep theirs."""
     if kernel == PYTORCH:
         return graph
-    return replace(graph, ops=tuple(_asking(op, kernel) if _may(op) else op for op in graph.ops))
-
-
-def _may(op: Op) -> bool:
-    return op_class(op.body.target) == "matmul.attention" and op.inputs[0].dtype in ("bfloat16", "float16")
-
-
-def _asking(op: Op, kernel: str) -> Op:
-    return replace(op, body=with_kernel(op.body, kernel))
+    ops = []
+    for op in graph.ops:
+        may = op_class(op.body.target) == "matmul.attention" and op.inputs[0].dtype in ("bfloat16", "float16")
+        ops.append(replace(op, body=with_kernel(op.body, kernel)) if may else op)
+    return replace(graph, ops=tuple(ops))

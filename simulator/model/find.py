@@ -51,7 +51,7 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
         raise SchedcastError(f"--image-size is {size}; {spec} takes {workload.least_size} or more")
     if workload.most_size is not None and size > workload.most_size:
         raise SchedcastError(f"--seq is {size}; {spec} has positions for {workload.most_size} tokens; choose a shorter sequence")
-    code = _hash_folder(Path(__file__).with_name("workloads"))
+    code = _hash_files(set(Path(__file__).with_name("workloads").rglob("*.py")))
     data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
     return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
 
@@ -151,10 +151,6 @@ def _import_module(name: str, spec: str):
     except BaseException as error:
         raise SchedcastError(blamed(error, f"module {name} does not import; check --model and the installation")) from error
     return module
-
-
-def _hash_folder(folder: Path) -> str:
-    return _hash_files(set(folder.rglob("*.py")))
 
 
 def _hash_files(files: set[Path]) -> str:

@@ -1,7 +1,4 @@
-"""A training job: the model, the batch size and the optimizer. It captures its graph on demand.
-
-Plans that are in use, so that an equal one need not be made, nor what follows from it derived, again.
-"""
+"""A training job: the model, the batch size and the optimizer. It captures its graph on demand."""
 
 import hashlib
 import re
@@ -171,7 +168,7 @@ class Job:
 
     @cached_property
     def factory(self):
-        """The model's factory (`models.factory.Factory`)."""
+        """The model's factory (`factory.Factory`)."""
         from simulator.model.find import find_factory
 
         return find_factory(self.model, self.image_size)

@@ -103,9 +103,9 @@ def reproduce(steps: Steps) -> Paper:
         (network.name, batch): predicted[network.name] if batch == BATCH else steps.predict(Job(network.model, batch), [*FRAMEWORKS, DEEPA])
         for network, batch in _sweep()
     }
-    slower = _networks(steps.with_links(claims.THIRD), BATCH, SHARED) if SCOPE.slower else {}
+    slower = _networks(steps.under(links=claims.THIRD), BATCH, SHARED) if SCOPE.slower else {}
     first = SCOPE.networks[0]
-    others = {share: steps.with_links(share).predict(Job(first.model, BATCH), SHARED) for share in OTHERS if SCOPE.slower}
+    others = {share: steps.under(links=share).predict(Job(first.model, BATCH), SHARED) for share in OTHERS if SCOPE.slower}
     asked = {network.name: steps.asks(Job(network.model, BATCH), *FRAMEWORKS, IMAGE, OWT, DEEPA) for network in SCOPE.networks}
     fc6, layers = _fc6(), Layers(divided, SCOPE.convolutions, SCOPE.layers, SCOPE.batches[:2])
     tables = [
@@ -125,7 +125,7 @@ def reproduce(steps: Steps) -> Paper:
         pair = [steps.on(NODE), steps.on(NODES)]
         forms = (4 * PER_GPU, (*FRAMEWORKS, IMAGE, DEEPA)), (16 * PER_GPU, (TENSORFLOW_NODES, IMAGE, DEEPA))
         node, nodes = (_networks(own, *form) for own, form in zip(pair, ((forms[0][0], (*forms[0][1], DEEPA_LATE)), forms[1]), strict=True))
-        halves = [_networks(own.with_links(HALF), *form) if SCOPE.slower else {} for own, form in zip(pair, forms, strict=True)]
+        halves = [_networks(own.under(links=HALF), *form) if SCOPE.slower else {} for own, form in zip(pair, forms, strict=True)]
         rates += [(name, HALF, own) for name, own in zip((NODE, NODES), halves, strict=True)]
         tables.append(PAPER.table("clusters", _clusters(node, nodes)))
         checks += claims.of_clusters(node, nodes, halves)

@@ -8,7 +8,7 @@ import numpy as np
 from simulator.papers import registry
 from simulator.papers.deepa_network import Divided
 from simulator.papers.predicting import StepsByStrategy, figure, ratio, speedup
-from simulator.papers.registry import EQUAL, Claim
+from simulator.papers.registry import EQUAL
 from simulator.strategies.sharding import search
 from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.costs.exact import CostTables, LayerCost
@@ -52,12 +52,6 @@ claim = registry.get("deepa").claim
 published = registry.get("deepa").values
 
 
-def _because(name: str, **words: object) -> Claim:
-    """A claim whose reason, if it does not hold, has the figures of an experiment."""
-    own = claim(name)
-    return own.model_copy(update={"reason": own.reason.format(**words)})
-
-
 def _at_rates(slower: Slower, text: str, over: str) -> str:
     gains = ((name, speedup(own, text, over)) for name, own in slower.items())
     return "; ".join(f"{name} {gain:.2f}x" for name, gain in gains if gain is not None) or "not predicted"
@@ -74,7 +68,7 @@ def _over_frameworks(name: str, steps: Networks, rivals: Sequence[str], printed:
     """Judge that what the paper prints lies between the speed-ups over both frameworks."""
     cases = {network: (printed[network], *gains_over(own, rivals)) for network, own in steps.items() if network in printed}
     known = {network: values for network, values in cases.items() if None not in values}
-    return _because(name, **words).each(cases, {network: (values[1:],) for network, values in known.items()})
+    return claim(name).because(**words).each(cases, {network: (values[1:],) for network, values in known.items()})
 
 
 def two_workers_cheapest(costs: Sequence[LayerCost]) -> Check:
@@ -153,7 +147,7 @@ def _four_for_last_of_vgg(own: Divided | None) -> Check:
         "on four if computing is four times as fast": len(few),
         "h=2,w=2 over n=4": float(split / by_image),
     }
-    return own_claim.judged(holds, said, figures, own_claim.reason.format(**words))
+    return own_claim.because(**words).judged(holds, said, figures)
 
 
 def _branches_differ(own: Divided | None) -> Check:
@@ -182,7 +176,7 @@ def _branches_differ(own: Divided | None) -> Check:
         "saved at a third of the rates": slower,
     }
     holds = len(kinds) > 1 and gain > EQUAL
-    return _because("InceptionE1", gain=gain, slower=slower).judged(holds, said, figures)
+    return claim("InceptionE1").because(gain=gain, slower=slower).judged(holds, said, figures)
 
 
 def of_steps(steps: Networks, slower: Slower, batches: Batches, rates: Mapping[float, StepsByStrategy]) -> Iterator[Check]:
@@ -194,15 +188,15 @@ def of_steps(steps: Networks, slower: Slower, batches: Batches, rates: Mapping[f
     yield _order_of_gains(steps, slower)
     pairs = ((share, speedup(own, OWT, IMAGE), speedup(own, DEEPA, OWT)) for share, own in rates.items())
     other = "; ".join(f"{share:g} times: {owt:.2f}x and {further:.2f}x" for share, owt, further in pairs if owt and further)
-    owt = _because("OWT over image parallelism", cases=_at_rates(slower, OWT, IMAGE), other=other)
+    owt = claim("OWT over image parallelism").because(cases=_at_rates(slower, OWT, IMAGE), other=other)
     yield owt.each(_gains(steps, OWT, IMAGE), _around(published("owt")))
-    further = _because("DeePa over OWT", cases=_at_rates(slower, DEEPA, OWT), choice=_gain(steps, "AlexNet", DEEPA_CHOICE, OWT))
+    further = claim("DeePa over OWT").because(cases=_at_rates(slower, DEEPA, OWT), choice=_gain(steps, "AlexNet", DEEPA_CHOICE, OWT))
     yield further.each({name: own for name, own in _gains(steps, DEEPA, OWT).items() if name == "AlexNet"})
-    hidden = _because("overlap", cases=_at_rates(slower, DEEPA, DEEPA_EXPOSED), image=_at_rates(steps, IMAGE, IMAGE_EXPOSED))
+    hidden = claim("overlap").because(cases=_at_rates(slower, DEEPA, DEEPA_EXPOSED), image=_at_rates(steps, IMAGE, IMAGE_EXPOSED))
     yield hidden.each(_gains(steps, DEEPA, DEEPA_EXPOSED))
     by_batch = _gains({f"{name} {batch}": own for (name, batch), own in batches.items()}, DEEPA, TENSORFLOW)
     ranges = {f"{name} {batch}": (published("batches")[name],) for name, batch in batches if name in published("batches")}
-    yield _because("speed-ups by batch", cases=_lines(batches)).each(by_batch, ranges)
+    yield claim("speed-ups by batch").because(cases=_lines(batches)).each(by_batch, ranges)
 
 
 def _gain(steps: Networks, name: str, text: str, over: str) -> str:
@@ -246,7 +240,7 @@ def _order_of_gains(steps: Networks, slower: Slower) -> Check:
     said = "; ".join(f"{name} {gain:.2f}x" for name, gain in known.items())
     said += "".join(f"; {what}: {_at_rates(steps, *pair)}" for what, pair in pairs.items())
     words = "; ".join(f"{what}: {_at_rates(slower, *pair)}" for what, pair in pairs.items())
-    return _because("order of gains", cases=words).judged(holds, said, known)
+    return claim("order of gains").because(cases=words).judged(holds, said, known)
 
 
 def of_clusters(node: Networks, nodes: Networks, slower: Sequence[Slower]) -> Iterator[Check]:
@@ -278,7 +272,7 @@ def of_large_networks(divided: Found, large: Found, steps: Networks, more: Netwo
     left = published("large, throughput")
     least, most = left["frameworks"]
     words = "; ".join(f"{n} {_last_linear(wide)}" for n, (_, wide) in pairs.items())
-    own_claim = _because("ImageNet-22K, steps", cases=words)
+    own_claim = claim("ImageNet-22K, steps").because(cases=words)
     yield own_claim.each(slower, dict.fromkeys(slower, ((1 / most, 1 / least), (None, 1 / left["DeePa"]))))
 
 

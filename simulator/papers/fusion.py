@@ -82,7 +82,7 @@ def job(model: str, batch: int, size: int | None = None, optimizer: str = "adam"
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that does not fit on the card, or cannot be predicted, keeps its row with that status."""
     model, batch, lengths = SCOPE.transformer
-    idle_host = steps.without_launches()
+    idle_host = steps.under(free_launches=True)
 
     def predict(job: Job, of: Steps = steps, texts: Iterable[str] = CALLED) -> StepsByStrategy:
         return of.predict(job, texts, LOOP)

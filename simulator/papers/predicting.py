@@ -165,31 +165,8 @@ class Steps:
         """Return predictions on another machine, with the same progress function."""
         return Steps(machine, self._progress, self._conditions)
 
-    def issued_by(self, host: str) -> "Steps":
-        """Return predictions on the same machine with another host."""
-        return self._under(host=host)
-
-    def with_places(self, share: float) -> "Steps":
-        """Return predictions on the same machine with kernels that take at most this share of the places for blocks."""
-        return self._under(places=share)
-
-    def filled(self) -> "Steps":
-        """Return predictions on the same machine whose kernels, if bandwidth bounds them, leave no place for blocks free."""
-        return self._under(filled=True)
-
-    def coarse(self) -> "Steps":
-        """Return predictions on the same machine whose SMs hold one block each."""
-        return self._under(coarse=True)
-
-    def without_launches(self) -> "Steps":
-        """Return predictions on the same machine with a host that issues tasks in no time."""
-        return self._under(free_launches=True)
-
-    def with_links(self, share: float) -> "Steps":
-        """Return predictions on the same machine whose links reach this share of their bandwidth."""
-        return self._under(links=share)
-
-    def _under(self, **changed: Any) -> "Steps":
+    def under(self, **changed: Any) -> "Steps":
+        """Return predictions on the same machine with other `Conditions`."""
         return Steps(self.machine_name, self._progress, replace(self._conditions, **changed))
 
     def asks(self, job: Job, *strategies: str) -> dict[str, tuple[str, ...]]:

@@ -68,7 +68,11 @@ class Claim(Data, extra="forbid"):
     tolerance: float = 0.0
     rounding: float = 0.0
 
-    def trend(self, points: Sequence[tuple[float, float]], reason: str = "") -> Check:
+    def because(self, *figures: object, **words: object) -> "Claim":
+        """Return the claim with what an experiment found in its reason, which is a format."""
+        return self.model_copy(update={"reason": self.reason.format(*figures, **words)})
+
+    def trend(self, points: Sequence[tuple[float, float]]) -> Check:
         """Judge that y rises or falls with x by rank, and that its range is larger than `least_range`. `points`: x and y."""
         if len(points) < 3:
             return self.unjudged(f"{len(points)} of at least 3 points could be predicted")
@@ -77,7 +81,7 @@ class Claim(Data, extra="forbid"):
         said = f"{self.said} {span(y)}; rank correlation {'none: it never changes' if correlation is None else f'{correlation:+.2f}'}"
         holds = correlation is not None and self.sign * correlation >= LEAST_CORRELATION and max(y) - min(y) > self.least_range
         figures = {"least": min(y), "most": max(y), **({"rank_correlation": correlation} if correlation is not None else {})}
-        return self.judged(holds, said, figures, reason)
+        return self.judged(holds, said, figures)
 
     def each(self, cases: Mapping[str, Sequence], within: Mapping[str, Sequence[Bounds]] | None = None, **words: object) -> Check:
         """Judge that every case has the order and the bounds. A case without one of its values (None) is left out.

@@ -72,7 +72,7 @@ def job(model: str, batch: int) -> Job:
 
 def reproduce(steps: Steps) -> Paper:
     """Predict the paper's figures. A step that cannot be predicted keeps its row with that status."""
-    steps = steps.issued_by(CAFFE)
+    steps = steps.under(host=CAFFE)
     other = steps.on(SCOPE.other_machine)
     networks = {case: steps.predict(job(*case), TEXTS) for case in SCOPE.networks}
     by_batch = {(m, batch): steps.predict(job(m, batch), TEXTS) for m, batches in SCOPE.by_batch.items() for batch in batches}
@@ -80,12 +80,12 @@ def reproduce(steps: Steps) -> Paper:
     one_batch = {case: steps.predict(job(case[0], SCOPE.one_batch), TEXTS) for case in SCOPE.depths}
     others = {case: other.predict(job(*case), TEXTS) for case in SCOPE.networks}
     machines = {steps.machine_name: networks, other.machine_name: others}
-    filled, filled_other = steps.filled(), other.filled()
+    filled, filled_other = steps.under(filled=True), other.under(filled=True)
     if_filled = {case: filled.predict(job(*case), TEXTS) for case in dict.fromkeys((*SCOPE.networks, *by_batch))}
     others_if_filled = {case: filled_other.predict(job(*case), TEXTS) for case in SCOPE.networks}
     small, python, coarse = (
         {case: changed.predict(job(*case), TEXTS) for case in SCOPE.networks}
-        for changed in (steps.with_places(SCOPE.places), steps.issued_by(PYTORCH), steps.coarse())
+        for changed in (steps.under(places=SCOPE.places), steps.under(host=PYTORCH), steps.under(coarse=True))
     )
     single = {case: steps.predict(job(case[0], 1), ()) for case in SCOPE.networks}
     cluster = steps.on(SCOPE.cluster)
@@ -214,7 +214,7 @@ def _flops() -> Iterator[tuple]:
 
 
 def _on_both(machines: Mapping[str, Cases], filled: Sequence[Cases]) -> Iterator[tuple]:
-    """Yield figure 10: a network on the card, and on a smaller one. `filled`: both as in `Steps.filled`, whose gains come last."""
+    """Yield figure 10: a network on the card, and on a smaller one. `filled`: both under `Conditions.filled`, whose gains come last."""
     for case in SCOPE.networks:
         both = {name: cases[case] for name, cases in machines.items()}
         failures = {name: status for name, steps in both.items() if (status := status_of(steps[TURBODL])) != OK}
@@ -237,34 +237,25 @@ def _ends(by_batch: Cases) -> dict[str, tuple[float | None, float | None]]:
     return {model: (gain(small), gain(large)) for model, (small, large) in ends.items() if status_of(large[TURBODL]) == OK}
 
 
-def _because(check: Check, *figures: object) -> Check:
-    """Return a check whose reason, a format, has these figures."""
-    return check.model_copy(update={"reason": check.reason.format(*figures)})
-
-
 def _methods(networks: Cases, small: Cases) -> Check:
-    check = PAPER.claim("methods").each({case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()})
     limits = "; ".join(
         f"{case[0]} {limit:.3f}x and {if_small:.3f}x"
         for case, steps in networks.items()
         if None not in (limit := ratio(figure(steps[CUDNN]), figure(steps[TURBODL], "least_s")), if_small := gain(small[case]))
     )
-    return _because(check, limits)
+    gains = {case[0]: (speedup(steps, ASYNC, CUDNN), gain(steps)) for case, steps in networks.items()}
+    return PAPER.claim("methods").because(limits).each(gains)
 
 
 def _batch(by_batch: Cases, filled: Cases) -> Check:
-    check = PAPER.claim("batch").each(_ends(by_batch))
-    return _because(check, *_as_claimed("batch", _ends({case: filled[case] for case in by_batch})))
-
-
-def _as_claimed(name: str, cases: Mapping[str, tuple]) -> tuple[str]:
-    """What a claim says of other predictions: of those of an experiment."""
-    return (PAPER.claim(name).each(cases).said,)
+    claim = PAPER.claim("batch")
+    if_filled = claim.each(_ends({case: filled[case] for case in by_batch}))
+    return claim.because(if_filled.said).each(_ends(by_batch))
 
 
 def _depth(depths: Cases, one_batch: Cases) -> Check:
-    check = PAPER.claim("depth").trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
-    return _because(check, SCOPE.one_batch, ", ".join(f"{g:.3f}x" for steps in one_batch.values() if (g := gain(steps))))
+    claim = PAPER.claim("depth").because(SCOPE.one_batch, ", ".join(f"{g:.3f}x" for steps in one_batch.values() if (g := gain(steps))))
+    return claim.trend([(rank, g) for rank, steps in enumerate(depths.values()) if (g := gain(steps))])
 
 
 def _card(networks: Cases, others: Cases, filled: Cases, others_filled: Cases) -> Check:
@@ -272,8 +263,9 @@ def _card(networks: Cases, others: Cases, filled: Cases, others_filled: Cases) -
         fitting = [case for case in networks if status_of(others[case][TURBODL]) == OK]
         return {case[0]: (gain(on[case]), gain(on_other[case])) for case in fitting}
 
-    check = PAPER.claim("card").each(gains(networks, others))
-    return _because(check, *_as_claimed("card", gains(filled, others_filled)))
+    claim = PAPER.claim("card")
+    if_filled = claim.each(gains(filled, others_filled))
+    return claim.because(if_filled.said).each(gains(networks, others))
 
 
 def _charts(by_batch: Cases, depths: Cases, networks: Cases) -> Iterator[Chart]:

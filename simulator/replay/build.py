@@ -9,7 +9,6 @@ The collectives of several ranks of one job are joined (`ranks.joined`).
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Recorded
@@ -17,7 +16,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import COLLECTIVE, FORWARD, TRANSFER, UPDATE, Segment
 from simulator.replay.compare import boundaries, times_of
 from simulator.replay.nodes import ARRIVAL, GRAPH_PAUSE, HOST, LOST_LAUNCH, Graph, Node, add_threads, rank_prefix, short_name
-from simulator.replay.ranks import joined, read_ranks, transfer_s
+from simulator.replay.ranks import joined, transfer_s
 from simulator.replay.replay import RecordedStep, Replay, lane_name, span_phase
 from traces import units
 from traces.documents.timeline import Span, Timeline
@@ -30,11 +29,6 @@ from traces.formats.synchronization import UNEXPLAINED_S, Order, recover
 
 #: torch.cuda offers streams of priorities 0 to -3.
 PRIORITY_LEVELS = 4
-
-
-def load_replay(*paths: Path | str) -> Replay:
-    """Load one trace per rank and build their replay. Raises SchedcastError for files that cannot be replayed."""
-    return build_replay(read_ranks(paths)[0])
 
 
 def build_replay(recordings: Sequence[Recording]) -> Replay:

@@ -15,9 +15,10 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 
 from simulator.plan.plan import Plan
-from simulator.plan.task import Resource, Task
-from simulator.replay.nodes import ARRIVAL
-from simulator.replay.replay import RecordedStep, Replay, predecessors
+from simulator.plan.task import Task
+from simulator.replay.nodes import ARRIVAL, is_host
+from simulator.replay.replay import RecordedStep, Replay, lane_name, predecessors
+from traces.documents.replay_result import MisplacedKernel, ReplayStep, StreamBusy
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL
 from traces.formats.synchronization import UNEXPLAINED_S
@@ -26,48 +27,17 @@ from traces.formats.synchronization import UNEXPLAINED_S
 MISPLACED_S = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class StepLengths:
-    """One iteration, recorded and simulated."""
-
-    name: str
-    measured_s: float
-    simulated_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StreamUse:
-    """Seconds in which a stream is busy, per iteration."""
-
-    device: str
-    stream: str
-    measured_s: float
-    simulated_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Misplaced:
-    """A work whose simulated start is wrong by `error_s` seconds (positive: later than recorded), and the reason."""
-
-    task: str
-    name: str
-    measured_start_s: float
-    simulated_start_s: float
-    error_s: float
-    reason: str
-
-
 @dataclass(frozen=True)
 class ReplayComparison:
-    """A replay compared with its recording. Start times are counted from the beginning of the recording."""
+    """A replay compared with its recording. Start times are counted from the beginning of the recording. `steps` have no parts yet."""
 
     period_measured_s: float
     period_simulated_s: float
-    steps: tuple[StepLengths, ...]
-    streams: tuple[StreamUse, ...]
+    steps: tuple[ReplayStep, ...]
+    streams: tuple[StreamBusy, ...]
     exposed_measured_s: float
     exposed_simulated_s: float
-    worst: tuple[Misplaced, ...]
+    worst: tuple[MisplacedKernel, ...]
     kernels: int
 
     @property
@@ -93,17 +63,12 @@ def compare(replay: Replay, simulated: Timeline, worst: int = 10) -> ReplayCompa
     predicted = device_part(replay.plan, simulated)
     sides = [(boundaries(replay.plan, replay.steps, times_of(t)), t) for t in (measured, predicted)]
     lengths = [[b - a for a, b in pairwise(borders)] for borders, _ in sides]
-    steps = tuple(StepLengths(step.name, m, s) for step, m, s in zip(replay.steps, *lengths, strict=True))
+    steps = tuple(ReplayStep(name=step.name, measured_s=m, simulated_s=s) for step, m, s in zip(replay.steps, *lengths, strict=True))
     counted = [(*counted_steps(borders), t) for borders, t in sides]
     exposed_m, exposed_s = (_exposed(replay.plan, t, begin, end) / number for begin, end, number, t in counted)
     period_m, period_s = ((end - begin) / number for begin, end, number, _ in counted)
     misplaced = _worst(replay, measured, simulated, predicted, worst)
     return ReplayComparison(period_m, period_s, steps, _streams(counted), exposed_m, exposed_s, misplaced, len(measured.spans))
-
-
-def _on_host(task: Task) -> bool:
-    """Whether the task is time on a host thread; all others of a replay are recorded work of a device."""
-    return task.body.resource is Resource.HOST
 
 
 def times_of(timeline: Timeline) -> dict[str, tuple[float, float]]:
@@ -118,7 +83,7 @@ def boundaries(plan: Plan, steps: Sequence[RecordedStep], times: Mapping[str, tu
     and end by task.
     """
     position = {task.name: index for index, task in enumerate(plan.tasks)}
-    works = [(index, times[task.name]) for index, task in enumerate(plan.tasks) if task.name in times and not _on_host(task)]
+    works = [(index, times[task.name]) for index, task in enumerate(plan.tasks) if task.name in times and not is_host(task)]
     firsts, reached = [index for index, _ in works], []
     latest = float("-inf")
     for _, (_, end_s) in works:
@@ -152,7 +117,7 @@ def arrivals(plan: Plan) -> dict[str, str]:
 def device_part(plan: Plan, timeline: Timeline) -> Timeline:
     """Return the device work of a replay's timeline; a joined collective starts with its own arrival."""
     arrival_of = arrivals(plan)
-    works = {task.name for task in plan.tasks if not _on_host(task)} - set(arrival_of.values())
+    works = {task.name for task in plan.tasks if not is_host(task)} - set(arrival_of.values())
     starts = {span.task: span.start_s for span in timeline.spans}
     return replace(
         timeline,
@@ -164,19 +129,23 @@ def device_part(plan: Plan, timeline: Timeline) -> Timeline:
     )
 
 
-def _streams(sides: Sequence[tuple[float, float, int, Timeline]]) -> tuple[StreamUse, ...]:
+def _streams(sides: Sequence[tuple[float, float, int, Timeline]]) -> tuple[StreamBusy, ...]:
     busy: list[dict[tuple[str, str], float]] = []
     for begin_s, end_s, steps, timeline in sides:
         lanes: dict[tuple[str, str], list[Span]] = {}
         for span in timeline.spans:
             lanes.setdefault((span.device, span.lane), []).append(span)
         busy.append({lane: busy_seconds(spans, begin_s, end_s) / steps for lane, spans in lanes.items()})
-    return tuple(StreamUse(*lane, measured, busy[1].get(lane, 0.0)) for lane, measured in busy[0].items())
+    simulated = busy[1]
+    return tuple(
+        StreamBusy(device=device, stream=stream, measured_s=measured_s, simulated_s=simulated.get((device, stream), 0.0))
+        for (device, stream), measured_s in busy[0].items()
+    )
 
 
 def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> float:
     """Return the seconds in the window with a collective and without a compute kernel, as the mean over the devices with collectives."""
-    category = {task.name: task.body.category for task in plan.tasks if not _on_host(task)}
+    category = {task.name: task.body.category for task in plan.tasks if not is_host(task)}
     collectives: dict[str, list[Span]] = {}
     kernels: dict[str, list[Span]] = {}
     for span in timeline.spans:
@@ -190,7 +159,7 @@ def _exposed(plan: Plan, timeline: Timeline, begin_s: float, end_s: float) -> fl
     return fmean(exposed_s) if exposed_s else 0.0
 
 
-def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[Misplaced, ...]:
+def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: Timeline, count: int) -> tuple[MisplacedKernel, ...]:
     """Return the works with the largest errors. Of the works that have one cause in common, only the one with the largest error counts."""
     tasks = {task.name: task for task in replay.plan.tasks}
     recorded = {span.task: span.start_s for span in measured.spans}
@@ -204,7 +173,7 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
             predecessor = critical.get(name)
             inherits = predecessor in roots and abs(errors[name] - errors[predecessor]) <= 0.5 * abs(errors[name])
             roots[name] = roots[predecessor] if inherits else name
-    misplaced: dict[str, Misplaced] = {}
+    misplaced: dict[str, MisplacedKernel] = {}
     for name in sorted(roots, key=lambda name: -abs(errors[name])):
         if len(misplaced) == count or abs(errors[name]) <= MISPLACED_S:
             break
@@ -213,7 +182,14 @@ def _worst(replay: Replay, measured: Timeline, simulated: Timeline, predicted: T
             reason = _reason(tasks, root, critical.get(root), errors[root])
             if root != name:
                 reason = f"follows {root}, {abs(errors[root]) * 1e6:.0f} us {'late' if errors[root] > 0 else 'early'}: {reason}"
-            misplaced[root] = Misplaced(name, tasks[name].body.name, recorded[name], starts[name], errors[name], reason)
+            misplaced[root] = MisplacedKernel(
+                task=name,
+                device=tasks[name].device,
+                stream=lane_name(tasks[name]),
+                measured_start_s=recorded[name],
+                simulated_start_s=starts[name],
+                reason=reason,
+            )
     return tuple(misplaced.values())
 
 
@@ -224,7 +200,7 @@ def _critical_predecessors(plan: Plan, simulated: Timeline) -> dict[str, str]:
 
 
 def _reason(tasks: dict[str, Task], name: str, predecessor: str | None, error_s: float) -> str:
-    launched = predecessor is not None and _on_host(tasks[predecessor])
+    launched = predecessor is not None and is_host(tasks[predecessor])
     same_stream = predecessor is not None and tasks[predecessor].lane == tasks[name].lane
     if error_s < -UNEXPLAINED_S:
         return "the recording waits for something that left no trace: an event without ids, or SMs that were taken"

@@ -27,19 +27,10 @@ from simulator.plan.task import Task
 from simulator.replay.compare import arrivals, boundaries, device_part, times_of
 from simulator.replay.nodes import ARRIVAL, GAP, HOST, LOST_LAUNCH, rank_of
 from simulator.replay.replay import Replay, predecessors
-from traces.documents.replay_result import Part
+from traces.documents.replay_result import HostWait, Part, RankWait, StepPart
 from traces.documents.timeline import Span, Timeline, busy_seconds
 from traces.formats.recording import COLLECTIVE, KERNEL, is_loading
 from traces.formats.synchronization import UNEXPLAINED_S
-
-
-@dataclass(frozen=True, slots=True)
-class PartTime:
-    """Seconds per step of one part, and their share of the step time."""
-
-    part: Part
-    seconds: float
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +41,9 @@ class StepDiagnosis:
     open, or the call. `ranks`: for which ranks devices waited, with the seconds, likewise: those that came last to a collective.
     """
 
-    parts: tuple[PartTime, ...]
-    waits: tuple[tuple[str, float], ...]
-    ranks: tuple[tuple[int, float], ...] = ()
+    parts: tuple[StepPart, ...]
+    waits: tuple[HostWait, ...]
+    ranks: tuple[RankWait, ...]
 
 
 #: The parts in which a device waits for the host.
@@ -87,12 +78,7 @@ _Timed = TypeVar("_Timed", Span, _Idle)
 _Key = TypeVar("_Key", str, int)
 
 
-def diagnose(replay: Replay, timeline: Timeline) -> tuple[PartTime, ...]:
-    """Return every part of the mean step, in the order of `Part`. `timeline`: the recording of `replay`, or its simulation."""
-    return mean_of(diagnose_steps(replay, timeline))
-
-
-def mean_of(steps: Sequence[StepDiagnosis]) -> tuple[PartTime, ...]:
+def mean_of(steps: Sequence[StepDiagnosis]) -> tuple[StepPart, ...]:
     """Return every part of the mean of the steps that count: all but the first, unless it is the only one."""
     counted = steps[1:] or steps
     seconds = {part: fsum(step.parts[i].seconds for step in counted) / len(counted) for i, part in enumerate(Part)}
@@ -128,8 +114,8 @@ def diagnose_steps(replay: Replay, timeline: Timeline) -> tuple[StepDiagnosis, .
     return tuple(
         StepDiagnosis(
             _parts({part: seconds / count for part, seconds in total.items()}, end_s - begin_s),
-            _longest_first(waited, count),
-            _longest_first(by_rank, count),
+            tuple(HostWait(label=label, seconds=seconds) for label, seconds in _longest_first(waited, count)),
+            tuple(RankWait(rank=rank, seconds=seconds) for rank, seconds in _longest_first(by_rank, count)),
         )
         for total, waited, by_rank, (begin_s, end_s) in steps
     )
@@ -140,8 +126,8 @@ def _longest_first(seconds: Mapping[_Key, float], count: int) -> tuple[tuple[_Ke
     return tuple((key, own / count) for key, own in sorted(seconds.items(), key=lambda each: -each[1]))
 
 
-def _parts(seconds: Mapping[Part, float], step_s: float) -> tuple[PartTime, ...]:
-    return tuple(PartTime(part, each, each / step_s if step_s else 0.0) for part, each in seconds.items())
+def _parts(seconds: Mapping[Part, float], step_s: float) -> tuple[StepPart, ...]:
+    return tuple(StepPart(part=part, seconds=each, share=each / step_s if step_s else 0.0) for part, each in seconds.items())
 
 
 def _add_busy(

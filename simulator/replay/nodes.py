@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from simulator.plan.bodies.host import Host, Recorded
-from simulator.plan.task import FORWARD, Task
+from simulator.plan.task import FORWARD, Resource, Task
 from traces.formats.iterations import Iterations
 from traces.formats.recording import CallKind, Recording
 from traces.formats.streams import hand_overs
@@ -30,6 +30,11 @@ ARRIVAL = " arrival"
 LONGEST_OP = 100
 #: Issue order: iteration, then time.
 Key = tuple[int, float]
+
+
+def is_host(task: Task) -> bool:
+    """Whether the task is time on a host thread; all others of a replay are recorded work of a device."""
+    return task.body.resource is Resource.HOST
 
 
 @dataclass(slots=True)

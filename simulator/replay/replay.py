@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from simulator.engine.summary import summarize
 from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
-from simulator.plan.task import Resource, Task
-from simulator.replay.nodes import GAP, HOST
+from simulator.plan.task import Task
+from simulator.replay.nodes import GAP, HOST, is_host
 from traces.documents.timeline import Cause, CriticalSpan, Span, Timeline
 
 #: Ends that differ by less are simultaneous.
@@ -25,7 +25,7 @@ def predecessors(tasks: Sequence[Task], ends_s: Mapping[str, float]) -> dict[str
     `tasks` are in issue order. Of several that ended at the same time, work of a device comes before the host. Tasks that are not in
     `ends_s` count as absent; a task that waited for nothing has no entry.
     """
-    hosts = {task.name for task in tasks if task.body.resource is Resource.HOST}
+    hosts = {task.name for task in tasks if is_host(task)}
     last: dict[tuple[str, int], str] = {}
     waited_for: dict[str, str] = {}
     for task in tasks:
@@ -113,7 +113,7 @@ def lane_name(task: Task) -> str:
 
 def span_phase(task: Task) -> str:
     """Return the phase of a task's span. Time on a host thread is Python between calls, or a call such as a launch."""
-    if task.body.resource is not Resource.HOST:
+    if not is_host(task):
         return task.phase
     return PYTHON if task.body.label == GAP else LAUNCHING
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simulator.plan.task import Resource, Task
-from simulator.replay.nodes import HOST
+from simulator.plan.task import Task
+from simulator.replay.nodes import HOST, is_host
 from simulator.replay.replay import Replay
 
 #: A lane of a task: device and stream.
@@ -38,7 +38,7 @@ def pace_s(replay: Replay) -> float | None:
         return None
     first, last = names[replay.steps[0].last_task] + 1, names[replay.steps[-1].last_task] + 1
     body = replay.plan.tasks[first:last]
-    if not any(_on_device(task) for task in body):
+    if all(is_host(task) for task in body):
         return None
     from_end = _places_from_end(replay.plan.tasks[:first])
     count = Counter(task.lane for task in body)
@@ -54,10 +54,6 @@ def pace_s(replay: Replay) -> float | None:
         return None
     weights, on_device = _weights(replay, body, borders, from_end, count)
     return _largest_circuit_mean(weights, on_device) / (len(replay.steps) - 1)
-
-
-def _on_device(task: Task) -> bool:
-    return task.body.resource is not Resource.HOST
 
 
 def _places_from_end(tasks: Sequence[Task]) -> dict[str, tuple[Lane, int]]:

@@ -21,7 +21,6 @@ from simulator.strategies.pipeline.schedule import BACKWARD, FORWARD, Action
 from simulator.strategies.scan.layers import MOST_TERMS, LayerScan
 from simulator.strategies.scan.recurrent import RecurrentScan, is_recurrent
 from traces import units
-from traces.documents.timeline import Timeline
 from traces.errors import Code, SchedcastError
 
 NAME = "bppsa"
@@ -190,7 +189,5 @@ class _Drafts:
         from simulator.engine.simulation import simulate
 
         timeline = simulate(draft, machine, costs.resolve(draft), pair_multipliers=costs.pair_multipliers)
-        return timeline.step_s if self._fits(timeline) else inf
-
-    def _fits(self, timeline: Timeline) -> bool:
-        return all(use.peak_bytes <= self._machine.memory(use.name).size_bytes for use in timeline.devices)
+        fits = all(use.peak_bytes <= self._machine.memory(use.name).size_bytes for use in timeline.devices)
+        return timeline.step_s if fits else inf

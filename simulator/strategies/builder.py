@@ -253,7 +253,7 @@ class PlanBuilder(CopyValues):
             for parameter in owned:
                 layer_of[self.storage(parameter)] = layer
                 layer_of[self.storage(self.gradient(parameter).value)] = layer
-        last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.touched(task) if s in layer_of}
+        last = {layer_of[s]: index for index, task in enumerate(tasks) for s in self.tensors.touched(task) if s in layer_of}
         return dict(sorted(((layer, last[layer]) for layer in self.layers), key=lambda item: item[1]))
 
     def with_fused_updates(self, tasks: Sequence[Task], stream: int = 0) -> list[Task]:
@@ -280,7 +280,7 @@ class PlanBuilder(CopyValues):
         layer_of = {self.storage(parameter): layer for layer, owned in self.layers.items() for parameter in owned}
         first: dict[str, int] = {}
         for index, task in enumerate(tasks):
-            for storage in self.touched(task) & layer_of.keys():
+            for storage in self.tensors.touched(task) & layer_of.keys():
                 first.setdefault(layer_of[storage], index)
         return dict(sorted(((layer, first[layer]) for layer in self.layers), key=lambda item: item[1]))
 
@@ -290,7 +290,7 @@ class PlanBuilder(CopyValues):
         Storages are sorted by this index.
         """
         gradients = {self.storage(self.gradient(parameter).value) for parameter in self.graph.parameters}
-        last = {storage: index for index, task in enumerate(tasks) for storage in self.touched(task) & gradients}
+        last = {storage: index for index, task in enumerate(tasks) for storage in self.tensors.touched(task) & gradients}
         return dict(sorted(last.items(), key=lambda item: (item[1], item[0])))
 
     def fetches(self, machine: Machine) -> list[Task]:

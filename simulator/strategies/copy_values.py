@@ -14,7 +14,6 @@ from simulator.plan.task import (
     PARAMETER,
     SCRATCH,
     Operand,
-    Task,
     Value,
     ViewStep,
 )
@@ -54,10 +53,6 @@ class CopyValues:
     def device(self) -> str:
         """The device of the first op; the only one unless the copy is spread over several."""
         return self.place.devices[0]
-
-    def holders(self) -> dict[str, Operand]:
-        """Return the largest value on each of the device's storages made so far, as a whole operand."""
-        return self.tensors.holders(self.device)
 
     def at_host(self, operands: Sequence[Operand], name: str) -> tuple[Operand, ...]:
         """Make scratch values in the host's memory with the shapes of `operands`, and return their operands."""
@@ -104,10 +99,6 @@ class CopyValues:
         """Return the storage of a placed value, or of this copy of a parameter."""
         placed = self.tensors.values.get(self._own(value)) or self.tensors.values.get(value)
         return placed.storage if placed is not None else self._own(self.graph.values[value].storage)
-
-    def touched(self, task: Task) -> set[str]:
-        """Return this copy's storages that a task reads, writes or changes."""
-        return self.tensors.touched(task)
 
     def carry_unused(self, elsewhere: Collection[str] = ()) -> None:
         """Add the parameters and buffers that no task uses, because they take memory too. `elsewhere`: those that lie in other values."""

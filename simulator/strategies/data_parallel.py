@@ -242,7 +242,8 @@ class Replicas:
             earliest = bucket.position + 1 if options.overlap else end
             order += [(earliest, task) for task in reduced[bucket.name]]
             order += [(max(earliest, ready + 1), task) for ready, task in early.get(bucket.name, ())]
-        tasks = self._with_additions(order)
+        # a position counts the tasks of one device
+        tasks = insert(interleaved(self._passes), [(position * len(self.devices), task) for position, task in order])
         if options.gradients != "freed":
             tasks = [*(builder.zero_gradients() for builder in builders), *tasks]
         if options.fetch:
@@ -251,7 +252,8 @@ class Replicas:
         if options.update in ("baseline", "asynchronous"):
             tasks += interleaved(self._updates(builder) for builder in builders)
         elif options.update == "forward-fusion":
-            tasks = delayed(tasks, self._delayed_updates(), merged(builder.tensors for builder in builders))
+            updates = [update for builder in builders for update in builder.delayed_updates()]
+            tasks = delayed(tasks, updates, merged(builder.tensors for builder in builders))
         return self._on_turbodl_streams(tasks) if options.streams == "turbodl" else tasks
 
     def _on_turbodl_streams(self, tasks: Sequence[Task]) -> list[Task]:
@@ -269,10 +271,6 @@ class Replicas:
             return builder.updates(self.options.lag)
         layers = builder.first_use(self._passes[self.builders.index(builder)])
         return [builder.update(builder.layers[layer], f"{layer}/update", layer, self.options.lag) for layer in layers]
-
-    def _with_additions(self, additions: list[tuple[int, Task]]) -> list[Task]:
-        """The interleaved passes of all devices with `additions` inserted. A position counts the tasks of one device."""
-        return insert(interleaved(self._passes), [(position * len(self.devices), task) for position, task in additions])
 
     def _buckets(self) -> list[_Bucket]:
         """Buckets of gradients in the order of completion. A bucket is closed once it holds at least `bucket` MB."""
@@ -316,7 +314,7 @@ class Replicas:
 
     def _gradients_of(self, builder: PlanBuilder) -> dict[str, Operand]:
         """The gradients of one device by their storage on the first device."""
-        first, holders = self.builders[0], builder.holders()
+        first, holders = self.builders[0], builder.tensors.holders(builder.device)
         return {
             first.storage(first.gradient(parameter).value): holders[builder.storage(builder.gradient(parameter).value)]
             for parameter in first.graph.parameters
@@ -339,7 +337,3 @@ class Replicas:
                 (ready, builder.update(owned, f"{layer}/update", layer, stream=stream)) for builder in self.builders
             )
         return updates
-
-    def _delayed_updates(self) -> list[Task]:
-        """Each device's update of each layer, with the gradients of the step before."""
-        return [update for builder in self.builders for update in builder.delayed_updates()]

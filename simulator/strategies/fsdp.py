@@ -212,18 +212,13 @@ class ShardedReplicas:
 
     # --- forward and backward
 
-    @property
-    def _shards(self) -> bool:
-        """Whether there is something to gather and to scatter, experts aside."""
-        return self.mesh.size > 1
-
     def _sharded(self, parameter: str) -> bool:
         return self.shards.is_sharded(self.units.unit(parameter))
 
     @property
     def _accumulates(self) -> bool:
         """Whether a device adds up its own gradients of all microbatches before they are summed over devices."""
-        return not self._shards or self.options.shard == "1"
+        return self.mesh.size == 1 or self.options.shard == "1"
 
     def _passes(self) -> list[Task]:
         """Forward and backward of all microbatches, with what is gathered and summed.

@@ -1,13 +1,11 @@
 """GPipe: all microbatches go forward through the stages, then all go backward ("GPipe", Huang et al., 2019)."""
 
-from dataclasses import dataclass
-
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline import orders, planning
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, synchronous
+from simulator.strategies.pipeline.planning import FUSED, combined, microbatch_texts, synchronous
 
 NAME = "gpipe"
 FAMILY = "pipelines"
@@ -16,11 +14,7 @@ USES_COSTS = True
 LEAST_DEVICES = 2
 
 
-@dataclass(frozen=True)
-class Options(ScheduledOptions):
-    """How the model is cut."""
-
-
+Options = planning.ScheduledOptions
 portion = planning.portion
 
 

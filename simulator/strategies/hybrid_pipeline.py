@@ -15,7 +15,7 @@ from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Storage, Task, 
 from simulator.strategies import stale_pipeline
 from simulator.strategies.options import option_values
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.planning import cut, microbatches_in, named, scheduled
+from simulator.strategies.pipeline.planning import DrainingOptions, cut, microbatches_in, named, scheduled
 from traces.errors import SchedcastError
 
 # Joins plans of one job, of which a run follows one after the other, into a plan of several segments.
@@ -136,4 +136,5 @@ def _then(
     microbatches = 1 if options.then == "model-parallel" else microbatches_in(job, options, stages)
     with named(NAME):
         cut_graph = cut(job, machine, costs, options, stages, microbatches)
-    return scheduled(NAME, job, machine, options, _ORDERS[options.then](stages, microbatches), forward, cut_graph, backward)
+    order = _ORDERS[options.then](stages, microbatches)
+    return scheduled(NAME, job, machine, DrainingOptions(fold="off"), order, forward, cut_graph, backward)

@@ -1,7 +1,5 @@
 """Interleaved 1F1B: stage s runs on device s mod D, so a bubble is as short as one of a device's stages (Narayanan et al., 2021).
 
-Interleaved schedules: stage s on rank s % ranks, so that a rank runs several stages and a bubble is as short as one of them.
-
 "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (Narayanan et al., 2021).
 """
 
@@ -26,10 +24,6 @@ def order(ranks: int, microbatches: int, per_rank: int = 2) -> Schedule:
     return Schedule(tuple(_rank(rank, ranks, _rounds(ranks, microbatches), per_rank) for rank in range(ranks)))
 
 
-def _stages(rank: int, ranks: int, per_rank: int) -> range:
-    return range(rank, ranks * per_rank, ranks)
-
-
 def _rounds(ranks: int, microbatches: int) -> list[range]:
     """The microbatches of each round."""
     count = max(1, microbatches // ranks)
@@ -39,7 +33,7 @@ def _rounds(ranks: int, microbatches: int) -> list[range]:
 
 
 def _rank(rank: int, ranks: int, rounds: list[range], per_rank: int) -> tuple[Action, ...]:
-    stages = _stages(rank, ranks, per_rank)
+    stages = range(rank, ranks * per_rank, ranks)
     forwards = [Action(stage, FORWARD, m) for batch in rounds for stage in stages for m in batch]
     backwards = [Action(stage, BACKWARD, m) for batch in rounds for stage in stages[::-1] for m in batch]
     # The last rank's first backward follows the first round's forwards; each rank before it runs two more, one for either way.

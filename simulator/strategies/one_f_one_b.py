@@ -1,14 +1,12 @@
 """Synchronous 1F1B: each stage alternates between a forward and a backward (PipeDream-flush, Narayanan et al., 2021)."""
 
-from dataclasses import dataclass
-
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
 from simulator.model.workloads.registry import is_language_model
 from simulator.plan.plan import Plan
 from simulator.strategies.pipeline import orders, planning
-from simulator.strategies.pipeline.planning import FUSED, ScheduledOptions, combined, microbatch_texts, of_language_models, synchronous
+from simulator.strategies.pipeline.planning import FUSED, combined, microbatch_texts, of_language_models, synchronous
 
 NAME = "1f1b"
 FAMILY = "pipelines"
@@ -18,11 +16,7 @@ LEAST_DEVICES = 2
 FOR_LANGUAGE_MODELS = True
 
 
-@dataclass(frozen=True)
-class Options(ScheduledOptions):
-    """How the model is cut."""
-
-
+Options = planning.ScheduledOptions
 portion = planning.portion
 
 

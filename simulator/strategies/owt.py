@@ -6,8 +6,6 @@ linear layer whose channels do not divide among the devices is divided by image 
 device.
 """
 
-from dataclasses import dataclass
-
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -24,9 +22,7 @@ LEAST_DEVICES = 2
 CANDIDATES = STEP_CANDIDATES
 
 
-@dataclass(frozen=True)
-class Options(StepOptions):
-    """How gradients are reduced."""
+Options = StepOptions
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:

@@ -3,8 +3,6 @@
 "PipeDream: Generalized Pipeline Parallelism for DNN Training" (Narayanan et al., SOSP 2019), with weight stashing.
 """
 
-from dataclasses import dataclass
-
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -19,14 +17,12 @@ USES_COSTS = True
 LEAST_DEVICES = 2
 
 
-@dataclass(frozen=True)
-class Options(StageOptions):
-    """How the model is cut."""
+Options = StageOptions
 
 
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. Stage s of S (from 0) has S - s mini-batches in flight, and its weights lack S - 1 - s updates."""
-    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    devices = devices_of(machine, stages_in(options, NAME), NAME)
     stages = len(devices)
     cycle = Cycle((0,) * stages, tuple(stages - 1 - stage for stage in range(stages)))
     return asynchronous(NAME, job, machine, costs, options, cycle, devices, devices, STASHED)

@@ -3,7 +3,7 @@
 "Memory-Efficient Pipeline-Parallel DNN Training" (Narayanan et al., ICML 2021). Every step computes with weights that lack one update.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -33,9 +33,7 @@ USES_COSTS = True
 LEAST_DEVICES = 2
 
 
-@dataclass(frozen=True)
-class Options(StageOptions):
-    """How the model is cut."""
+Options = StageOptions
 
 
 def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
@@ -46,7 +44,7 @@ def candidates(job: Job, machine: Machine) -> tuple[str, ...]:
 def plan(job: Job, machine: Machine, costs: PlanCosts | None, options: Options) -> Plan:
     """One stage per device. Raises SchedcastError for fewer microbatches than stages."""
     refuse_clipping(job, NAME)
-    devices = devices_of(machine, stages_in(options, 0, NAME), NAME)
+    devices = devices_of(machine, stages_in(options, NAME), NAME)
     stages, count = len(devices), microbatches_in(job, options, len(devices))
     if count < stages:
         raise SchedcastError(

@@ -64,7 +64,7 @@ def stale(
 
 def devices(name: str, machine: Machine, options: Options) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The devices of each stage's forward, and of its backward, for the strategy called `name`."""
-    wanted = stages_in(options, 0, name)
+    wanted = stages_in(options, name)
     if options.on == "simulated":
         alone = (machine.devices[0].name,) * (wanted or 2)
         return alone, alone

@@ -1,13 +1,12 @@
 """TurboDL: the sub-tasks of layers on concurrent streams, critical path first (Jin et al., "TurboDL", section 2 and algorithm 1).
 
-Splits grouped convolutions into one op per group, so that groups can run concurrently, and an op that concatenates their results.
-
-Reorders the tasks of a period, as far as their dependencies allow.
+Grouped convolutions are split into one op per group, so that groups can run concurrently, and an op that concatenates their results. The
+tasks of a period are reordered as far as their dependencies allow.
 """
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -87,13 +86,9 @@ def split_groups(graph: TrainingGraph) -> tuple[TrainingGraph, dict[str, int]]:
 
 
 def _splittable(op: Op, args: list) -> bool:
-    contiguous_results = all(_contiguous(operand) for operand in op.writes)
+    contiguous_results = all(operand.strides == contiguous(operand.shape) for operand in op.writes)
     weight = op.reads[2 if op.body.target == _BACKWARD else 1]
     return contiguous_results and weight.shape[1] > 1 and not args[_TRANSPOSED[op.body.target]]
-
-
-def _contiguous(operand: Operand) -> bool:
-    return operand.strides == contiguous(operand.shape)
 
 
 def _group_op(op: Op, args: list, group: int, groups: int) -> Op:
@@ -366,7 +361,8 @@ def _with_barriers(tasks: Sequence[Task]) -> list[Task]:
         if position and _layer_key(task) != _layer_key(tasks[position - 1]):
             previous, current = current, {}
         if task.stream not in current:
-            task = replace(task, after=(*task.after, *_on_other_streams(previous, task.stream)))
+            others = (name for stream, name in previous.items() if stream != task.stream)
+            task = replace(task, after=(*task.after, *others))
         current[task.stream] = task.name
         result.append(task)
     return result
@@ -374,7 +370,3 @@ def _with_barriers(tasks: Sequence[Task]) -> list[Task]:
 
 def _layer_key(task: Task) -> tuple[str, str, int]:
     return (task.phase, task.layer, task.microbatch)
-
-
-def _on_other_streams(tasks: dict[int, str], stream: int) -> Iterable[str]:
-    return (name for other, name in tasks.items() if other != stream)

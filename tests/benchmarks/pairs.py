@@ -19,13 +19,13 @@ from simulator.predict.forecast import Forecast
 from simulator.predict.judgments import Judgment, by_rule, record, scored
 from simulator.predict.pairs import Pair, Side, judged, predicted_side
 from simulator.predict.rule_records import DATA, text
-from simulator.replay.build import load_replay
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.loader import with_workers
 from simulator.replay.whatif.ranking import RERUN, changed_step_s, step_after_s
 from tests.benchmarks.pair_tables import MODELS, PAIRS, every_pair, of_traces
 from tests.support.loader_traces import OF_PAIR
 from tests.support.shared_data import shared_folder
+from tests.support.small_replays import load_replay
 from traces.documents.rule_records import LeftOutPairs, RuleRecord, RuleRecords
 from ui.present.rule_records import judgment_words
 

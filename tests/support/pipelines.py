@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from simulator.strategies import interleaved_1f1b
-from simulator.strategies.pipeline import orders, zero_bubble
-from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, makespan_s, timed
+from simulator.strategies import interleaved_1f1b, zero_bubble
+from simulator.strategies.pipeline import orders
+from simulator.strategies.pipeline.schedule import UNITS, Action, Schedule, Span, timed
 
 #: Our schedules by their name: from numbers of ranks and microbatches.
 OURS: dict[str, Callable[[int, int], Schedule]] = {
@@ -13,7 +13,6 @@ OURS: dict[str, Callable[[int, int], Schedule]] = {
     "interleaved-1f1b": interleaved_1f1b.order,
     "zero-bubble": zero_bubble.order,
     "zero-bubble in the memory of 1F1B": lambda ranks, m: zero_bubble.order(ranks, m, most_alive=ranks),
-    "zero-bubble, looped": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="looped"),
     "zero-bubble, V": lambda ranks, m: zero_bubble.order(2 * ranks, m, most_alive=2 * ranks, shape="v"),
 }
 
@@ -21,6 +20,11 @@ OURS: dict[str, Callable[[int, int], Schedule]] = {
 def schedule(*ranks: str) -> Schedule:
     """The schedule whose ranks run what the texts say: schedule("0F0 0B0", "1F0 1B0")."""
     return Schedule(tuple(tuple(Action(int(text[0]), text[1], int(text[2:])) for text in rank.split()) for rank in ranks))
+
+
+def makespan_s(spans: dict[Action, Span]) -> float:
+    """When the last action ends."""
+    return max((span.end_s for span in spans.values()), default=0.0)
 
 
 def units(of: Schedule) -> int:

@@ -1,6 +1,7 @@
 """Timelines of small pipelines, with two ops per action, as `stages.schedule.timed` times their actions."""
 
-from simulator.strategies.pipeline.schedule import BY_WEIGHT, FORWARD, UNITS, Schedule, makespan_s, timed
+from simulator.strategies.pipeline.schedule import BY_WEIGHT, FORWARD, UNITS, Schedule, timed
+from tests.support.pipelines import makespan_s
 from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, Span, Timeline
 
 #: Seconds of a unit of time.

@@ -4,12 +4,18 @@ replay = recording(host("l1", 1.0), kernel("a", 3.0, after="l1"), host("l2", 1.0
 """
 
 import random
+from pathlib import Path
 
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment, Task
+from simulator.replay.build import build_replay
+from simulator.replay.diagnosis import diagnose_steps, mean_of
+from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
+from traces.documents.replay_result import StepPart
+from traces.documents.timeline import Timeline
 
 
 def host(name: str, seconds: float, *, thread: int = 0, after: str = "", label: str = "cudaLaunchKernel") -> Task:
@@ -96,3 +102,13 @@ def random_recording(seed: int) -> Replay:
                 tasks.append(host(f"sync behind {name}", 0.1, thread=draw.randint(0, 1), after=draw.choice(kernels[-5:])))
         steps.append(RecordedStep(f"step {number}", kernels[first], kernels[-1], 1.0))
     return recording(*tasks, steps=tuple(steps))
+
+
+def load_replay(*paths: Path | str) -> Replay:
+    """The replay of one trace per rank."""
+    return build_replay(read_ranks(paths)[0])
+
+
+def diagnose(replay: Replay, timeline: Timeline) -> tuple[StepPart, ...]:
+    """Every part of the mean step. `timeline`: the recording of `replay`, or its simulation."""
+    return mean_of(diagnose_steps(replay, timeline))

@@ -15,8 +15,8 @@ from pathlib import Path
 from simulator.predict.judgments import Judgment, by_rule, record, widened
 from simulator.predict.pairs import Pair, Side, judged
 from simulator.predict.rule_records import accuracy_of
-from simulator.replay.whatif.judged import judged_on_trace
 from simulator.replay.whatif.registry import rule_name
+from simulator.replay.whatif.replayed import ask, replayed
 from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH
 from traces.documents.rule_records import RuleRecords
 from traces.errors import SchedcastError
@@ -61,13 +61,27 @@ def _pair(row: Mapping[str, str], path: Path) -> Pair | Judgment:
     before, after = (_figure(row, name) for name in ("before", "after"))
     gain = after / before if rate else before / after
     if trace:
-        return judged_on_trace(path.parent / trace, change, gain, f"{trace}: {change}", source, row.get("rule", ""))
+        return _judged_on_trace(path.parent / trace, change, gain, f"{trace}: {change}", source, row.get("rule", ""))
     option, equals, value = change.partition("=")
     if not equals or option not in ("strategy", *_OPTIONS):
         raise SchedcastError(f"change is {change!r}; expected OPTION=VALUE, as in precision=amp, or a trace and a what-if rule")
     first, second = _side(row), _side({**row, option: value})
     samples = 1.0 if rate else second.job.batch / first.job.batch
     return Pair(row.get("rule") or _rule(option, value), f"{row.get('model', '')}: {change}", source, first, second, samples * gain)
+
+
+def _judged_on_trace(trace: Path, text: str, gain: float, label: str, source: str, rule: str) -> Judgment:
+    """Apply a rule to the trace before the change. `gain`: the measured speed-up. `rule`: whose record it is, "" for the text's.
+
+    Raises SchedcastError if the trace cannot be read, or if the rule has no answer.
+    """
+    recorded = replayed([trace])
+    (answer,) = ask(recorded, [text]).what_if.answers
+    if answer.speedup is None:
+        raise SchedcastError(answer.reason or f"{text} has no answer")
+    before_s, bounds = recorded.result.gpu_period_simulated_s, answer.step_interval_s
+    interval = (before_s / bounds[1], before_s / bounds[0]) if bounds else None
+    return Judgment(rule or rule_name(text), label, source, gain, answer.speedup, interval, way="trace")
 
 
 def _rule(option: str, value: str) -> str:

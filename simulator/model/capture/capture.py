@@ -2,8 +2,6 @@
 
 A dispatch mode (`recorder`) records the aten ops that forward, loss and `torch.autograd.grad` issue below autograd. Module hooks keep a
 stack of running modules, which gives each op its layer; a backward op has the layer in which its autograd node was made.
-
-Track the module that an op belongs to, in forward and in backward.
 """
 
 import logging
@@ -21,7 +19,7 @@ from simulator.model.built import Built, FactoryFailedError
 from simulator.model.capture.gradients import finish
 from simulator.model.capture.intercept import CanonicalForms, without_redraws
 from simulator.model.capture.known_values import UnknownContentError
-from simulator.model.capture.recomputed import Recomputed
+from simulator.model.capture.recomputed import recomputed
 from simulator.model.capture.recorder import OwnTensorError, Recorder
 from simulator.model.capture.repetition import StepWatch, check_inputs, check_same
 from simulator.model.gradients import SCALE
@@ -197,7 +195,7 @@ def _recording(built: Built, recorder: Recorder, fake: FakeTensorMode, batch: in
     handled_by_capture = (UnknownContentError, OwnTensorError)
     canonical, layers = CanonicalForms(lambda: recorder.layer, built.fused_dropout), Layers(built.module, recorder.enter)
     limit = time_limit(f"the training step for batch size {batch}", limited, lambda: recorder.calls)
-    with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers, Recomputed(recorder, layers.stack):
+    with training_step(batch, handled_by_capture), limit, fake, recorder, canonical, layers, recomputed(recorder, layers.stack):
         yield
 
 

@@ -4,7 +4,8 @@ Repeated ops are called as the first ones, with AGAIN behind, and draw the same 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -20,40 +21,28 @@ _GENERATOR = getattr(checkpoint, _NAME)
 _SIGNATURE = inspect.signature(_GENERATOR)
 
 
-class Recomputed:
+@contextmanager
+def recomputed(recorder: Recorder, stack: list[str]) -> Iterator[None]:
     """A context in which `recorder` is told when a checkpointed function runs again. `stack`: the modules that run, innermost last."""
 
-    def __init__(self, recorder: Recorder, stack: list[str]):
-        self._recorder, self._stack = recorder, stack
-
-    def __enter__(self) -> "Recomputed":
-        self._patches = (
-            patch.object(checkpoint, "CheckpointFunction", _Checkpoint),
-            patch.object(checkpoint, _NAME, self._generator),
-        )
-        for replaced in self._patches:
-            replaced.start()
-        return self
-
-    def __exit__(self, *error):
-        for replaced in self._patches:
-            replaced.stop()
-
-    def _generator(self, function: Callable, *rest: Any, **named: Any):
-        first = len(self._recorder.ops)
+    def generator(function: Callable, *rest: Any, **named: Any):
+        first = len(recorder.ops)
         preserves = _SIGNATURE.bind(function, *rest, **named).arguments.get("preserve_rng_state", True)
 
         def again(*args: Any, **kwargs: Any) -> Any:
-            stack, layer = list(self._stack), self._recorder.layer
-            self._recorder.repeat(first, preserves)
+            running, layer = list(stack), recorder.layer
+            recorder.repeat(first, preserves)
             try:
                 return function(*args, **kwargs)
             finally:  # PyTorch ends the function by an exception once it has what it needs
-                self._recorder.repeat(None)
-                self._stack[:] = stack
-                self._recorder.enter(layer)
+                recorder.repeat(None)
+                stack[:] = running
+                recorder.enter(layer)
 
         return _GENERATOR(again, *rest, **named)
+
+    with patch.object(checkpoint, "CheckpointFunction", _Checkpoint), patch.object(checkpoint, _NAME, generator):
+        yield
 
 
 class _Checkpoint:

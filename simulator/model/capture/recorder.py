@@ -2,8 +2,6 @@
 
 A result on the storage of an argument is a view, so views never become ops. The modules of this folder are the only ones that use PyTorch's
 private modules (torch._subclasses, torch.utils._python_dispatch).
-
-The tensor arguments of an op as positions among its operands.
 """
 
 from collections.abc import Callable, Mapping

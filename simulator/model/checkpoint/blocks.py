@@ -33,12 +33,9 @@ def blocks(graph: TrainingGraph) -> tuple[str, list[Block]]:
     forward = [index for index, op in enumerate(graph.ops) if op.phase == FORWARD and op.layer != _LOSS]
     names = {name for index in forward if (name := _member(graph.ops[index].layer))}
     runs = [(name, tuple(run)) for name, run in groupby(forward, key=lambda index: _enclosing(graph.ops[index].layer, names))]
-    repeated = [Block(name, ops) for name, ops in runs if name and sum(_multiplies(graph.ops[index]) for index in ops) > 1]
+    products = {index for index in forward if op_class(graph.ops[index].body.target) in _MULTIPLYING}
+    repeated = [Block(name, ops) for name, ops in runs if name and len(products.intersection(ops)) > 1]
     return ("blocks", repeated) if len(repeated) > 1 else ("segments", _segments(graph, forward))
-
-
-def _multiplies(op: Op) -> bool:
-    return op_class(op.body.target) in _MULTIPLYING
 
 
 def _member(layer: str) -> str:

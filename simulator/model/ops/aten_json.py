@@ -115,7 +115,7 @@ def decode_item(item: Any, device: torch.device) -> Any:
 
 
 def resolve(target: str) -> torch._ops.OpOverload:
-    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `schedcast.NAME.default` (`recurrent.ops`, `pruned`, `expected`).
+    """The op called `aten.NAME.OVERLOAD`, or one of this project's ops, `schedcast.NAME.default` (`recurrent_layers`, `pruned`, `expect`).
 
     Raises SchedcastError for an op that plans may not call (`simulator.plan.task`), and for one that this version of PyTorch lacks.
     """

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from simulator.plan.task import BACKWARD, UPDATE, Task
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
 from simulator.replay.compare import boundaries, counted_steps, times_of
-from simulator.replay.nodes import GAP, short_name
+from simulator.replay.nodes import GAP, is_host, short_name
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, launches, waits_for_device
+from simulator.replay.whatif.edit import launches, waits_for_device
 from simulator.replay.whatif.matching import class_of
 from simulator.replay.whatif.replayed import Replayed
 from traces.documents.timeline import Timeline
@@ -123,7 +123,8 @@ def run_of_replay(recorded: Replayed, name: str, steps: int) -> Run:
         )
     measured = boundaries(replay.plan, shown, times_of(replay.recorded))
     begin_s, end_s, number = counted_steps(measured)
-    return Run(name, tuple(nodes), steps, (end_s - begin_s) / number, _window(replay.recorded, begin_s, end_s, number))
+    step_s = (end_s - begin_s) / number
+    return Run(name, tuple(nodes), steps, step_s, Timeline(replay.recorded.kind, replay.recorded.spans, step_s, (begin_s, end_s)))
 
 
 def _followed_by(tasks: tuple[Task, ...], launch_of: dict[str, str]) -> dict[str, str]:
@@ -139,8 +140,3 @@ def _followed_by(tasks: tuple[Task, ...], launch_of: dict[str, str]) -> dict[str
             result[task.name] = following.get(task.lane, "the end")
             following[task.lane] = launched.get(task.name, task.body.label)
     return result
-
-
-def _window(timeline: Timeline, begin_s: float, end_s: float, steps: int) -> Timeline:
-    """Return the recorded timeline with the compared steps as its window."""
-    return Timeline(timeline.kind, timeline.spans, (end_s - begin_s) / steps, (begin_s, end_s))

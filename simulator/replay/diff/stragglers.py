@@ -13,9 +13,9 @@ from statistics import median_low
 from simulator.predict.waterfall import COMMUNICATION, LAUNCHES
 from simulator.replay.diff.pairs import pair
 from simulator.replay.diff.run import COPIES, KERNELS, PYTHON, SYNCHRONIZATION, Run, comparable_steps, run_of_replay
-from simulator.replay.nodes import GAP, LOST_LAUNCH, rank_of
+from simulator.replay.nodes import GAP, LOST_LAUNCH, is_host, rank_of
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, with_durations
+from simulator.replay.whatif.edit import with_durations
 from simulator.replay.whatif.ranking import changed_step_s
 from simulator.replay.whatif.replayed import Replayed
 from traces.documents.replay_result import StragglerCost

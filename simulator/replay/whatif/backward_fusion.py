@@ -3,16 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
-from simulator.replay.nodes import ARRIVAL
+from simulator.replay.nodes import ARRIVAL, is_host
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
     backward_names,
-    is_host,
     launches,
     recorded_form,
     update_runs,
@@ -35,11 +34,8 @@ LAYERS = 16
 _REDUCES_GRADIENTS = re.compile("all_?reduce|reduce_?scatter", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The update of some parameters: its kernels, each with the host tasks that launch it."""
-
-    kernels: list[tuple[Task, list[Task]]]
+#: The update of some parameters: its kernels, each with the host tasks that launch it.
+_Piece = list[tuple[Task, list[Task]]]
 
 
 def parse(rest: str) -> int:
@@ -78,7 +74,7 @@ def apply(replay: Replay, request: int) -> tuple[Replay, list[str]]:
             gradient = backward[ceil(len(backward) * (len(pieces) - number) / len(pieces)) - 1]
             later = [task for task in reductions if position[task.name] > position[gradient.name]]
             anchor = (later or reductions[-1:] or [gradient])[0]
-            for kernel, hosts in pieces[number].kernels:
+            for kernel, hosts in pieces[number]:
                 _insert(inserted, anchor, launch_of.get(anchor.name), tasks, position, kernel, hosts)
                 last[anchor.lane] = kernel.name
         for task in run:
@@ -117,8 +113,12 @@ def _reduces(task: Task) -> bool:
 def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> list[_Piece]:
     if recorded_form(run) == "for":
         size = _repeats(run)
-        renamed = [(replace(task, name=f"{task.name} fused", after=()), [_moved(host) for host in hosts[task.name]]) for task in run]
-        return [_Piece(renamed[start : start + size]) for start in range(0, len(run), size)]
+
+        def moved(task: Task) -> Task:
+            return replace(task, name=f"{task.name} fused", after=())
+
+        renamed = [(moved(task), [moved(host) for host in hosts[task.name]]) for task in run]
+        return [renamed[start : start + size] for start in range(0, len(run), size)]
     least_s = least_kernel_s(run)
     launches_s = [sum(task.body.duration_s for task in each) for each in hosts.values() if each]
     launch_s = sum(launches_s) / len(launches_s) if launches_s else 0.0
@@ -128,13 +128,13 @@ def _pieces(run: Sequence[Task], hosts: dict[str, list[Task]], layers: int) -> l
         moving_s[task.body.name] = moving_s.get(task.body.name, 0.0) + task.body.duration_s - least_s
     pieces = []
     for layer in range(layers):
-        kernels = []
+        kernels: _Piece = []
         for number, (name, seconds) in enumerate(moving_s.items()):
             label = f"{run[0].name} fused {layer}.{number}"
             body = Recorded(name, "kernel", least_s + seconds / layers)
             launch = [replace(like, name=f"launch of {label}", body=Host(launch_s, like.body.label), after=())] if like else []
             kernels.append((replace(run[0], name=label, body=body, after=()), launch))
-        pieces.append(_Piece(kernels))
+        pieces.append(kernels)
     return pieces
 
 
@@ -167,11 +167,6 @@ def _launch_times(run: Sequence[Task], tasks: Sequence[Task], launch_of: dict[st
         elif task.lane in pending and task.name not in unmoved:
             pending[task.lane].append(task)
     return hosts
-
-
-def _moved(host: Task) -> Task:
-    """Return a host task under the name that it has after it moved."""
-    return replace(host, name=f"{host.name} fused", after=())
 
 
 def _insert(inserted, anchor: Task, launch: str | None, tasks, position, kernel: Task, hosts: list[Task]) -> None:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from simulator.machine.machine import HostLane
 from simulator.plan.bodies.host import Host
 from simulator.plan.task import Task
+from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, launches, waits_for_device, with_tasks, without
+from simulator.replay.whatif.edit import launches, waits_for_device, with_tasks, without
 from simulator.replay.whatif.matching import nothing
 from traces.errors import SchedcastError
 

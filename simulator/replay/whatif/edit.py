@@ -11,16 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.plan.bodies.update import FORMS, STATE
-from simulator.plan.task import BACKWARD, UPDATE, Resource, Segment, Task
+from simulator.plan.task import BACKWARD, UPDATE, Segment, Task
+from simulator.replay.nodes import is_host
 from simulator.replay.replay import RecordedStep, Replay
 from traces.errors import SchedcastError
 
 Lane = tuple[str, int]
-
-
-def is_host(task: Task) -> bool:
-    """Whether the task is time on a host thread."""
-    return task.body.resource is Resource.HOST
 
 
 def device_work(replay: Replay) -> list[Task]:

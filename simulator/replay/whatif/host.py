@@ -1,8 +1,8 @@
 """The rule host: a faster or slower host."""
 
-from simulator.replay.nodes import GRAPH_PAUSE
+from simulator.replay.nodes import GRAPH_PAUSE, is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, with_durations
+from simulator.replay.whatif.edit import with_durations
 from simulator.replay.whatif.matching import factor, speed, speed_words
 from traces import units
 

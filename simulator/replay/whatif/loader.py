@@ -29,9 +29,9 @@ from statistics import fmean, median
 
 from simulator.plan.bodies.host import Host
 from simulator.plan.task import Task
-from simulator.replay.nodes import GAP, HOST
+from simulator.replay.nodes import GAP, HOST, is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import is_host, with_duration, with_durations, with_tasks
+from simulator.replay.whatif.edit import with_duration, with_durations, with_tasks
 from simulator.replay.whatif.matching import MalformedError, speed, speed_words
 from traces import units
 from traces.documents.replay_result import Part

@@ -7,9 +7,9 @@ from itertools import pairwise
 from simulator.engine.costs.efficiencies import update_tensors
 from simulator.plan.bodies.update import FORMS, STATE, Update, forms
 from simulator.plan.task import Task
+from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
 from simulator.replay.whatif.edit import (
-    is_host,
     launches,
     optimizer_of,
     recorded_form,

@@ -9,14 +9,14 @@ from typing import NamedTuple
 from simulator.plan.task import COLLECTIVE
 from simulator.predict.rule_records import record_of
 from simulator.replay.compare import boundaries, counted_steps
-from simulator.replay.diagnosis import HOST_PARTS, PartTime
+from simulator.replay.diagnosis import HOST_PARTS
 from simulator.replay.replay import Replay, simulated_times
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif.edit import device_work
 from simulator.replay.whatif.matching import kernel_classes
 from simulator.replay.whatif.registry import UnreadableRuleError, apply_rules, parse, rule_name, rules
 from traces import units
-from traces.documents.replay_result import Part, RuleAnswer
+from traces.documents.replay_result import Part, RuleAnswer, StepPart
 from traces.errors import SchedcastError
 from traces.process import gc_paused
 
@@ -57,7 +57,7 @@ class RankedChanges:
 def rank_changes(
     replay: Replay,
     step_s: float,
-    diagnosis: Sequence[PartTime],
+    diagnosis: Sequence[StepPart],
     seconds: float = RANKING_S,
     clock: Callable[[], float] = time.monotonic,
     named: Part | None = None,
@@ -105,7 +105,7 @@ def answer_rule(
     replay: Replay,
     text: str,
     step_s: float,
-    diagnosis: Sequence[PartTime],
+    diagnosis: Sequence[StepPart],
     about: str = "",
     label: str = "",
     pace: "Pace | None" = None,
@@ -118,7 +118,8 @@ def answer_rule(
         rule, request = parse(text)
         others_s = [step_after_s(other, step_s, pace.seconds) for other in rule.extremes(replay, request)] if rule.extremes else []
     except SchedcastError as error:
-        reason, readable = _reason(error), not isinstance(error, UnreadableRuleError)
+        reason = str(error).rpartition(" changes nothing: ")[2]  # without the rule's own text
+        readable = not isinstance(error, UnreadableRuleError)
         return RuleAnswer(rule=text, label=label, about=about, step_s=None, gain_s=None, speedup=None, reason=reason, readable=readable)
     gain_s = step_s - after_s
     return RuleAnswer(
@@ -133,11 +134,6 @@ def answer_rule(
         assumptions=tuple(assumptions),
         record=record_of(rule_name(text)),
     )
-
-
-def _reason(error: SchedcastError) -> str:
-    """Return why a rule changes nothing, without the rule's own text."""
-    return str(error).rpartition(" changes nothing: ")[2]
 
 
 def step_after_s(changed: Replay, before_s: float, pace: float | None) -> float:
@@ -184,7 +180,7 @@ class Pace:
         return free is not None and free < (1 - NO_GAIN) * self.seconds
 
 
-def no_gain_reason(text: str, diagnosis: Sequence[PartTime], host_bound: Callable[[], bool]) -> str:
+def no_gain_reason(text: str, diagnosis: Sequence[StepPart], host_bound: Callable[[], bool]) -> str:
     """Say why the rule has no effect on the step time, from where the time of the step goes. `host_bound`: as `Pace.of_host`."""
     shares: Mapping[Part, float] = {each.part: each.share for each in diagnosis}
     waiting = sum(shares.get(part, 0.0) for part in HOST_PARTS)

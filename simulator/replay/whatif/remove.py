@@ -1,7 +1,8 @@
 """The rule remove: leave out kernels."""
 
+from simulator.replay.nodes import is_host
 from simulator.replay.replay import Replay
-from simulator.replay.whatif.edit import device_work, is_host, launches, without
+from simulator.replay.whatif.edit import device_work, launches, without
 from simulator.replay.whatif.matching import matching, pattern, total_words
 from traces.errors import SchedcastError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from simulator.plan.task import BACKWARD, UPDATE
 from simulator.replay.build import build_replay
-from simulator.replay.compare import StepLengths, boundaries, compare, times_of
-from simulator.replay.diagnosis import PartTime, diagnose_steps, mean_of, verdict
+from simulator.replay.compare import boundaries, compare, times_of
+from simulator.replay.diagnosis import diagnose_steps, mean_of, verdict
 from simulator.replay.nodes import HOST, LOST_LAUNCH
 from simulator.replay.ranks import read_ranks
 from simulator.replay.replay import Replay, simulate_replay
@@ -22,14 +22,9 @@ from traces import units
 from traces.documents.replay_result import (
     TOLERANCE,
     ChangedStep,
-    HostWait,
     MemoryPeak,
-    MisplacedKernel,
-    RankWait,
     ReplayResult,
     ReplayStep,
-    StepPart,
-    StreamBusy,
     WhatIf,
 )
 from traces.documents.timeline import Timeline
@@ -77,7 +72,6 @@ def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed
     unmatched = sum(recording.unmatched for recording in recordings)
     simulated = simulate_replay(replay)
     comparison = compare(replay, simulated)
-    lanes = {task.name: (task.device, f"stream {task.stream}") for task in replay.plan.tasks}
     steps = diagnose_steps(replay, replay.recorded)
     lengths = [step.measured_s for step in comparison.steps]
     median = typical_step(lengths)
@@ -87,14 +81,7 @@ def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed
         error=comparison.error,
         disagreement=_disagreement(comparison.error, comparison.steps[median]),
         steps=tuple(
-            ReplayStep(
-                name=step.name,
-                measured_s=step.measured_s,
-                simulated_s=step.simulated_s,
-                parts=_parts(own.parts),
-                waits=tuple(HostWait(label=label, seconds=seconds) for label, seconds in own.waits[:MOST_WAITS]),
-                ranks=tuple(RankWait(rank=rank, seconds=seconds) for rank, seconds in own.ranks[:MOST_WAITS]),
-            )
+            step.model_copy(update={"parts": own.parts, "waits": own.waits[:MOST_WAITS], "ranks": own.ranks[:MOST_WAITS]})
             for step, own in zip(comparison.steps, steps, strict=True)
         ),
         median_step=median,
@@ -104,29 +91,17 @@ def _replayed(recordings: Sequence[Recording], notes: Sequence[str]) -> Replayed
         unmatched_kernels=unmatched,
         exposed_communication_measured_s=comparison.exposed_measured_s,
         exposed_communication_simulated_s=comparison.exposed_simulated_s,
-        busy=tuple(
-            StreamBusy(device=s.device, stream=s.stream, measured_s=s.measured_s, simulated_s=s.simulated_s) for s in comparison.streams
-        ),
-        misplaced=tuple(
-            MisplacedKernel(
-                task=worst.task,
-                device=lanes[worst.task][0],
-                stream=lanes[worst.task][1],
-                measured_start_s=worst.measured_start_s,
-                simulated_start_s=worst.simulated_start_s,
-                reason=worst.reason,
-            )
-            for worst in comparison.worst
-        ),
+        busy=comparison.streams,
+        misplaced=comparison.worst,
         notes=(*notes, *replay.notes),
-        diagnosis=_parts(mean_of(steps)),
+        diagnosis=mean_of(steps),
         memory=tuple(peak for recording in recordings for peak in memory_peaks(recording)),
         roofline=roofline(min(recordings, key=lambda recording: recording.rank), comparison.period_measured_s),
     )
     return Replayed(replay, simulated, result)
 
 
-def _disagreement(error: float, median: StepLengths) -> float | None:
+def _disagreement(error: float, median: ReplayStep) -> float | None:
     """Return the larger of the errors of the mean and of the median step if it is beyond the tolerance."""
     errors = [error, median.simulated_s / median.measured_s - 1 if median.measured_s else 0.0]
     largest = max(errors, key=abs)
@@ -179,7 +154,7 @@ def ranked(recorded: Replayed, seconds: float = RANKING_S) -> ReplayResult:
     result = recorded.result
     median = result.steps[result.median_step]
     named = verdict({part.part: part.share for part in median.parts}, median.waits[0].label if median.waits else "")
-    steps = rank_changes(recorded.replay, result.gpu_period_simulated_s, _diagnosis(recorded), seconds, named=named)
+    steps = rank_changes(recorded.replay, result.gpu_period_simulated_s, recorded.result.diagnosis, seconds, named=named)
     return result.model_copy(update={"ladder": steps.rows, "bounds": steps.bounds, "ladder_left_out": steps.left_out})
 
 
@@ -206,7 +181,7 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
     Rules without an answer do not affect the others. Raises SchedcastError if there are too many rules, or if none of them can be read.
     """
     check_rules(rules)
-    before_s, diagnosis = recorded.result.gpu_period_simulated_s, _diagnosis(recorded)
+    before_s, diagnosis = recorded.result.gpu_period_simulated_s, recorded.result.diagnosis
     pace = Pace(recorded.replay)
     answers = [answer_rule(recorded.replay, rule, before_s, diagnosis, pace=pace) for rule in rules]
     if answers and not any(answer.readable for answer in answers):
@@ -231,10 +206,10 @@ def ask(recorded: Replayed, rules: Sequence[str]) -> Answer:
         gpu_period_after_s=after_s,
         speedup=before_s / after_s if after_s > 0 else None,
         answers=tuple(answers),
-        diagnosis=_parts(mean_of(steps)),
+        diagnosis=mean_of(steps),
         remark=_remark(recorded.result),
         steps=tuple(
-            ChangedStep(name=step.name, seconds=fsum(part.seconds for part in own.parts), parts=_parts(own.parts))
+            ChangedStep(name=step.name, seconds=fsum(part.seconds for part in own.parts), parts=own.parts)
             for step, own in zip(changed.steps, steps, strict=True)
         ),
     )
@@ -246,14 +221,6 @@ def _remark(result: ReplayResult) -> str:
         return ""
     off = units.percent(result.disagreement)
     return f"The replay that these answers rest on is {off} off the recording: they may be wrong by as much."
-
-
-def _parts(parts: Sequence[PartTime]) -> tuple[StepPart, ...]:
-    return tuple(StepPart(part=each.part, seconds=each.seconds, share=each.share) for each in parts)
-
-
-def _diagnosis(recorded: Replayed) -> list[PartTime]:
-    return [PartTime(each.part, each.seconds, each.share) for each in recorded.result.diagnosis]
 
 
 def typical_step(lengths: Sequence[float]) -> int:

@@ -3,20 +3,25 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 
 from simulator.engine.collectives.tasks import COMPUTE, Sender, means
 from simulator.machine.machine import HOST, Machine
+from simulator.model.checkpoint.repeats import Repeats, without_statistics
 from simulator.model.division.divide import Division
 from simulator.model.job import Job
 from simulator.plan.bodies.copy import LINK, Copy
 from simulator.plan.bodies.host import Synchronize
-from simulator.plan.bodies.opcall import OpCall
+from simulator.plan.bodies.opcall import OpCall, is_random
+from simulator.plan.task import AGAIN, TRANSFER, Operand, Task
+from simulator.plan.task import BACKWARD as BACKWARD_PHASE
 from simulator.plan.task import FORWARD as FORWARD_PHASE
-from simulator.plan.task import TRANSFER, Operand, Task
 from simulator.strategies.builder import Gradients, PlanBuilder, Share
 from simulator.strategies.pipeline.cut import Cut, Sent
-from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action
+from simulator.strategies.pipeline.schedule import AGAIN as REPEATED
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action, Schedule
 
 
 class Pipeline:
@@ -107,6 +112,26 @@ class Pipeline:
         own = [index for index in indices if index not in self.left_out]
         return self.build.ops(own, action.microbatch, COMPUTE, {**self.weights[action.stage], **instead}, lag, str(action))
 
+    @cached_property
+    def _repeated(self) -> list[list[int]]:
+        """By stage the ops of its forward that `forward_again` repeats; not random ones, so that masks are the same in a CUDA graph too."""
+        ops, chunks, repeats = self.cut.graph.ops, self.cut.chunks, Repeats(self.cut.graph)
+        return [
+            repeats.needed([index for index in chunks[stage, FORWARD] if not is_random(ops[index].body.target)], chunks[stage, BACKWARD])
+            for stage in range(self.stages)
+        ]
+
+    def forward_again(self, stage: int, microbatch: int) -> tuple[list[Task], dict[str, str]]:
+        """The tasks that repeat a stage's forward of a microbatch, and by value of the graph the one that the backward then reads.
+
+        This is re-materialization (GPipe, section 2.3): a stage keeps what its forward reads, and the results of ops that draw random
+        numbers. What else can be repeated is the same as for blocks (`simulator.model.checkpoint`).
+        """
+        indices = self._repeated[stage]
+        instead = {o.value: self.build.again(o.value, microbatch) for index in indices for o in self.build.graph.ops[index].writes}
+        tasks = map(without_statistics, self.ops(Action(stage, REPEATED, microbatch), indices, instead))
+        return [replace(task, name=f"{task.name}{AGAIN}", phase=BACKWARD_PHASE) for task in tasks], instead
+
     def snapshot(self, stage: int, lag: int = 0) -> tuple[list[Task], dict[str, str]]:
         """Copies of the stage's parameters as they are now, for one iteration. Returns the tasks, and the copies by parameter."""
         tasks, copies = [], {}
@@ -158,3 +183,13 @@ class Pipeline:
         body = Copy(source, target, means=means(self.machine, source, target))
         copy = Task(name, body, device, COMPUTE, reads=(read,), writes=(write,), phase=TRANSFER)
         return [copy, Task(f"{name}/wait", Synchronize(), device, COMPUTE, after=(name,), phase=TRANSFER)]
+
+
+def at_once(schedule: Schedule) -> frozenset[tuple[int, int]]:
+    """The (stage, microbatch) pairs whose backward directly follows the forward on their rank: repeating it would save nothing."""
+    pairs = set()
+    for actions in schedule.ranks:
+        for first, second in pairwise(actions):
+            if first.kind == FORWARD != second.kind and (first.stage, first.microbatch) == (second.stage, second.microbatch):
+                pairs.add((first.stage, first.microbatch))
+    return frozenset(pairs)

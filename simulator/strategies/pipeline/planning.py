@@ -24,8 +24,7 @@ from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
 from simulator.strategies.pipeline.orders import with_few
 from simulator.strategies.pipeline.partition import balanced, units
-from simulator.strategies.pipeline.pipeline import Pipeline
-from simulator.strategies.pipeline.rematerialize import Rematerialization, at_once
+from simulator.strategies.pipeline.pipeline import Pipeline, at_once
 from simulator.strategies.pipeline.replicas import Replicas
 from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, linear
 from traces.errors import Code, SchedcastError
@@ -159,11 +158,11 @@ def holders_of(options: StageOptions) -> int:
     return replicas_of(options) * division_of(options).degree
 
 
-def stages_in(options: StageOptions, default: int, name: str) -> int:
-    """Return the number of stages that the options ask for. Raises SchedcastError if `stages` and `placement` differ."""
+def stages_in(options: StageOptions, name: str) -> int:
+    """Return the number of stages that the options ask for, 0 for none. Raises SchedcastError if `stages` and `placement` differ."""
     if options.cuts and options.stages not in (0, len(options.cuts) + 1):
         raise SchedcastError(f"{name}: placement {options.placement} makes {len(options.cuts) + 1} stages, but stages is {options.stages}")
-    return len(options.cuts) + 1 if options.cuts else options.stages or default
+    return len(options.cuts) + 1 if options.cuts else options.stages
 
 
 def microbatches_in(job: Job, options: StageOptions, devices: int) -> int:
@@ -288,7 +287,7 @@ def synchronous(
     job: Job,
     machine: Machine,
     costs: PlanCosts | None,
-    options: StageOptions,
+    options: DrainingOptions,
     order: Callable[[int, int], Schedule],
     per_rank: int = 1,
     microbatches: int = 0,
@@ -301,7 +300,7 @@ def synchronous(
     if isinstance(options, ScheduledOptions) and options.schedule:
         return scheduled_by_file(name, job, machine, costs, options)
     refuse_clipping(job, name)
-    stages = stages_in(options, 0, name)
+    stages = stages_in(options, name)
     if stages % per_rank:
         raise SchedcastError(
             f"{name}: {stages} stages do not divide among devices that take {per_rank} each; choose a multiple", Code.DEVICES
@@ -322,7 +321,7 @@ def scheduled_by_file(name: str, job: Job, machine: Machine, costs: PlanCosts | 
     refuse_clipping(job, name)
     schedule = grid_csv.read(options.schedule)
     for option, wanted, count in (
-        ("stages", stages_in(options, 0, name), schedule.stages),
+        ("stages", stages_in(options, name), schedule.stages),
         ("microbatches", options.microbatches, schedule.microbatches),
         ("--accumulate", job.accumulate if job.accumulate > 1 else 0, schedule.microbatches),
     ):
@@ -338,7 +337,7 @@ def scheduled(
     name: str,
     job: Job,
     machine: Machine,
-    options: StageOptions,
+    options: DrainingOptions,
     schedule: Schedule,
     devices: Sequence[str],
     cut_graph: Cut,
@@ -361,12 +360,12 @@ def scheduled(
             for of_rank in (devices, backward or devices)
         )
         ops = count * schedule.microbatches * len(cut_graph.graph.ops)
-        folded = isinstance(options, DrainingOptions) and count > 1 and folds(options.fold, job, machine, tasks=ops)
+        folded = count > 1 and folds(options.fold, job, machine, tasks=ops)
         by_stage = isinstance(options, ScheduledOptions) and options.granularity == "stage"
         if by_stage and division.degree > 1 and not folded:
             raise SchedcastError(f"{name}: granularity=stage with tp={division.degree} goes with fold=on only; give that too")
         whole = schedule
-        if isinstance(options, DrainingOptions) and leaves_out(job, whole.microbatches, ops, options.fold):
+        if leaves_out(job, whole.microbatches, ops, options.fold):
             schedule = with_few(whole, ROUNDS[job.few])
         left_out = whole.microbatches - schedule.microbatches
         most = count * MOST_OPS
@@ -380,15 +379,16 @@ def scheduled(
             )
         with named(name):
             left: tuple[int, int] = (left_out, len(schedule.ranks))
-            kept: Gradients = options.gradients if isinstance(options, DrainingOptions) else "freed"
-            replicas = Replicas(job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left, kept)
-            begins = replicas.shard() if isinstance(options, DrainingOptions) and options.shard != "0" else {}
+            replicas = Replicas(
+                job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left, options.gradients
+            )
+            begins = replicas.shard() if options.shard != "0" else {}
         actions = linear(schedule)
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
-        if kept != "freed":
+        if options.gradients != "freed":
             tasks = [task for stage in range(schedule.stages) for task in replicas.zero_gradients(stage)]
-        fused = isinstance(options, DrainingOptions) and options.update == "backward-fusion"
+        fused = options.update == "backward-fusion"
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
@@ -405,11 +405,10 @@ def _works(pipeline: Pipeline, schedule: Schedule, actions: Sequence[Action], re
     """The tasks of each action of a schedule in one replica. `repeats`: whether forwards are repeated before their backwards."""
     own = [action._replace(microbatch=pipeline.first + action.microbatch) for action in actions]
     pipeline.begin_with(own)
-    forwards = Rematerialization(pipeline) if repeats else None
     instead: dict[tuple[int, int], dict[str, str]] = {(stage, pipeline.first + m): {} for stage, m in at_once(schedule)}
     for action in own:
         again: list[Task] = []
         work = action.stage, action.microbatch
-        if forwards is not None and action.kind != FORWARD and work not in instead:
-            again, instead[work] = forwards.forward(*work)
+        if repeats and action.kind != FORWARD and work not in instead:
+            again, instead[work] = pipeline.forward_again(*work)
         yield again + pipeline.work(action, instead=instead.get(work) if action.kind != FORWARD else None)

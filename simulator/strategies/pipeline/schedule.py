@@ -14,6 +14,8 @@ from traces.errors import Code, SchedcastError
 
 #: What stands in a column in which a rank is idle, and in one in which it continues the action of the column before.
 IDLE, CONTINUED = ".", "-"
+#: Columns and ranks that are drawn before a fault, and after it.
+_COLUMNS, _RANKS = 12, 16
 
 
 class Cell(NamedTuple):
@@ -24,26 +26,14 @@ class Cell(NamedTuple):
     text: str
 
 
-class Mark(NamedTuple):
-    """The place of a fault: a rank, and a column of it."""
-
-    rank: int
-    column: int
-
-
-def drawn_around(rows: Sequence[Sequence[Cell]], mark: Mark, columns: int = 12, ranks: int = 16) -> str:
-    """The part of the grid up to `columns` columns and `ranks` ranks before and after the cell at `mark`."""
+def _drawn_around(rows: Sequence[Sequence[Cell]], marked: int, mark: int) -> str:
+    """The part of the grid around column `mark` of rank `marked`, at which it points."""
     last = max((cell.start + cell.length for row in rows for cell in row), default=0)
-    begin, end = max(0, mark.column - columns), min(last, mark.column + columns + 1)
-    shown = range(max(0, mark.rank - ranks), min(len(rows), mark.rank + ranks + 1))
-    heading = f"columns {begin} to {end - 1} of {last}\n" if end - begin < last else ""
-    return heading + _block(rows, shown, begin, end, mark)
-
-
-def _block(rows: Sequence[Sequence[Cell]], ranks: range, begin: int, end: int, mark: Mark | None) -> str:
-    cell_width, label_width = _cell_width(rows), _label_width(rows)
-    lines = []
-    for rank in ranks:
+    begin, end = max(0, mark - _COLUMNS), min(last, mark + _COLUMNS + 1)
+    cell_width = max((len(cell.text) for row in rows for cell in row), default=1)
+    label_width = len(f"rank {len(rows) - 1}") + 2
+    lines = [f"columns {begin} to {end - 1} of {last}"] if end - begin < last else []
+    for rank in range(max(0, marked - _RANKS), min(len(rows), marked + _RANKS + 1)):
         texts = [IDLE] * (end - begin)
         row_end = max((cell.start + cell.length for cell in rows[rank]), default=0)
         for cell in rows[rank]:
@@ -51,23 +41,15 @@ def _block(rows: Sequence[Sequence[Cell]], ranks: range, begin: int, end: int, m
                 texts[column - begin] = cell.text if column == cell.start else CONTINUED
         label = f"rank {rank}".ljust(label_width)
         lines.append((label + " ".join(text.ljust(cell_width) for text in texts[: max(row_end - begin, 0)])).rstrip())
-        if mark is not None and mark.rank == rank and begin <= mark.column <= end:
-            lines.append(" " * (label_width + (mark.column - begin) * (cell_width + 1)) + "^ here")
+        if rank == marked and begin <= mark <= end:
+            lines.append(" " * (label_width + (mark - begin) * (cell_width + 1)) + "^ here")
     return "\n".join(lines)
-
-
-def _cell_width(rows: Sequence[Sequence[Cell]]) -> int:
-    return max((len(cell.text) for row in rows for cell in row), default=1)
-
-
-def _label_width(rows: Sequence[Sequence[Cell]]) -> int:
-    return len(f"rank {len(rows) - 1}") + 2
 
 
 #: What an action computes, in the letters of torch.distributed.pipelining: a forward; a whole backward; and the halves of a backward, the
 #: gradient by the stage's input (which the stage before waits for) and the gradients by its weights (which only the update waits for).
 FORWARD, BACKWARD, BY_INPUT, BY_WEIGHT = "F", "B", "I", "W"
-#: The forward of a stage that repeats it before its backward (`stages.rematerialize`). Schedules do not list it.
+#: The forward of a stage that repeats it before its backward (`Pipeline.forward_again`). Schedules do not list it.
 AGAIN = "R"
 #: Units of time that an action takes in a drawing.
 UNITS = {FORWARD: 1, BACKWARD: 2, BY_INPUT: 1, BY_WEIGHT: 1}
@@ -174,11 +156,6 @@ def timed(schedule: Schedule, seconds: Callable[[Action], float], transfer_s: fl
     if waits:
         raise _deadlock(schedule, waits)
     return spans
-
-
-def makespan_s(spans: dict[Action, Span]) -> float:
-    """When the last action ends."""
-    return max((span.end_s for span in spans.values()), default=0.0)
 
 
 def check(schedule: Schedule) -> None:
@@ -319,7 +296,7 @@ def _missing(schedule: Schedule) -> Iterator[_Fault]:
 def _details(schedule: Schedule, rank: int, position: int) -> str:
     rows = _cells(schedule)
     cell = Cell(0, 0, "") if not rows[rank] else rows[rank][min(position, len(rows[rank]) - 1)]
-    return drawn_around(rows, Mark(rank, cell.start if position < len(rows[rank]) else cell.start + cell.length))
+    return _drawn_around(rows, rank, cell.start if position < len(rows[rank]) else cell.start + cell.length)
 
 
 def _cells(schedule: Schedule) -> list[list[Cell]]:

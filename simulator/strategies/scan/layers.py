@@ -3,10 +3,6 @@
 The layers may lie on several devices. An element is on the device of the last layer that it spans, which computes it; what it needs of
 other devices is sent there for one product. So a device holds one element for each of its layers and receives few at a time, however
 many devices there are (the paper, section 3.6).
-
-Finds the chain of activation gradients among the tasks of a backward pass.
-
-Reshapes operands, with the strides that PyTorch gives them.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""The best configuration of every layer of a network on a machine.
+"""The best configuration of every layer of a network on a machine: node and edge elimination (DeePa, section 4).
 
 Worker k of every layer runs on device k, so that a layer with fewer workers than devices uses the first ones.
-
-The cheapest choice of a configuration for every layer: node and edge elimination (DeePa, section 4).
 
 In: the cost of each choice of a node, and of each pair of choices at the ends of an edge. Out: the choices with the smallest sum.
 - Edge elimination: two edges between the same nodes become one, the sum of both.
@@ -129,7 +127,6 @@ def min_plus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 EXACT: Final = "exact"
 PAPER: Final = "paper"
-REPAIRED: Final = "repaired"
 #: Shares of the seconds of transfers and updates that count, one candidate each: with overlap, the rest is hidden behind computation.
 _VISIBLE = ((1.0, 1.0), (1.0, 0.5), (1.0, 0.2), (1.0, 0.0), (0.5, 1.0), (0.5, 0.5), (0.5, 0.2), (0.2, 0.2), (0.2, 0.0))
 

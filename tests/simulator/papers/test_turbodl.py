@@ -28,7 +28,7 @@ class Given(Steps):
     def on(self, machine):
         return type(self)(self._gain, machine, self._conditions)
 
-    def _under(self, **changed):
+    def under(self, **changed):
         return type(self)(self._gain, self.machine_name, replace(self._conditions, **changed))
 
     def predict(self, job, strategies, over=BASELINE):

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.replay.build import load_replay
 from simulator.replay.compare import boundaries, times_of
-from simulator.replay.diagnosis import diagnose, diagnose_steps
+from simulator.replay.diagnosis import diagnose_steps
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from tests.support.kineto_traces import Trace
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import host, launched, random_recording, recording
+from tests.support.small_replays import diagnose, host, launched, load_replay, random_recording, recording
 from tests.support.small_traces import rank
 from traces.documents.replay_result import Part
 
@@ -66,7 +65,7 @@ def test_a_rank_that_comes_early_waits_for_the_other(tmp_path):
         # rank 0 computes 31 + 10 and waits 30; rank 1 computes 61 + 10; both transfer for 30
         assert parts(replay, timeline) == {"compute": 56e-6, "communication": 30e-6, "other rank": 15e-6}
         (step,) = diagnose_steps(replay, timeline)
-        assert step.ranks == ((1, pytest.approx(15e-6)),)
+        assert [(each.rank, each.seconds) for each in step.ranks] == [(1, pytest.approx(15e-6))]
 
 
 def test_a_late_start_that_nothing_explains_is_said_so(tmp_path):

@@ -12,16 +12,15 @@ from simulator.plan import json as plan_json
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.plan import Plan
 from simulator.plan.task import Segment
-from simulator.replay.build import build_replay, load_replay
+from simulator.replay.build import build_replay
 from simulator.replay.compare import compare, device_part
-from simulator.replay.diagnosis import diagnose
 from simulator.replay.replay import Replay, simulate_replay, span_phase
 from simulator.replay.whatif.registry import apply_rules
 from simulator.replay.whatif.replayed import replayed, typical_step
 from tests.support.kineto_traces import Trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import host, kernel, launched, random_recording, recording
+from tests.support.small_replays import diagnose, host, kernel, launched, load_replay, random_recording, recording
 from tests.support.small_traces import rank, write_trace
 from tests.support.training_traces import LATENCY, TrainingJob, write_ranks
 from traces.documents.replay_result import Part
@@ -359,7 +358,7 @@ def test_the_worst_placed_kernels_come_with_a_reason(tmp_path):
     worst = compare(replay, simulate_replay(replay)).worst
     assert len(worst) == 1
     assert worst[0].task == "stuck #1"
-    assert round(worst[0].error_s * 1e6) == -300
+    assert round((worst[0].simulated_start_s - worst[0].measured_start_s) * 1e6) == -300
     assert worst[0].reason.startswith("the recording waits for something that left no trace")
     assert "kernels and copies that started late for no recorded reason: 1, 0.300 ms in all" in replay.notes
 

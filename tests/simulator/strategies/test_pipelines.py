@@ -28,12 +28,13 @@ from simulator.strategies import baseline, data_parallel
 from simulator.strategies.data_parallel import Options
 from simulator.strategies.hybrid_pipeline import in_turn
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.schedule import FORWARD, Action, makespan_s, timed
+from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
 from tests.benchmarks.ddp import predicted
 from tests.support import norm_models, staged_models
 from tests.support.jobs import planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
+from tests.support.pipelines import makespan_s
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code, SchedcastError

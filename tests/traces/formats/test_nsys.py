@@ -5,7 +5,6 @@ import sqlite3
 import pytest
 from hypothesis import given
 
-from simulator.replay.build import load_replay
 from simulator.replay.compare import compare
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.replayed import replayed
@@ -14,6 +13,7 @@ from tests.support.kineto_traces import Trace
 from tests.support.nsys_exports import Export, write_export
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
+from tests.support.small_replays import load_replay
 from tests.support.small_traces import write_trace
 from tests.support.training_traces import TrainingJob, write_ranks
 from traces.errors import Code

@@ -279,7 +279,7 @@ def test_predicted_phases_add_up(paper):
 
 
 def test_what_the_gains_owe_to_launches(paper):
-    usual, free = Steps("titan-xp"), Steps("titan-xp").without_launches()
+    usual, free = Steps("titan-xp"), Steps("titan-xp").under(free_launches=True)
     job = fusion.job("lenet5", 8)
     steps = [each.predict(job, [fusion.FF])[fusion.FF].step_s for each in (usual, free)]
     assert steps[1] < steps[0] / 2, "lenet5 waits for the host"
@@ -342,7 +342,7 @@ class FakeSteps(Steps):
     def on(self, machine):
         return FakeSteps(machine, self._progress)
 
-    def _under(self, **changed):
+    def under(self, **changed):
         return self
 
     def predict(self, job, strategies, over=BASELINE):

@@ -271,7 +271,6 @@ def layer_costs(
     layer: int,
     configurations: Sequence[Configuration],
     given: Configuration | None = None,
-    server: str = "all-reduce",
 ) -> list[LayerCost]:
     """The costs of a layer in each of `configurations`. `given`: the configuration of the layers that it reads.
 
@@ -289,7 +288,7 @@ def layer_costs(
     prices = Prices(machine, costs)
     compute_s = [np.zeros(len(own)) for own in options]
     compute_s[layer] = prices.compute_s(network, layer, options[layer])
-    exact = ExactCosts(network, machine, options, prices, server).tables(compute_s)
+    exact = ExactCosts(network, machine, options, prices, "all-reduce").tables(compute_s)
     by_paper = paper_tables(network, machine, options, compute_s)
     return [
         LayerCost(

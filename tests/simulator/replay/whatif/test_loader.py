@@ -6,7 +6,6 @@ import pytest
 
 from simulator.plan.bodies.host import Host, Recorded
 from simulator.plan.task import Task
-from simulator.replay.build import load_replay
 from simulator.replay.replay import RecordedStep, Replay, simulate_replay
 from simulator.replay.steady import pace_s
 from simulator.replay.whatif import loader
@@ -16,7 +15,7 @@ from simulator.replay.whatif.registry import apply_rules, parse
 from simulator.replay.whatif.replayed import ask, ranked, replayed
 from tests.support.loader_traces import OF_PAIR
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import launched, recording, rows
+from tests.support.small_replays import launched, load_replay, recording, rows
 from traces.errors import SchedcastError
 
 IN_MAIN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

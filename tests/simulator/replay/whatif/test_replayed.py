@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 
 from simulator.plan.bodies.host import Recorded
-from simulator.replay.diagnosis import PartTime, diagnose
 from simulator.replay.diff.traces import compare_traces
 from simulator.replay.replay import simulate_replay
 from simulator.replay.whatif.edit import optimizer_of
@@ -32,9 +31,9 @@ from simulator.replay.whatif.replayed import (
 from tests.support.loader_traces import LOADER, write_loader_trace
 from tests.support.refusals import refuses
 from tests.support.shared_data import shared_folder
-from tests.support.small_replays import kernel, launched, recording
+from tests.support.small_replays import diagnose, kernel, launched, recording
 from tests.support.small_traces import write_trace, write_unexplained_trace
-from traces.documents.replay_result import Part
+from traces.documents.replay_result import Part, StepPart
 from traces.errors import Code
 from traces.formats.perfetto import export
 from ui.present import replays as words
@@ -178,11 +177,13 @@ def test_a_ladder_without_time_names_what_it_left_out(replayed_trace):
     ],
 )
 def test_a_rule_without_effect_says_why(rule, shares, reason):
-    assert no_gain_reason(rule, [PartTime(part, share, share) for part, share in shares.items()], lambda: False) == reason
+    assert (
+        no_gain_reason(rule, [StepPart(part=part, seconds=share, share=share) for part, share in shares.items()], lambda: False) == reason
+    )
 
 
 def test_a_host_that_takes_as_long_as_the_gpu_sets_the_pace():
-    step = [PartTime(Part.COMPUTE, 0.99, 0.99)]
+    step = [StepPart(part=Part.COMPUTE, seconds=0.99, share=0.99)]
     assert no_gain_reason("remove:/gemm/", step, lambda: True).startswith("the host sets the pace: what it does between its recorded calls")
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from simulator.strategies import zero_bubble
 from simulator.strategies.interleaved_1f1b import order as interleaved
-from simulator.strategies.pipeline import zero_bubble
 from simulator.strategies.pipeline.orders import gpipe_order, one_f_one_b_order, with_few
 from simulator.strategies.pipeline.schedule import check
 

@@ -18,7 +18,7 @@ from simulator.plan.task import BUFFER, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.grid_csv import schedule_of
-from simulator.strategies.pipeline.rematerialize import at_once
+from simulator.strategies.pipeline.pipeline import at_once
 from tests.support import staged_models
 from tests.support.pipeline_plans import plan_pipeline
 from tests.support.same_numbers import largest_error

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.schedule import Action, ScheduleError, Span, check, linear, makespan_s, timed
-from tests.support.pipelines import OURS, schedule
+from simulator.strategies.pipeline.schedule import Action, ScheduleError, Span, check, linear, timed
+from tests.support.pipelines import OURS, makespan_s, schedule
 from tests.support.torch_orders import torch_order
 
 
