@@ -47,8 +47,8 @@ class CommandRun:
             env={**importing_environment(), PROGRESS: LINES, "COLUMNS": "160"},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         atexit.register(self._process.kill)
 
     @property
@@ -59,7 +59,7 @@ class CommandRun:
     @property
     def running(self) -> bool:
         """Whether the command has not ended, or not everything that it said has been read."""
-        return self._reader.is_alive()
+        return self.reader.is_alive()
 
     @property
     def status(self) -> int | None:
@@ -80,10 +80,6 @@ class CommandRun:
         """Stop the command as Ctrl-C does, without waiting; one that does not end gets stronger signals."""
         self.cancelled = True
         threading.Thread(target=self._stop, daemon=True).start()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the command has ended."""
-        self._reader.join(timeout_s)
 
     def _stop(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):

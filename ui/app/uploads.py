@@ -30,6 +30,11 @@ def offered_reports() -> list[Path]:
     return list(dict.fromkeys([*_reports, *report_places(start_arguments())]))
 
 
+def stamp(path: Path) -> int:
+    """When a file was last changed, which tells whether what is kept of it is still right; 0 if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 def uploads_ui() -> list[Path]:
     """Let the user upload traces, and return the new ones.
 

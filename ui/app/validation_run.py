@@ -9,6 +9,7 @@ from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.links import arguments
 from ui.app.model import parse_settings, reports_folder
+from ui.app.navigation import refusals_shown
 from ui.app.runs import Run, command_ui, lines_ui
 from ui.app.state import number, select, several, text
 from ui.present.labels import markdown_escaped
@@ -74,7 +75,7 @@ def validation_run_ui(key: str) -> None:
             st.fragment(command_ui, run_every=runs.REFRESH_S)(current.command)
             st.session_state[_AWAITED] = str(current.folder)
             return
-        try:
+        with refusals_shown():
             asked = validation_form_ui(jobs.choices())
             if asked is not None:
                 request, more = asked
@@ -82,8 +83,6 @@ def validation_run_ui(key: str) -> None:
                 command = arguments(request, *more, "--out", str(folder), name="validate")
                 st.session_state[_AWAITED] = str(runs.start(command, PAGE, folder).folder)
                 st.rerun()
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
         if current is not None:
             ended_ui(current)
     if current is not None and st.session_state.get(_AWAITED) == str(current.folder):

@@ -218,20 +218,17 @@ FILE = "editor.csv"
 def page() -> None:
     """Show the controls in the sidebar, and the editor of one of their strategies."""
     linked = put_link("editor", START)
-    try:
-        with st.sidebar:
-            request = request_ui()
-        if linked is not None:
-            put_start(linked, request)
-        st.subheader(title(request), anchor=False)
-        st.write(ABOUT)
-        strategy = select(st, "Strategy to start from", request.strategies, "editor strategy")
-        keep_link("editor", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
-        with st.spinner("Predicting", show_time=True):
-            started = jobs.in_editor(request, strategy)
-        editor_ui(request, strategy, started)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
+    with st.sidebar:
+        request = request_ui()
+    if linked is not None:
+        put_start(linked, request)
+    st.subheader(title(request), anchor=False)
+    st.write(ABOUT)
+    strategy = select(st, "Strategy to start from", request.strategies, "editor strategy")
+    keep_link("editor", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
+    with st.spinner("Predicting", show_time=True):
+        started = jobs.in_editor(request, strategy)
+    editor_ui(request, strategy, started)
 
 
 def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:

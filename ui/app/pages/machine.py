@@ -11,7 +11,6 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
 from traces.documents.profile import Identity, Profile
-from traces.errors import SchedcastError
 from ui.app.links import command, query_of, request_fields
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.request_form import put_fields
@@ -42,14 +41,10 @@ def page() -> None:
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
     request = JobRequest(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
-    try:
-        check_link(request)
-        keep_link("machine", query_of(request))
-        with st.spinner("Planning the job"):
-            model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    check_link(request)
+    keep_link("machine", query_of(request))
+    with st.spinner("Planning the job"):
+        model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
     profile = model.profile
     if profile is not None:
         st.write(markdown_escaped(machines.age_words(profile)))

@@ -12,12 +12,12 @@ from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.shipped import example_report
 from traces.documents.training import TrainingRun
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import UnknownNameError
 from ui.app.links import command, request_of
 from ui.app.page_parts import formulas_ui, measured_waterfall_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
-from ui.app.uploads import offered_reports, report_upload_ui
+from ui.app.uploads import offered_reports, report_upload_ui, stamp
 from ui.app.validation_run import validation_run_ui
 from ui.present import charts, sentences, tables, verdicts
 from ui.present import trainings as training_words
@@ -38,11 +38,7 @@ def training_place(place: Path) -> Path | None:
 
 def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
-    try:
-        run = load_run(str(document), document.stat().st_mtime_ns)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    run = load_run(str(document), stamp(document))
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
     if busy := busy_line(run.busy_share):
         st.error(markdown_escaped(busy))
@@ -73,19 +69,13 @@ def page() -> None:
     st.write(ABOUT)
     validation_run_ui("report")
     linked = opened_by_link("validate", LINKED) or {}
-    try:
-        place = place_ui(linked)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    place = place_ui(linked)
     keep_link("validate", own := {"report": [label_of(place)]})
     training = training_place(place)
     if training is not None:
         training_ui(training)
         return
-    report = report_ui(place)
-    if report is None:
-        return
+    report = load_report(str(place), stamp(place if place.is_file() else place / "report.json"))
     number = validation_ui(report, linked)
     validation, comparisons = report.validations[number], report.comparisons[number]
     st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
@@ -142,24 +132,10 @@ def label_of(place: Path) -> str:
     return f"{place.parent.name}/{place.name}" if [other.name for other in offered_reports()].count(place.name) > 1 else place.name
 
 
-def report_ui(place: Path) -> Report | None:
-    """The report at `place`. If it cannot be read, the page says why, and the result is None."""
-    try:
-        return load_report(str(place), _stamp(place))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return None
-
-
 @st.cache_resource(max_entries=8, show_spinner="Reading the report")
 def load_report(place: str, stamp: int) -> Report:
     """A report from the cache. It is read again when its index has changed, which `stamp` shows."""
     return read_report(place)
-
-
-def _stamp(place: Path) -> int:
-    index = place if place.is_file() else place / "report.json"
-    return index.stat().st_mtime_ns if index.exists() else 0
 
 
 def validation_ui(report: Report, linked: Link) -> int:

@@ -17,11 +17,11 @@ from simulator.predict.sweep import outcome
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
-from traces.errors import Refusal, SchedcastError
+from traces.errors import Refusal
 from ui.app import runs
 from ui.app.history import pin, remember
 from ui.app.links import arguments, command, query_of
-from ui.app.navigation import link_ui
+from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.runs import command_ui
@@ -65,11 +65,8 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     if run is not None and run.command.status and not run.command.cancelled:
         st.error(markdown_escaped(run.command.mistake))
     if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
-        try:
+        with refusals_shown():
             runs.start(arguments(request, "--calibrate", "--json"), PAGE)
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
-        else:
             st.rerun()
 
 
@@ -117,16 +114,12 @@ def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
     measuring_ui()
     put_link("what if")
-    try:
-        with st.sidebar:
-            request = request_ui()
-        keep_link("what if", query_of(request))
-        settle(request.batch)
-        with st.spinner("Predicting", show_time=True):
-            answers = jobs.predict_many(request)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    with st.sidebar:
+        request = request_ui()
+    keep_link("what if", query_of(request))
+    settle(request.batch)
+    with st.spinner("Predicting", show_time=True):
+        answers = jobs.predict_many(request)
     st.subheader(title(request), anchor=False)
     answers_ui(request, answers)
     outcomes = [outcome(each.text, (), each.prediction) for each in forecasts_of(answers)]
