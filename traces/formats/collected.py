@@ -1,5 +1,6 @@
 """What a reader of traces collects, with times in whole nanoseconds, and the recording that it becomes: work joined to its launches."""
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -89,7 +90,8 @@ class Collected:
 
     def name(self, text: str) -> str:
         """Return a name that can be printed and saved: without half characters, and not too long."""
-        return self._names.setdefault(text, text) if text.isascii() and len(text) <= LONGEST_NAME else _clean(text)
+        text = text[:LONGEST_NAME]
+        return self._names.setdefault(text, text) if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def annotate(self, name: str, start_ns: int, end_ns: int) -> None:
         """Add a range of the host if iterations are recognized by it."""
@@ -206,10 +208,11 @@ def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> _Join
     return _Joined(call_of, set(call_of) - {-1})
 
 
-def _clean(name: str) -> str:
-    """Return a name that can be printed and saved: without half characters, and not too long."""
-    name = name[:LONGEST_NAME]
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+def volume(extents: Any) -> int:
+    """Return the product of the extents of a grid or block; 0 if they were not recorded."""
+    if not isinstance(extents, list | tuple) or len(extents) > 3:
+        return 0
+    return math.prod(min(max(0, integer(extent, 0)), 2**31) for extent in extents)
 
 
 def integer(content: Any, default: int) -> int:

@@ -5,7 +5,8 @@ begin at the same time. A device that runs stages of a pipeline has one more thr
 updates.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from traces.documents.timeline import Cause, Span, Timeline
 from traces.files import write_json
 
 Event = dict[str, Any]
+#: Makes nanoseconds of seconds.
+_Clock = Callable[[float], int]
 #: The name of the thread with a pipeline's actions.
 SCHEDULE = "schedule"
 
@@ -31,7 +34,7 @@ def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     events: list[Event] = []
     first_process = 1
     for label, timeline in timelines.items():
-        clock = _Clock(origin - timeline.window_s[0])
+        clock = partial(_nanoseconds, origin - timeline.window_s[0])
         tracks = _Tracks(timeline, first_process, clock)
         metadata += tracks.metadata(label)
         events += _Writer(timeline, tracks, clock, f"{label} ").events()
@@ -41,14 +44,9 @@ def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "otherData": {"producer": "schedcast", **steps}, "traceEvents": metadata + events}
 
 
-class _Clock:
-    """Converts seconds of a timeline to whole nanoseconds of the trace, shifted by `shift_s`."""
-
-    def __init__(self, shift_s: float):
-        self.shift_s = shift_s
-
-    def __call__(self, time_s: float) -> int:
-        return round((time_s + self.shift_s) * 1e9)
+def _nanoseconds(shift_s: float, time_s: float) -> int:
+    """Seconds of a timeline as whole nanoseconds of the trace, shifted."""
+    return round((time_s + shift_s) * 1e9)
 
 
 class _Tracks:

@@ -30,7 +30,7 @@ from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, P
 from traces.files import check_writable, write_atomic
 from ui.present import palette, sentences, tables
 from ui.present import reproductions as reproduction_tables
-from ui.present.canvas import FAINT, INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
 from ui.present.page import Section, document_data, first_and_last, picture_data, section
 from ui.present.page import page as page_of
 
@@ -274,10 +274,8 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool],
         axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
     axes.margins(x=0.06, y=0.16)
     axes.set_title(panel.title, fontsize=11.5, weight="bold", loc="left", color=INK, parse_math=False)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
-    hide_frame(axes)
+    hide_frame(axes, "both")
 
 
 DOCUMENT = "reproduction.json"

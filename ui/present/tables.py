@@ -1,6 +1,6 @@
 """Validations and predictions as tables, with the same cells for the terminal, the report page and the app; and the terminal's console."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
 
@@ -25,6 +25,12 @@ HEAD_WIDTH, WORDS_WIDTH, GAP = 10, 16, 2
 def console() -> Console:
     """The console of standard output, as wide as the terminal, or LEAST_WIDTH."""
     return Console(width=max(LEAST_WIDTH, Console().width))
+
+
+def print_lines(console: Console, lines: Iterable[str], style: str = "", mark: str = "- ") -> None:
+    """Print lines as they are, each after a mark."""
+    for line in lines:
+        console.print(f"{mark}{line}", style=style, highlight=False, markup=False)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,9 @@ def paper_ui(paper: Paper, folder: Path) -> None:
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
     if paper.checks:
-        verdicts_ui(paper)
+        holding = sum(check.holds is True for check in paper.checks)
+        judged = sum(check.holds is not None for check in paper.checks)
+        st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
         claims_ui(paper)
     drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
     for shown in drawn:
@@ -137,13 +139,6 @@ def table_of(table: Table) -> None:
     if any(row.asks for row in table.rows):
         cells = [{**cell, OPEN: f"what-if?{urlencode(row.asks, doseq=True)}"} for cell, row in zip(cells, table.rows, strict=True)]
     st.dataframe(cells, hide_index=True, column_config={OPEN: st.column_config.LinkColumn(OPEN, display_text=OPEN)})
-
-
-def verdicts_ui(paper: Paper) -> None:
-    """Say how many claims hold."""
-    holding = sum(check.holds is True for check in paper.checks)
-    judged = sum(check.holds is not None for check in paper.checks)
-    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
 
 
 def claims_ui(paper: Paper) -> None:

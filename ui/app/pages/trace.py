@@ -94,7 +94,8 @@ def page() -> None:
     if linked is not None:
         st.session_state[RULES_KEY] = "\n".join(linked.get("what-if", ()))
         _choose(choices, linked.get("trace", ()))
-    chosen = select(st.sidebar, "Trace", choices, "trace", words=_choice_words)
+    named = {each: each[0].name if len(each) == 1 else f"all {len(each)}, as ranks of one job" for each in choices}
+    chosen = select(st.sidebar, "Trace", choices, "trace", words=named.__getitem__)
     rules = rules_ui()
     with st.sidebar:
         if uploads_ui():
@@ -148,10 +149,6 @@ def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, cos
         Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
         Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
     ]
-
-
-def _choice_words(traces: Sequence[Path]) -> str:
-    return traces[0].name if len(traces) == 1 else f"all {len(traces)}, as ranks of one job"
 
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying the trace")

@@ -30,12 +30,6 @@ from ui.present.validations_page import Shown, errors_figure, validation_section
 from ui.present.verdicts import busy_line
 
 
-def training_place(place: Path) -> Path | None:
-    """The document in a training's folder; None for any other path."""
-    document = place / training_report.DOCUMENT
-    return document if document.is_file() else None
-
-
 def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
     run = load_run(str(document), stamp(document))
@@ -71,9 +65,8 @@ def page() -> None:
     linked = opened_by_link("validate", LINKED) or {}
     place = place_ui(linked)
     keep_link("validate", own := {"report": [label_of(place)]})
-    training = training_place(place)
-    if training is not None:
-        training_ui(training)
+    if (document := place / training_report.DOCUMENT).is_file():
+        training_ui(document)
         return
     report = load_report(str(place), stamp(place if place.is_file() else place / "report.json"))
     number = validation_ui(report, linked)

@@ -42,14 +42,6 @@ from ui.service.jobs import Forecast
 PAGE = "what_if"
 
 
-def measuring_ui() -> None:
-    """Show the measurement of a job that is running. When it has ended, the page is drawn anew, with the new costs."""
-    run = runs.latest(PAGE)
-    if run is not None and run.command.running:
-        with st.container(border=True):
-            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
-
-
 def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
@@ -73,13 +65,6 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
 #: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
 PLAIN_COLUMNS = ("strategy", "peak memory", "fits")
 RED, DIM_RED = "color: #D1495B", "color: #DFA6AD"
-
-
-def shortage_ui(predictions: Sequence[Prediction]) -> None:
-    """Say in red, for each prediction that does not fit, by how much, what holds the memory, and the largest batch that fits."""
-    for prediction in predictions:
-        if not prediction.fits:
-            st.error(markdown_escaped(" ".join(fit_words(prediction))))
 
 
 def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
@@ -112,7 +97,10 @@ Answers = Mapping[str, Forecast | Refusal]
 
 def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
-    measuring_ui()
+    run = runs.latest(PAGE)
+    if run is not None and run.command.running:  # measures a job; when it has ended, the page is drawn anew, with the new costs
+        with st.container(border=True):
+            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
     put_link("what if")
     with st.sidebar:
         request = request_ui()
@@ -178,7 +166,8 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
 def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
     unmeasured_ui(request, forecasts)
-    shortage_ui([answer.prediction for answer in forecasts])
+    for answer in (answer for answer in forecasts if not answer.prediction.fits):
+        st.error(markdown_escaped(" ".join(fit_words(answer.prediction))))
     for number, answer in enumerate(forecasts):
         prediction = answer.prediction
         if not prediction.fits:
