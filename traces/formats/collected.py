@@ -105,8 +105,9 @@ class Collected:
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
         self.calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))
         origin = min([self.works[0].start_ns, *(call.start_ns for call in self.calls[:1])])
-        launched = _join(self.works, self.calls, notes)
-        kinds = [call_kind(raw.name, index in launched.users) for index, raw in enumerate(self.calls)]
+        call_of = _join(self.works, self.calls, notes)
+        launching = set(call_of)
+        kinds = [call_kind(raw.name, index in launching) for index, raw in enumerate(self.calls)]
         new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
         threads: dict[tuple[int | str, int | str], int] = {}
         calls, syncs, external = [], {}, []
@@ -118,7 +119,7 @@ class Collected:
             if kinds[old] is not CallKind.LAUNCH and own.correlation in self.syncs:
                 syncs[new] = self.syncs[own.correlation]
         works = []
-        for raw, call in zip(self.works, launched.call_of, strict=True):
+        for raw, call in zip(self.works, call_of, strict=True):
             start_s, end_s = _seconds(raw, origin)
             works.append(raw.work._replace(start_s=start_s, end_s=end_s, call=new_index.get(call, -1)))
         early = sum(work.call >= 0 and work.start_s < calls[work.call].start_s for work in works)
@@ -167,12 +168,7 @@ def plain_call(name: str) -> str:
     return _SUFFIX.sub("", name)
 
 
-class _Joined(NamedTuple):
-    call_of: list[int]
-    users: set[int]
-
-
-def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> _Joined:
+def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> list[int]:
     """The launching call of each work, -1 if there is none.
 
     All nodes of a CUDA graph share the correlation id of its launch. If several calls have one id by mistake, calls and work are paired in
@@ -205,7 +201,7 @@ def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> _Join
     if names:
         lost = ", ".join(f"{count} {category}" for category, count in names.items())
         notes.append(f"the launches of {names.total()} works were not recorded ({lost}): each is delayed after earlier work as recorded")
-    return _Joined(call_of, set(call_of) - {-1})
+    return call_of
 
 
 def volume(extents: Any) -> int:

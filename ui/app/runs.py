@@ -184,11 +184,6 @@ def latest(page: str, folder: Path | None = None) -> Run | None:
     return next((run for run in reversed(_runs) if run.page == page and folder in (None, run.folder)), None)
 
 
-def clear() -> None:
-    """Forget all runs. Tests begin with none."""
-    _runs.clear()
-
-
 def running_ui(shown: str) -> None:
     """Show what is running, with a link to its page and a button that cancels it. `shown`: the title of the page below; none on its own."""
     run = running()

@@ -50,12 +50,6 @@ def report_upload_ui() -> list[Path]:
     return _upload_ui("Open a report", _reports, ("json",), about)
 
 
-def clear() -> None:
-    """Forget all uploads. Tests begin with none."""
-    _traces.clear()
-    _reports.clear()
-
-
 def _upload_ui(label: str, kept: list[Path], kinds: Sequence[str], about: str) -> list[Path]:
     files = st.file_uploader(label, kinds, accept_multiple_files=True, help=about)
     new = [place for place in dict.fromkeys(_stored(files or ())) if place not in kept]

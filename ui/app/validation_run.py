@@ -1,6 +1,5 @@
 """The validation on this machine that the reports page offers: the form, its progress, and how the last one ended."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -49,10 +48,10 @@ def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     return request, ["--quick"] * quick + ["--wait", str(LONGEST_WAIT_S)] * wait
 
 
-def free_folder(folder: Path, label: str, taken: Sequence[Path] = ()) -> Path:
-    """A folder in `folder` that does not exist and is not `taken`, named after `label`."""
+def free_folder(folder: Path, label: str) -> Path:
+    """A folder in `folder` that does not exist, named after `label`."""
     place, count = folder / label, 1
-    while place.exists() or place in taken:
+    while place.exists():
         count += 1
         place = folder / f"{label}-{count}"
     return place

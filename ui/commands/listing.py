@@ -89,7 +89,7 @@ def machines(as_json: bool) -> None:
 def rules(as_json: bool, pairs: Path | None = None) -> None:
     """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`."""
     from ui.commands import own_pairs
-    from ui.present import rule_records as words
+    from ui.present import rules as words
 
     made = [] if pairs is None else own_pairs.judgments(pairs)
     document = words.documented() if pairs is None else own_pairs.records(made)

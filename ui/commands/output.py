@@ -25,8 +25,6 @@ class OnceCommand(TyperCommand):
         for option, count in Counter(given).items():
             switch = getattr(option, "is_flag", False) and not option.secondary_opts
             if count > 1 and not switch and not getattr(option, "multiple", False) and option.param_type_name == "option":
-                from traces.errors import SchedcastError
-
                 raise SchedcastError(f"{option.opts[-1]} is given {count} times and takes one value; give it once")
         return super().parse_args(ctx, args)
 

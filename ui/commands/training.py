@@ -215,14 +215,10 @@ def _predicted(
     return Seconds(predict_on or "this machine", by_curve)
 
 
-def _expected(predicted: Forecast | None) -> dict[str, object]:
-    """The fields of a curve that a forecast gives."""
-    return {} if predicted is None else {"predicted_step_s": predicted.timeline.step_s, "predicted_phases": predicted.phases}
-
-
 def _judged(document: TrainingRun, seconds: Seconds, goals: Goals) -> TrainingRun:
     """The document with the predicted step times of its curves, and when they reach the target."""
-    curves = tuple(curve.model_copy(update=_expected(seconds.by_curve.get(curve.name))) for curve in document.curves)
+    known = {name: {"predicted_step_s": own.timeline.step_s, "predicted_phases": own.phases} for name, own in seconds.by_curve.items()}
+    curves = tuple(curve.model_copy(update=known.get(curve.name)) for curve in document.curves)
     changes: dict[str, object] = {"curves": curves, "predicted_on": seconds.machine}
     if goals.target is not None:
         times = tuple(reached(curve, goals.target) for curve in curves)

@@ -247,11 +247,11 @@ def folded(cells: dict[str, str]) -> dict[str, str]:
     }
 
 
-def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> dict[str, str]:
-    """Column name to text, for one prediction called `label`. `here`: whether measured costs are this machine's."""
+def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
+    """Column name to text, for one prediction. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     return {
-        "strategy": label,
+        "strategy": prediction_label(prediction),
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
         "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
@@ -269,7 +269,7 @@ def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> d
 
 def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
     """The cells of several predictions. Each is labelled by its strategy and by the options that differ from the strategy's defaults."""
-    return [prediction_cells(prediction, prediction_label(prediction), here) for prediction in predictions]
+    return [prediction_cells(prediction, here) for prediction in predictions]
 
 
 def prediction_label(prediction: Prediction) -> str:

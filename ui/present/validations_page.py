@@ -42,7 +42,7 @@ TIMES, GAINS = (0.19, 0.32), (0.53, 0.15)
 COLUMNS = {"gain": (0.695, "left"), "error": (0.875, "right"), "over baseline": (0.99, "right")}
 
 
-def validation_picture(path: Path | str, validation: Validation, title: str = "") -> Path:
+def validation_picture(path: Path | str, validation: Validation) -> Path:
     """Draw step times and speed-ups, plain PyTorch first, into `path` (.png or .svg). The title is the headline of the validation.
 
     Left: every strategy's predicted step time with its 90 % interval, and all its measured runs. Right: how many times as fast its steps
@@ -51,7 +51,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     drawn = rows(validation)
     height_in = TOP_IN + ROW_IN * max(1, len(drawn)) + BOTTOM_IN
     job = sentences.short_job_words(validation)
-    figure = new_figure(height_in, title or verdicts.short_headline(validation) or job)
+    figure = new_figure(height_in, verdicts.short_headline(validation) or job)
     figure.text(0.012, 1 - JOB_TOP_IN / height_in, job, fontsize=11, va="top", color=SOFT, parse_math=False)
     bottom, height = BOTTOM_IN / height_in, 1 - (TOP_IN + BOTTOM_IN) / height_in
     times, gains = (figure.add_axes((left, bottom, width, height)) for left, width in (TIMES, GAINS))

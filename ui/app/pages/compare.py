@@ -4,7 +4,7 @@ Work that goes on behind a page, item by item, while the page shows how far it i
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -136,19 +136,15 @@ def _values_key(number: int, name: str) -> str:
     return f"sweep values {number} {name}"
 
 
-def _words(words: Mapping[str, str], name: str) -> str:
-    return words.get(name, name)
-
-
 def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], bool]:
     """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
     offered = {parameter.name: parameter for parameter in parameters(request)}
     for number, column in enumerate(st.columns(2)):
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
-        words = {NOTHING: NOTHING if number else "nothing: this job alone"}
+        words = {name: name for name in names} | ({} if number else {NOTHING: "nothing: this job alone"})
         label = "and over" if number else "Compare over"
-        name = select(column, label, names, _parameter_key(number), words=partial(_words, words))
+        name = select(column, label, names, _parameter_key(number), words=words.__getitem__)
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)

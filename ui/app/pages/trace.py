@@ -1,7 +1,4 @@
-"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules.
-
-The part of the trace page that builds a what-if rule: what to change, which kernels, and how much that is before it is applied.
-"""
+"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
 import shlex
 from collections.abc import Sequence
@@ -32,8 +29,7 @@ from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
-from ui.present.rule_records import JUDGED, record_words
-from ui.present.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
+from ui.present.rules import JUDGED, OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, record_words, rule_text
 
 #: The key of the text of the rules that are asked.
 RULES_KEY = "rules text"

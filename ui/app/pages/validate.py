@@ -1,7 +1,4 @@
-"""The app's page of reports and trainings: predicted above measured, with errors and their causes.
-
-The app's page of a training, which `schedcast run --out` wrote.
-"""
+"""The app's page of reports and trainings: predicted above measured, with errors and their causes, and what `schedcast run --out` wrote."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
