@@ -21,7 +21,7 @@ from simulator.model.built import Built
 from simulator.model.job import Job
 from simulator.model.workloads.data import Batches
 from simulator.plan.plan import Plan
-from traces.documents.targets import AUTOGRAD, Curve, Evaluation
+from traces.documents.training import AUTOGRAD, Curve, Evaluation
 from traces.errors import SchedcastError
 
 #: Samples that are evaluated at once, unless the job's batch is larger.

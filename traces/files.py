@@ -13,6 +13,9 @@ import secrets
 import stat
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
@@ -241,14 +244,21 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
 
 
-def _read_bytes(path: Path, most_bytes: int) -> bytes:
-    """All bytes of a file after decompression, at most `most_bytes`."""
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedIOBase]:
+    """The bytes of a file, decompressed if it is gzip (recognized by its first bytes). Raises as `check_regular` does."""
     check_regular(path)
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-            data = file.read(most_bytes + 1)
+            yield file
+
+
+def _read_bytes(path: Path, most_bytes: int) -> bytes:
+    """All bytes of a file after decompression, at most `most_bytes`."""
+    with opened(path) as file:
+        data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise TooLargeError(f"more than {most_bytes >> 20} MiB of text")
     return data
@@ -273,11 +283,8 @@ def read_document(path: Path | str, what: str, schema: str) -> dict:
 def starts_with_schema(path: Path | str, schema: str) -> bool:
     """Whether a file, plain or gzip, begins as a document of Schedcast's whose schema starts with `schema`. False if it cannot be read."""
     try:
-        check_regular(Path(path))
-        with open(path, "rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            head = gzip.GzipFile(fileobj=raw).read(_HEAD_BYTES) if packed else raw.read(_HEAD_BYTES)
+        with opened(Path(path)) as file:
+            head = file.read(_HEAD_BYTES)
     except (OSError, EOFError, zlib.error, ValueError):
         return False
     return re.match(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(schema.encode()), _with_present_names(head)) is not None

@@ -129,6 +129,11 @@ def difference(value: float | None) -> str:
     return "identical" if value == 0 else f"{value:.0e}"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 plan, 2 plans, 2 batches."""
+    return f"{count} {noun if count == 1 else f'{noun}es' if noun.endswith('h') else f'{noun}s'}"
+
+
 def threads(count: int, waiting: str = "") -> str:
     """2 threads; with what the environment said of how they wait ("active", "passive"): 2 threads, OMP_WAIT_POLICY=ACTIVE."""
-    return f"{count} thread{'' if count == 1 else 's'}" + (f", OMP_WAIT_POLICY={waiting.upper()}" if waiting else "")
+    return counted(count, "thread") + (f", OMP_WAIT_POLICY={waiting.upper()}" if waiting else "")

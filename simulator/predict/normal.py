@@ -12,7 +12,7 @@ from simulator.predict.discrepancy import PublishedStep, published
 from simulator.predict.forecast import Forecast
 from simulator.predict.scoreboard.predicted import family_of
 from simulator.strategies.registry import family
-from traces.documents.normal import NearStep, Normal
+from traces.documents.predictions import NearStep, Normal
 from traces.documents.scoreboard import Group, Scoreboard
 from traces.documents.shipped import scoreboard_file
 

@@ -27,7 +27,7 @@ from tests.support.loader_traces import OF_PAIR
 from tests.support.shared_data import shared_folder
 from tests.support.small_replays import load_replay
 from traces.documents.rule_records import LeftOutPairs, RuleRecord, RuleRecords
-from ui.present.rule_records import judgment_words
+from ui.present.rules import judgment_words
 
 #: Why a rule was wrong where it was, by rule.
 MISSES = {

@@ -16,8 +16,7 @@ from simulator.model.workloads.data import Batches
 from tests.support import mlp
 from tests.support.jobs import MLP, planned
 from tests.support.refusals import refuses
-from traces.documents.targets import AUTOGRAD, Curve, first_difference, largest_difference
-from traces.documents.training import TrainingRun
+from traces.documents.training import AUTOGRAD, Curve, TrainingRun, first_difference, largest_difference
 from traces.errors import Code, UnusableFileError
 
 STRATEGIES = ["baseline", "forward-fusion", "backward-fusion", "turbodl"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.support.sample_runs import CASES, play
 from tests.support.search_samples import of_a_language_model, search_result
 from traces.documents.comparison import Change, MemoryNeed, Prediction, Shares
-from traces.documents.normal import Normal
+from traces.documents.predictions import Normal
 from traces.errors import Code, Refusal, SchedcastError
 from ui.service.jobs import Choices, Figure, Forecast, MachineFacts, Searched
 

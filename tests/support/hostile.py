@@ -7,7 +7,7 @@ from tests.support.kineto_traces import Trace
 from tests.support.page_samples import result, skipped, two_lanes, validation
 from tests.support.sample_trainings import training
 from traces.documents.comparison import Comparison, Prediction
-from traces.documents.normal import NearStep, Normal
+from traces.documents.predictions import NearStep, Normal
 from traces.documents.timeline import CriticalSpan, Span, Timeline
 from traces.errors import Code, Refusal
 from ui.present import trainings_page as training_report

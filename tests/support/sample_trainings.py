@@ -1,7 +1,6 @@
 """A sample training for the tests of pages, pictures and the app."""
 
-from traces.documents.targets import Curve, Evaluation, largest_difference, reached, wins
-from traces.documents.training import TrainingRun
+from traces.documents.training import Curve, Evaluation, TrainingRun, largest_difference, reached, wins
 
 
 def training(iterations: int, *names: str, worst: float | None = 0.5, **changes) -> TrainingRun:

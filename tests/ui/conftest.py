@@ -11,9 +11,9 @@ from tests.support.chromium import CHROMIUM, FLAGS
 def nothing_shared():
     """Commands that run and uploads are shared by all sessions of a process; each test begins with none."""
     yield
-    for name in ("ui.app.runs", "ui.app.uploads"):
+    for name, kept in (("ui.app.runs", "_runs"), ("ui.app.uploads", "_traces"), ("ui.app.uploads", "_reports")):
         if name in sys.modules:
-            sys.modules[name].clear()
+            getattr(sys.modules[name], kept).clear()
 
 
 @pytest.fixture(scope="module")

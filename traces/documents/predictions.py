@@ -1,11 +1,12 @@
-"""The document of `schedcast predict` about several batches, machines or strategies."""
+"""The documents of predictions of several batches, machines or strategies, and of a predicted step beside measured and published ones."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
-from traces.documents.base import Data, Document
+from traces.documents.base import Data, Document, Duration
 from traces.documents.comparison import Prediction
+from traces.documents.scoreboard import Group
 
 
 class PlacedPrediction(Prediction):
@@ -34,3 +35,43 @@ class Predictions(Document):
 
     predictions: tuple[PlacedPrediction, ...]
     refused: tuple[RefusedPrediction, ...] = ()
+
+
+class NearStep(Data):
+    """A published step beside its prediction, both in seconds. `batch`: samples of a step on all `devices`. `source`: who published it."""
+
+    source: str
+    machine: str
+    model: str
+    batch: int = Field(gt=0)
+    devices: int = Field(gt=0)
+    precision: str
+    strategy: str
+    published_s: Duration
+    predicted_s: Duration
+
+
+class Normal(Document):
+    """A predicted step, one that was measured (None: none was), and what is known of similar ones. Document `schedcast.normal/1`.
+
+    `near`: the published steps nearest to the job, the nearest first. `groups`: how right predictions are on published steps of its family
+    of models on its card.
+    """
+
+    schema_name = "schedcast.normal/1"
+    kind = "comparison with published steps"
+
+    step_s: Duration
+    interval_s: tuple[float, float]
+    measured_s: Duration | None = None
+    near: tuple[NearStep, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorator above @property
+    @property
+    def verdict(self) -> Literal["normal", "slower", "faster"] | None:
+        """Where the measured step lies: in the interval, above or below it; None if none was measured."""
+        if self.measured_s is None:
+            return None
+        low, high = self.interval_s
+        return "slower" if self.measured_s > high else "faster" if self.measured_s < low else "normal"

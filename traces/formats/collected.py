@@ -1,5 +1,6 @@
 """What a reader of traces collects, with times in whole nanoseconds, and the recording that it becomes: work joined to its launches."""
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -89,7 +90,8 @@ class Collected:
 
     def name(self, text: str) -> str:
         """Return a name that can be printed and saved: without half characters, and not too long."""
-        return self._names.setdefault(text, text) if text.isascii() and len(text) <= LONGEST_NAME else _clean(text)
+        text = text[:LONGEST_NAME]
+        return self._names.setdefault(text, text) if text.isascii() else text.encode("utf-8", "replace").decode()
 
     def annotate(self, name: str, start_ns: int, end_ns: int) -> None:
         """Add a range of the host if iterations are recognized by it."""
@@ -103,8 +105,9 @@ class Collected:
         self.works.sort(key=lambda raw: (raw.start_ns, raw.end_ns, raw.work.lane))
         self.calls.sort(key=lambda raw: (raw.start_ns, -raw.end_ns))
         origin = min([self.works[0].start_ns, *(call.start_ns for call in self.calls[:1])])
-        launched = _join(self.works, self.calls, notes)
-        kinds = [call_kind(raw.name, index in launched.users) for index, raw in enumerate(self.calls)]
+        call_of = _join(self.works, self.calls, notes)
+        launching = set(call_of)
+        kinds = [call_kind(raw.name, index in launching) for index, raw in enumerate(self.calls)]
         new_index = {old: new for new, old in enumerate(index for index, kind in enumerate(kinds) if kind is not None)}
         threads: dict[tuple[int | str, int | str], int] = {}
         calls, syncs, external = [], {}, []
@@ -116,7 +119,7 @@ class Collected:
             if kinds[old] is not CallKind.LAUNCH and own.correlation in self.syncs:
                 syncs[new] = self.syncs[own.correlation]
         works = []
-        for raw, call in zip(self.works, launched.call_of, strict=True):
+        for raw, call in zip(self.works, call_of, strict=True):
             start_s, end_s = _seconds(raw, origin)
             works.append(raw.work._replace(start_s=start_s, end_s=end_s, call=new_index.get(call, -1)))
         early = sum(work.call >= 0 and work.start_s < calls[work.call].start_s for work in works)
@@ -165,12 +168,7 @@ def plain_call(name: str) -> str:
     return _SUFFIX.sub("", name)
 
 
-class _Joined(NamedTuple):
-    call_of: list[int]
-    users: set[int]
-
-
-def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> _Joined:
+def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> list[int]:
     """The launching call of each work, -1 if there is none.
 
     All nodes of a CUDA graph share the correlation id of its launch. If several calls have one id by mistake, calls and work are paired in
@@ -203,13 +201,14 @@ def _join(works: list[RawWork], calls: list[RawCall], notes: list[str]) -> _Join
     if names:
         lost = ", ".join(f"{count} {category}" for category, count in names.items())
         notes.append(f"the launches of {names.total()} works were not recorded ({lost}): each is delayed after earlier work as recorded")
-    return _Joined(call_of, set(call_of) - {-1})
+    return call_of
 
 
-def _clean(name: str) -> str:
-    """Return a name that can be printed and saved: without half characters, and not too long."""
-    name = name[:LONGEST_NAME]
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+def volume(extents: Any) -> int:
+    """Return the product of the extents of a grid or block; 0 if they were not recorded."""
+    if not isinstance(extents, list | tuple) or len(extents) > 3:
+        return 0
+    return math.prod(min(max(0, integer(extent, 0)), 2**31) for extent in extents)
 
 
 def integer(content: Any, default: int) -> int:

@@ -6,7 +6,8 @@ Device work belongs to the iteration that launched it, since the host may be mor
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,14 +44,14 @@ def find(recording: Recording) -> Iterations:
     launch_times = _launch_times(recording)
     empty: list[str] = []
     for windows_of, source in (
-        (_annotated, "profiler steps"),
-        (_ranges, "NVTX ranges"),
+        (partial(_named, names=_PROFILER), "profiler steps"),
+        (partial(_named, names=_RANGE), "NVTX ranges"),
         (_optimizer, "optimizer steps"),
         (_pattern, "the repeating pattern of kernels"),
-        (_whole, "the whole recording: nothing in it repeats"),
+        (lambda recording: [(WHOLE, float("-inf"), float("inf"))], "the whole recording: nothing in it repeats"),
     ):
         windows = windows_of(recording)
-        at = _Lookup(windows)
+        at = _lookup(windows)
         of_work = tuple(map(at, launch_times))
         if any(0 <= number < len(windows) for number in of_work):
             break
@@ -59,20 +60,15 @@ def find(recording: Recording) -> Iterations:
     return Iterations(tuple(name for name, _, _ in windows), of_work, tuple(at(call.start_s) for call in recording.calls), source + lacking)
 
 
-class _Lookup:
-    """The number of the window that a time belongs to: -1 before the first, `len(windows)` after the last."""
+def _lookup(windows: Sequence[tuple[str, float, float]]) -> Callable[[float], int]:
+    """What tells the number of the window that a time belongs to: -1 before the first, `len(windows)` after the last."""
+    starts, end_s = [start for _, start, _ in windows], windows[-1][2] if windows else float("inf")
 
-    def __init__(self, windows: Sequence[tuple[str, float, float]]):
-        self._starts = [start for _, start, _ in windows]
-        self._end_s = windows[-1][2] if windows else float("inf")
+    def number_at(time_s: float) -> int:
+        index = bisect_right(starts, time_s) - 1
+        return index + 1 if index == len(starts) - 1 and time_s >= end_s else index
 
-    def __call__(self, time_s: float) -> int:
-        index = bisect_right(self._starts, time_s) - 1
-        return index + 1 if index == len(self._starts) - 1 and time_s >= self._end_s else index
-
-
-def _whole(recording: Recording) -> list[tuple[str, float, float]]:
-    return [(WHOLE, float("-inf"), float("inf"))]
+    return number_at
 
 
 def _launch_times(recording: Recording) -> list[float]:
@@ -91,14 +87,6 @@ def _launch_times(recording: Recording) -> list[float]:
                 latest = max(latest, calls[works[index].call].start_s)
             launch_times[index] = latest
     return launch_times
-
-
-def _annotated(recording: Recording) -> list[tuple[str, float, float]]:
-    return _named(recording, _PROFILER)
-
-
-def _ranges(recording: Recording) -> list[tuple[str, float, float]]:
-    return _named(recording, _RANGE)
 
 
 def _named(recording: Recording, names: re.Pattern[str]) -> list[tuple[str, float, float]]:

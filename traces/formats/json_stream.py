@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.errors import UnusableFileError
-from traces.files import TooLargeError, check_regular
+from traces.files import TooLargeError, opened
 
 CHUNK_BYTES = 1 << 20
 LARGEST_ITEM = 1 << 26
@@ -30,14 +30,9 @@ def items(path: Path | str, array: str, what: str) -> Iterator[tuple[str, Any]]:
     A document that is a list counts as that array. Numbers with a fraction are returned as text, so that no digit is lost. `what` is the
     kind of file that messages name. Raises UnusableFileError if the file is missing, unreadable, damaged, truncated or too large.
     """
-    path = Path(path)
     try:
-        check_regular(path)
-        with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.GzipFile(fileobj=raw) if packed else raw as file:
-                yield from _Reader(file, array).document()
+        with opened(Path(path)) as file:
+            yield from _Reader(file, array).document()
     except FileNotFoundError as error:
         raise UnusableFileError(f"no {what} at {path}; check the name") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

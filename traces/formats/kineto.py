@@ -4,12 +4,11 @@ Four kinds of events are used: device work (kernels, copies, sets), calls of the
 (profiler steps, optimizer steps). Python frames and flow arrows are skipped while streaming, because correlation ids join work to launches.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
 from traces.errors import UnusableFileError
-from traces.formats.collected import DAY_NS, LONGEST_NUMBER, STEP, Collected, RawCall, RawWork, category_of, integer
+from traces.formats.collected import DAY_NS, LONGEST_NUMBER, STEP, Collected, RawCall, RawWork, category_of, integer, volume
 from traces.formats.json_stream import items
 from traces.formats.recording import (
     CATEGORIES,
@@ -125,18 +124,11 @@ def _work(event: dict, args: dict, name: str, category: str) -> Work:
         0.0,
         0.0,
         float(max(0, integer(args.get("bytes"), 0))),
-        _volume(args.get("grid")),
-        block=_volume(args.get("block")),
+        volume(args.get("grid")),
+        block=volume(args.get("block")),
         registers=max(0, integer(args.get("registers per thread"), 0)),
         shared_bytes=max(0, integer(args.get("shared memory"), 0)),
     )
-
-
-def _volume(extents: Any) -> int:
-    """The product of the extents of a grid or block; 0 if they were not recorded."""
-    if not isinstance(extents, list) or len(extents) > 3:
-        return 0
-    return math.prod(min(max(0, integer(extent, 0)), 2**31) for extent in extents)
 
 
 def _label(number: Any) -> int | str:

@@ -13,13 +13,13 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from traces.errors import UnusableFileError
-from traces.formats.collected import DAY_NS, STEP, Collected, RawCall, RawWork, call_kind, category_of, integer, plain_call
+from traces.formats.collected import DAY_NS, STEP, Collected, RawCall, RawWork, call_kind, category_of, integer, plain_call, volume
 from traces.formats.recording import (
     KERNEL,
     MEMCPY,
@@ -114,7 +114,7 @@ class _Reader:
     def _add_works(self) -> None:
         for row in self._rows("CUPTI_ACTIVITY_KIND_KERNEL", (*_COMMON, "demangledName", "shortName", *_GRID)):
             name = self._strings.get(row[6]) or self._strings.get(row[7]) or "kernel"
-            grid, block = _volume(row[8:11]), _volume(row[11:14])
+            grid, block = volume(row[8:11]), volume(row[11:14])
             registers, shared = max(0, integer(row[14], 0)), sum(max(0, integer(each, 0)) for each in row[15:17])
             self._add_work(row, name, category_of(name), grid=grid, block=block, registers=registers, shared_bytes=shared)
         memories = MEMORIES | {integer(number, -1): label for number, label in self._labels("ENUM_CUDA_MEM_KIND")}
@@ -231,13 +231,6 @@ def _thread(cell: Any) -> tuple[int, int]:
 def _stream(number: int) -> int:
     """Return a stream's id; -1 for CUPTI's id of no stream, which has all 32 bits set."""
     return number if 0 <= number < 2**32 - 1 else -1
-
-
-def _volume(extents: Iterable[Any]) -> int:
-    volume = 1
-    for extent in extents:
-        volume *= min(max(0, integer(extent, 0)), 2**31)
-    return volume
 
 
 def _shapes(text: str) -> tuple[Shape, ...] | None:

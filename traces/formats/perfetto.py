@@ -31,30 +31,24 @@ def trace_document(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     events: list[Event] = []
     first_process = 1
     for label, timeline in timelines.items():
-        clock = _Clock(origin - timeline.window_s[0])
-        tracks = _Tracks(timeline, first_process, clock)
-        metadata += tracks.metadata(label)
-        events += _Writer(timeline, tracks, clock, f"{label} ").events()
-        first_process += len(tracks.processes)
+        own = _Exported(label, timeline, first_process, origin - timeline.window_s[0])
+        metadata += own.metadata()
+        events += own.events()
+        first_process += len(own.processes)
     events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
     steps = {label: {"step_s": timeline.step_s, "mode": timeline.mode} for label, timeline in timelines.items()}
     return {"displayTimeUnit": "ms", "otherData": {"producer": "schedcast", **steps}, "traceEvents": metadata + events}
 
 
-class _Clock:
-    """Converts seconds of a timeline to whole nanoseconds of the trace, shifted by `shift_s`."""
+class _Exported:
+    """A timeline's slices, arrows and counters, and the process and thread numbers of its devices and lanes.
 
-    def __init__(self, shift_s: float):
-        self.shift_s = shift_s
+    A lane whose measured spans overlap (timer error) gets extra rows. `label`: unique among timelines. `shift_s` is added to all times.
+    """
 
-    def __call__(self, time_s: float) -> int:
-        return round((time_s + self.shift_s) * 1e9)
-
-
-class _Tracks:
-    """Process and thread numbers of devices and lanes. A lane whose measured spans overlap (timer error) gets extra rows."""
-
-    def __init__(self, timeline: Timeline, first_process: int, clock: _Clock):
+    def __init__(self, label: str, timeline: Timeline, first_process: int, shift_s: float):
+        self.label, self.timeline, self.shift_s = label, timeline, shift_s
+        self.critical = critical_spans(timeline)
         names = (use.name for use in timeline.devices), (span.device for span in timeline.spans), timeline.memory, timeline.memory_kinds
         devices = dict.fromkeys(chain.from_iterable(names))
         self.processes = {device: first_process + i for i, device in enumerate(devices)}
@@ -64,28 +58,32 @@ class _Tracks:
         for span in sorted(timeline.spans, key=lambda s: (s.start_s, s.end_s)):
             by_lane[span.device, span.lane].append(span)
         for (device, lane), spans in by_lane.items():
-            self._place_lane(self.processes[device], lane, spans, clock)
+            self._place_lane(self.processes[device], lane, spans)
         self.schedules: dict[str, tuple[int, int]] = {}  # by device with pipeline stages
         for device in dict.fromkeys(span.device for span in timeline.spans if span.action):
             process = self.processes[device]
             self.schedules[device] = process, 1 + sum(process == other for other, _ in self.rows)
 
-    def _place_lane(self, process: int, lane: str, spans: list[Span], clock: _Clock) -> None:
+    def clock(self, time_s: float) -> int:
+        """Seconds of the timeline as whole nanoseconds of the trace."""
+        return round((time_s + self.shift_s) * 1e9)
+
+    def _place_lane(self, process: int, lane: str, spans: list[Span]) -> None:
         ends: list[int] = []  # of each row
         threads: list[int] = []
         for span in spans:
-            row = next((i for i, end in enumerate(ends) if end <= clock(span.start_s)), len(ends))
+            row = next((i for i, end in enumerate(ends) if end <= self.clock(span.start_s)), len(ends))
             if row == len(ends):
                 ends.append(0)
                 threads.append(1 + sum(process == other for other, _ in self.rows))
                 self.rows[process, threads[row]] = lane if row == 0 else f"{lane} ({row + 1})"
-            ends[row] = clock(span.end_s)
+            ends[row] = self.clock(span.end_s)
             self.place[span] = (process, threads[row])
 
-    def metadata(self, label: str) -> Iterator[Event]:
+    def metadata(self) -> Iterator[Event]:
         """Names and order of processes and threads."""
         for device, process in self.processes.items():
-            yield _metadata("process_name", process, 0, name=f"{label} {device}")
+            yield _metadata("process_name", process, 0, name=f"{self.label} {device}")
             yield _metadata("process_sort_index", process, 0, sort_index=process)
         for (process, thread), lane in self.rows.items():
             yield _metadata("thread_name", process, thread, name=lane)
@@ -94,36 +92,27 @@ class _Tracks:
             yield _metadata("thread_name", process, thread, name=SCHEDULE)
             yield _metadata("thread_sort_index", process, thread, sort_index=0)
 
-
-class _Writer:
-    """Writes slices, arrows and counters of one timeline. `prefix` makes the ids of its arrows unique among timelines."""
-
-    def __init__(self, timeline: Timeline, tracks: _Tracks, clock: _Clock, prefix: str):
-        self.timeline, self.tracks, self.clock, self.prefix = timeline, tracks, clock, prefix
-        self.critical = critical_spans(timeline)
-
     def events(self) -> Iterator[Event]:
         causes = {span: link.cause for span, link in self.critical}
         for span in self.timeline.spans:
             yield self._slice(span, causes.get(span))
-        arrows = [(source, target, f"critical path: {link.cause}") for (source, _), (target, link) in pairwise(self.critical)]
-        for number, (source, target, name) in enumerate(arrows):
-            yield from self._arrow(source, target, name, f"{self.prefix}{number}")
-        for device, (process, thread) in self.tracks.schedules.items():
+        for number, ((source, _), (target, link)) in enumerate(pairwise(self.critical)):
+            yield from self._arrow(source, target, f"critical path: {link.cause}", f"{self.label} {number}")
+        for device, (process, thread) in self.schedules.items():
             yield from self._actions(device, {"pid": process, "tid": thread})
         for device, steps in self.timeline.memory.items():
             for time_s, used_bytes in steps:
-                at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
+                at = {"pid": self.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
                 yield {"ph": "C", "name": "memory", **at, "args": {"MB": round(used_bytes / 1e6, 3)}}
         for device, use in self.timeline.memory_kinds.items():
             for index, time_s in enumerate(use.time_s):
-                at = {"pid": self.tracks.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
+                at = {"pid": self.processes[device], "tid": 0, "ts": self.clock(time_s) / 1000}
                 for kind, held in use.held_bytes.items():
                     if index == 0 or held[index] != held[index - 1]:
                         yield {"ph": "C", "name": f"memory: {kind}", **at, "args": {"MB": round(held[index] / 1e6, 3)}}
 
     def _slice(self, span: Span, cause: Cause | None) -> Event:
-        process, thread = self.tracks.place[span]
+        process, thread = self.place[span]
         start, end = self.clock(span.start_s), self.clock(span.end_s)
         args: dict[str, Any] = {"phase": span.phase, "layer": span.layer, "microbatch": span.microbatch, "iteration": span.iteration}
         if cause is not None:
@@ -149,7 +138,7 @@ class _Writer:
         leave = max(self.clock(source.start_s), self.clock(source.end_s) - 1)
         arrive = max(leave, self.clock(target.start_s))
         for phase, span, time in (("s", source, leave), ("f", target, arrive)):
-            process, thread = self.tracks.place[span]
+            process, thread = self.place[span]
             event = {"ph": phase, "name": name, "cat": "arrow", "id": arrow, "pid": process, "tid": thread, "ts": time / 1000}
             yield event | ({"bp": "e"} if phase == "f" else {})
 

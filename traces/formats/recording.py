@@ -71,10 +71,7 @@ class Operators:
     @cached_property
     def _outermost(self) -> dict[int, list[int]]:
         """The operators of each thread that were called by none, in order of start."""
-        by_thread: dict[int, list[int]] = {}
-        for index in self.children.get(-1, ()):
-            by_thread.setdefault(self.all[index].thread, []).append(index)
-        return by_thread
+        return _by_thread(self.all, self.children.get(-1, ()))
 
     def launching(self, call: int) -> str:
         """The name of the innermost operator that made a launch, by the launch's index among the calls; "" if there is none."""
@@ -121,10 +118,7 @@ class Operators:
     @cached_property
     def _modules_of(self) -> dict[int, list[int]]:
         """The calls of modules of each thread, in order of start."""
-        by_thread: dict[int, list[int]] = {}
-        for index, module in enumerate(self.modules):
-            by_thread.setdefault(module.thread, []).append(index)
-        return by_thread
+        return _by_thread(self.modules, range(len(self.modules)))
 
     def module_at(self, thread: int, time_s: float) -> str:
         """The innermost module that a thread is in at a time; "" if none was recorded."""
@@ -140,6 +134,13 @@ class Operators:
         while index >= 0:
             yield index
             index = self.all[index].parent
+
+
+def _by_thread(operators: Sequence[Operator], indices: Iterable[int]) -> dict[int, list[int]]:
+    by_thread: dict[int, list[int]] = {}
+    for index in indices:
+        by_thread.setdefault(operators[index].thread, []).append(index)
+    return by_thread
 
 
 KERNEL, MEMCPY, MEMSET, COLLECTIVE = "kernel", "memcpy", "memset", "collective"
@@ -300,18 +301,12 @@ def by_lane(works: Sequence[Work]) -> dict[tuple[int, int], list[int]]:
 
 
 CATEGORIES = frozenset({"cpu_op", "operator", "user_annotation"})
-
-
 #: Operators of a recording at most: a step of a large model has some 50,000.
 MOST_OPERATORS = 2_000_000
-
-
 #: Shapes of an operator, and extents of a shape, at most; longer lists are those of no tensor op.
 _MOST_SHAPES, _MOST_EXTENTS = 4096, 16
 #: Characters of a type's name that count.
 _LONGEST_TYPE = 40
-
-
 #: Starts and lengths are rounded to microseconds each, so that an operator may seem to outlast its caller.
 _ROUNDED_NS = 2000
 

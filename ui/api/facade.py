@@ -149,6 +149,6 @@ def lightning(steps: int = 5, out: str | Path | None = None) -> Any:
 
 def report(path: str | Path, *answers: Any, title: str = "Schedcast") -> Path:
     """Write one page for a colleague about answers of this module, or files and folders that commands wrote. Returns its path."""
-    from ui.api import pages
+    from ui.api import shown
 
-    return pages.report(Path(path), answers, title)
+    return shown.report(Path(path), answers, title)

@@ -38,8 +38,7 @@ class Measured(Shown):
         table, words = _PRINTED[self.command](self.document)
         if table is not None:
             console.print(table)
-        for line in words:
-            console.print(f"- {line}", highlight=False, markup=False)
+        tables.print_lines(console, words)
 
 
 def measured(command: str, model: Any, options: Mapping[str, Any]) -> Measured:

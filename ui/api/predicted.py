@@ -28,7 +28,7 @@ from simulator.predict.largest_batch import with_largest_batch
 from simulator.predict.normal import normal
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
-from traces.documents.normal import Normal
+from traces.documents.predictions import Normal
 from traces.documents.timeline import Timeline
 from traces.errors import Code, Refusal, SchedcastError, required
 from ui.api.shown import Shown

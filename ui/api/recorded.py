@@ -12,7 +12,7 @@ from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import Compared, compare_traces
 from simulator.replay.whatif.replayed import Replayed, ask, check_rules, one_step, ranked, replayed, with_median_step
 from traces.documents.replay_result import ReplayResult
-from ui.api.shown import Shown
+from ui.api.shown import Shown, report
 from ui.api.timelines import ShownTimeline
 from ui.commands.replaying import print_diff, print_replay
 
@@ -67,8 +67,6 @@ class Recorded(Shown):
 
     def report(self, path: str | Path, title: str = "Schedcast") -> Path:
         """Write one page for a colleague about this run. Returns its path."""
-        from ui.api.pages import report  # it loads what draws charts
-
         return report(Path(path), [self], title)
 
     def frame(self) -> Any:

@@ -2,8 +2,10 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -41,3 +43,16 @@ class Shown(ABC):
         console = Console(file=StringIO(), width=CARD_WIDTH, record=True, force_jupyter=False)
         self._print(console)
         return console.export_html(inline_styles=True, code_format=_CARD)
+
+
+def report(path: Path, answers: Sequence[Any], title: str) -> Path:
+    """See `schedcast.report`."""
+    from ui.commands.reporting import sections_of  # here, because these load what draws charts
+    from ui.present.page import page
+
+    sections = []
+    with TemporaryDirectory() as folder:
+        for number, answer in enumerate(answers):
+            place = answer.save(Path(folder) / f"{number}.json") if isinstance(answer, Shown) else Path(answer)
+            sections += sections_of(place)
+    return write_atomic(path, page(title, sections))

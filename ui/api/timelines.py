@@ -1,6 +1,6 @@
 """A timeline that a notebook draws, and that can be kept in several forms."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ class ShownTimeline(Shown):
 
     def json(self) -> dict[str, Any]:
         """The timeline's data."""
-        from dataclasses import asdict
-
         return asdict(self.timeline)
 
     def save(self, path: str | Path) -> Path:

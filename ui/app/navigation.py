@@ -2,13 +2,17 @@
 
 import ast
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
+
+from traces.errors import SchedcastError
+from ui.present.labels import markdown_escaped
 
 #: The package whose modules are the pages.
 PAGES = f"{__package__}.pages"
@@ -25,8 +29,18 @@ class PageModule:
     address: str
 
     def draw(self) -> None:
-        """Draw the page."""
-        importlib.import_module(f"{PAGES}.{self.name}").page()
+        """Draw the page, or why its request is refused."""
+        with refusals_shown():
+            importlib.import_module(f"{PAGES}.{self.name}").page()
+
+
+@contextmanager
+def refusals_shown() -> Iterator[None]:
+    """Show why a request is refused, in place of what is left of this block."""
+    try:
+        yield
+    except SchedcastError as error:
+        st.error(markdown_escaped(str(error)))
 
 
 @cache

@@ -24,13 +24,10 @@ from ui.present.timeline_canvas.payload import timelines_payload
 from ui.present.waterfall_figures import waterfall_figure
 
 
-def table_ui(rows: Sequence[Mapping[str, Any]], shown: Any = None, columns: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Show rows, column name to text or number. `shown`: the same rows with styles. `columns`: more of a column, such as its width."""
-    more, quantities = columns or {}, column_formulas(rows[0] if rows else ())
-    config = {
-        head: st.column_config.Column(help=FORMULAS[quantities[head]] if head in quantities else None, **more.get(head, {}))
-        for head in {**quantities, **more}
-    }
+def table_ui(rows: Sequence[Mapping[str, Any]], shown: Any = None) -> None:
+    """Show rows, column name to text or number. `shown`: the same rows with styles."""
+    quantities = column_formulas(rows[0] if rows else ())
+    config = {head: st.column_config.Column(help=FORMULAS[quantity]) for head, quantity in quantities.items()}
     st.dataframe(rows if shown is None else shown, hide_index=True, column_config=config)
 
 
@@ -110,10 +107,7 @@ def timelines_canvas(
     """
     reported = [*events, *(["moved"] if editable else [])]
     payload = timelines_payload(timelines, title, reported, editable, spare)
-    callbacks: dict[str, Any] = {f"on_{event}_change": _nothing for event in reported}
+    # An event starts the app's next run, which receives its value, so that nothing is left to do for its callback.
+    callbacks: dict[str, Any] = {f"on_{event}_change": lambda: None for event in reported}
     result = _canvas(key=COMPONENT + key, data=payload, **callbacks)
     return {event: result.get(event) for event in reported}
-
-
-def _nothing() -> None:
-    """An event of the component starts the app's next run, which receives its value."""

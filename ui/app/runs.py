@@ -47,8 +47,8 @@ class CommandRun:
             env={**importing_environment(), PROGRESS: LINES, "COLUMNS": "160"},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         )  # fmt: skip
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         atexit.register(self._process.kill)
 
     @property
@@ -59,7 +59,7 @@ class CommandRun:
     @property
     def running(self) -> bool:
         """Whether the command has not ended, or not everything that it said has been read."""
-        return self._reader.is_alive()
+        return self.reader.is_alive()
 
     @property
     def status(self) -> int | None:
@@ -80,10 +80,6 @@ class CommandRun:
         """Stop the command as Ctrl-C does, without waiting; one that does not end gets stronger signals."""
         self.cancelled = True
         threading.Thread(target=self._stop, daemon=True).start()
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the command has ended."""
-        self._reader.join(timeout_s)
 
     def _stop(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -186,11 +182,6 @@ def running() -> Run | None:
 def latest(page: str, folder: Path | None = None) -> Run | None:
     """The latest run of a page (that writes to `folder`, if one is given)."""
     return next((run for run in reversed(_runs) if run.page == page and folder in (None, run.folder)), None)
-
-
-def clear() -> None:
-    """Forget all runs. Tests begin with none."""
-    _runs.clear()
 
 
 def running_ui(shown: str) -> None:

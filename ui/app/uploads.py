@@ -30,6 +30,11 @@ def offered_reports() -> list[Path]:
     return list(dict.fromkeys([*_reports, *report_places(start_arguments())]))
 
 
+def stamp(path: Path) -> int:
+    """When a file was last changed, which tells whether what is kept of it is still right; 0 if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
 def uploads_ui() -> list[Path]:
     """Let the user upload traces, and return the new ones.
 
@@ -43,12 +48,6 @@ def report_upload_ui() -> list[Path]:
     """Let the user upload reports, as `uploads_ui` does."""
     about = "validation.json of a report's folder, or what `schedcast validate --json` printed"
     return _upload_ui("Open a report", _reports, ("json",), about)
-
-
-def clear() -> None:
-    """Forget all uploads. Tests begin with none."""
-    _traces.clear()
-    _reports.clear()
 
 
 def _upload_ui(label: str, kept: list[Path], kinds: Sequence[str], about: str) -> list[Path]:

@@ -1,6 +1,5 @@
 """The validation on this machine that the reports page offers: the form, its progress, and how the last one ended."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -9,6 +8,7 @@ from traces.errors import SchedcastError
 from ui.app import runs
 from ui.app.links import arguments
 from ui.app.model import parse_settings, reports_folder
+from ui.app.navigation import refusals_shown
 from ui.app.runs import Run, command_ui, lines_ui
 from ui.app.state import number, select, several, text
 from ui.present.labels import markdown_escaped
@@ -48,10 +48,10 @@ def validation_form_ui(choices: Choices) -> tuple[JobRequest, list[str]] | None:
     return request, ["--quick"] * quick + ["--wait", str(LONGEST_WAIT_S)] * wait
 
 
-def free_folder(folder: Path, label: str, taken: Sequence[Path] = ()) -> Path:
-    """A folder in `folder` that does not exist and is not `taken`, named after `label`."""
+def free_folder(folder: Path, label: str) -> Path:
+    """A folder in `folder` that does not exist, named after `label`."""
     place, count = folder / label, 1
-    while place.exists() or place in taken:
+    while place.exists():
         count += 1
         place = folder / f"{label}-{count}"
     return place
@@ -74,7 +74,7 @@ def validation_run_ui(key: str) -> None:
             st.fragment(command_ui, run_every=runs.REFRESH_S)(current.command)
             st.session_state[_AWAITED] = str(current.folder)
             return
-        try:
+        with refusals_shown():
             asked = validation_form_ui(jobs.choices())
             if asked is not None:
                 request, more = asked
@@ -82,8 +82,6 @@ def validation_run_ui(key: str) -> None:
                 command = arguments(request, *more, "--out", str(folder), name="validate")
                 st.session_state[_AWAITED] = str(runs.start(command, PAGE, folder).folder)
                 st.rerun()
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
         if current is not None:
             ended_ui(current)
     if current is not None and st.session_state.get(_AWAITED) == str(current.folder):

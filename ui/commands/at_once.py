@@ -21,7 +21,7 @@ from traces.units import rough_time
 from ui.service import jobs as shared_jobs
 
 if TYPE_CHECKING:
-    from calibrate.testbed import Progress, Testbed
+    from calibrate.testbed import Progress
 
 #: The longest measuring, by its estimate, that a prediction begins without being asked to, and the seconds after which it is stopped, since
 #: an estimate from extrapolated costs may be far too short. What was saved until then counts.
@@ -113,7 +113,9 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
         progress = shown if most_s is None else _until(time.monotonic() + most_s, shown)
         try:
             for job, own in known.items():
-                _calibrate(testbed, job, own, profile, place, progress)
+                plans = [forecast.plan for forecast in own.values()]
+                testbed.calibrate(plans, testbed.machine(profile), profile.measuring(job.model), place, progress)
+                profile.save(place)
         except TimeIsUpError:
             print(f"schedcast: stopped measuring after {rough_time(most_s)}; --calibrate measures the rest", file=sys.stderr)
         finally:
@@ -121,11 +123,6 @@ def _measure(known: Known, path: Path | None, placement: Placement, most_s: floa
     note_others(profile, others)
     profile.save(place)
     return len(profile.costs) > before
-
-
-def _calibrate(testbed: "Testbed", job: Job, own: Mapping[str, Forecast], profile, place: Path, progress: "Progress") -> None:
-    testbed.calibrate([f.plan for f in own.values()], testbed.machine(profile), profile.measuring(job.model), place, progress)
-    profile.save(place)
 
 
 def _until(end: float, shown: "Progress") -> "Progress":

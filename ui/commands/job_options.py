@@ -30,14 +30,12 @@ def complete_models(incomplete: str) -> list[str]:
 
 def complete_strategies(incomplete: str) -> list[str]:
     """The strategies that begin so; after the colon, the options of the strategy, but for those that it already has."""
-    from simulator.strategies import registry
-
     name, colon, given = incomplete.partition(":")
-    if not colon or name not in registry.names():
-        return _beginning(incomplete, registry.names())
+    if not colon or name not in strategies.names():
+        return _beginning(incomplete, strategies.names())
     *before, _ = given.split(",")
     settled = {option.partition("=")[0] for option in before}
-    options = [option for option, *_ in registry.get(name).option_docs() if option not in settled]
+    options = [option for option, *_ in strategies.get(name).option_docs() if option not in settled]
     return _beginning(incomplete, [f"{name}:{','.join([*before, f'{option}='])}" for option in options])
 
 
@@ -172,8 +170,6 @@ def listed_values(texts: list[str]) -> list[str]:
 
 def listed_numbers(option: str, texts: list[str]) -> list[int]:
     """The numbers of an option, as `listed_values` reads them. Raises SchedcastError for anything else."""
-    from traces.errors import SchedcastError
-
     numbers = []
     for value in listed_values(texts):
         try:

@@ -14,7 +14,7 @@ from simulator.strategies.sharding.network import Network
 from traces import units
 from traces.errors import SchedcastError
 from ui.commands.output import print_document
-from ui.present.tables import Grid
+from ui.present.tables import Grid, print_lines
 from ui.present.tables import console as terminal
 from ui.service import jobs
 
@@ -47,7 +47,7 @@ def deepa_cost(
         return
     console = terminal()
     console.print(table(rows))
-    console.print(f"- {words(network, number, machine, given)}", highlight=False, markup=False)
+    print_lines(console, [words(network, number, machine, given)])
 
 
 def document(job: Job, machine: Machine, layer: str, rows: Sequence[LayerCost]) -> dict:

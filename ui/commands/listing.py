@@ -1,13 +1,12 @@
 """The commands that list names."""
 
 from collections.abc import Sequence
-from itertools import starmap
 from pathlib import Path
 
 from traces import units
 from ui.commands.output import print_document, print_json
 from ui.present.labels import option_value
-from ui.present.tables import Grid, console
+from ui.present.tables import Grid, console, print_lines
 
 
 def models(as_json: bool) -> None:
@@ -42,7 +41,8 @@ def strategies(as_json: bool) -> None:
         ]
         print_json("strategies", documents)
         return
-    rows = [(s.name, s.about, "\n".join(starmap(_option_line, s.option_docs())) or "none") for s in available]
+    options = ([f"{name} (default {option_value(default)}): {doc}" for name, doc, default in s.option_docs()] for s in available)
+    rows = [(s.name, s.about, "\n".join(lines) or "none") for s, lines in zip(available, options, strict=True)]
     table(("strategy", "what it does", "options"), rows)
 
 
@@ -89,7 +89,7 @@ def machines(as_json: bool) -> None:
 def rules(as_json: bool, pairs: Path | None = None) -> None:
     """List the what-if rules with their records on what others measured, and what is not predicted; or judge a user's own `pairs`."""
     from ui.commands import own_pairs
-    from ui.present import rule_records as words
+    from ui.present import rules as words
 
     made = [] if pairs is None else own_pairs.judgments(pairs)
     document = words.documented() if pairs is None else own_pairs.records(made)
@@ -99,8 +99,7 @@ def rules(as_json: bool, pairs: Path | None = None) -> None:
     terminal = console()
     title, about = (words.TITLE, words.ABOUT) if pairs is None else (f"What-if rules beside {pairs}", words.HOW_JUDGED)
     terminal.print(Grid(words.record_cells(document), words.WORDS, title=title, caption=about))
-    for line in (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)):
-        terminal.print(f"- {line}", highlight=False, markup=False)
+    print_lines(terminal, (words.total_words(document), *words.miss_words(document), *map(words.judgment_words, made)))
     if document.left_out:
         terminal.print(Grid(words.left_out_cells(document), words.WORDS, title=words.LEFT_OUT_TITLE))
 
@@ -137,7 +136,3 @@ def table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print a table of texts."""
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     console().print(Grid(cells, columns))
-
-
-def _option_line(name: str, doc: str, default: object) -> str:
-    return f"{name} (default {option_value(default)}): {doc}"

@@ -39,6 +39,7 @@ from ui.commands.quiet import note_others, wait_for_quiet
 from ui.present import report, sentences, tables, verdicts, waterfalls
 from ui.present.machines import partition_words
 from ui.present.tables import console as terminal
+from ui.present.tables import print_lines
 from ui.service import jobs
 
 if TYPE_CHECKING:
@@ -191,7 +192,9 @@ def validate(
     outcome = run_validation(
         job, order.texts or chosen, order.options, profile, place, calibration, as_json, testbed, rounds, estimate=True, timelines=timelines
     )
-    notes = [partition_words(testbed.machine(None)), *([_quick_words()] if quick else [])]
+    wider = math.sqrt(ROUNDS / rounds)
+    quick_words = f"Measured in {rounds} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
+    notes = [partition_words(testbed.machine(None)), quick_words if quick else ""]
     _show([outcome], out, as_json, list(filter(None, notes)), order.writers(outcome.forecasts))
 
 
@@ -206,11 +209,6 @@ def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)
-
-
-def _quick_words() -> str:
-    wider = math.sqrt(ROUNDS / QUICK_ROUNDS)
-    return f"Measured in {QUICK_ROUNDS} rounds instead of {ROUNDS} (--quick): the measured times are about {wider:.1f} times as uncertain."
 
 
 def run_validation(
@@ -260,27 +258,24 @@ def _show(
     Exit with 1 if results differ from plain PyTorch's, or if nothing ran.
     """
     validations: list[Validation] = [outcome.validation for outcome in outcomes]
-    write = [lambda: _write(outcomes, out)] if out is not None else []
-    print_then_write(lambda: _print(outcomes, as_json, notes), *write, *writers)
+
+    def document() -> dict:
+        documents = [validation.document() for validation in validations]
+        return documents[0] if len(documents) == 1 else {"schema": "schedcast.demo/1", "validations": documents}
+
+    print_then_write(as_json, document, lambda: _print(outcomes, notes), None if out is None else lambda: _write(outcomes, out), *writers)
     if not all(outcome.same_numbers for outcome in outcomes) or any(not v.ran for v in validations):
         raise typer.Exit(1)
 
 
-def _print(outcomes: list[Outcome], as_json: bool, notes: Sequence[str]) -> None:
+def _print(outcomes: list[Outcome], notes: Sequence[str]) -> None:
     validations = [outcome.validation for outcome in outcomes]
-    if as_json:
-        documents = [validation.document() for validation in validations]
-        print_document(documents[0] if len(documents) == 1 else {"schema": "schedcast.demo/1", "validations": documents})
-        return
     console = terminal()
-    for line in verdicts.headlines(validations):
-        console.print(line, style="bold", highlight=False, markup=False)
+    print_lines(console, verdicts.headlines(validations), "bold", mark="")
     console.print(tables.validation_table(validations))
-    for outcome in outcomes:
-        for line in [*sentences.validation_words(outcome.validation), *waterfalls.validation_words(outcome.validation)]:
-            console.print(f"- {line}", highlight=False, markup=False)
-    for note in notes:
-        console.print(f"- {note}", highlight=False, markup=False)
+    for validation in validations:
+        print_lines(console, [*sentences.validation_words(validation), *waterfalls.validation_words(validation)])
+    print_lines(console, notes)
 
 
 def _write(outcomes: list[Outcome], out: Path) -> None:

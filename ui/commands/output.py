@@ -25,8 +25,6 @@ class OnceCommand(TyperCommand):
         for option, count in Counter(given).items():
             switch = getattr(option, "is_flag", False) and not option.secondary_opts
             if count > 1 and not switch and not getattr(option, "multiple", False) and option.param_type_name == "option":
-                from traces.errors import SchedcastError
-
                 raise SchedcastError(f"{option.opts[-1]} is given {count} times and takes one value; give it once")
         return super().parse_args(ctx, args)
 
@@ -52,10 +50,13 @@ def print_json(name: str, rows: list[dict]) -> None:
     print_document({"schema": f"schedcast.{name}/1", name: rows})
 
 
-def print_then_write(show: Callable[[], object], *writers: Callable[[], object]) -> None:
-    """Show a result, then write its files. No failure keeps the other steps from being done. Raises SchedcastError with all failures."""
+def print_then_write(as_json: bool, document: Callable[[], Any], show: Callable[[], object], *writers: Callable[[], object] | None) -> None:
+    """Print an answer, as its document or as `show` prints it, then write its files. None is no file.
+
+    No failure keeps the other steps from being done. Raises SchedcastError with all failures.
+    """
     failures: list[str] = []
-    for step in (show, *writers):
+    for step in ((lambda: print_document(document())) if as_json else show, *filter(None, writers)):
         try:
             step()
             sys.stdout.flush()

@@ -18,70 +18,67 @@ from simulator.predict.forecast import Forecast, forecast_many, prediction, refe
 from simulator.predict.largest_batch import with_batch_words, with_largest_batch
 from simulator.predict.normal import normal
 from simulator.strategies import registry as strategies
-from traces.documents.comparison import PYTORCH, PYTORCH_GRAPH, Prediction
-from traces.documents.normal import Normal
+from traces.documents.comparison import BASELINE, PYTORCH, PYTORCH_GRAPH, Prediction
+from traces.documents.predictions import Normal
 from traces.errors import Refusal, SchedcastError, required
 from traces.outputs import check_outputs
 from traces.process import gc_paused
 from ui.commands import job_options, schedules
 from ui.commands.at_once import Forecasts, measured_at_once
 from ui.commands.job_options import listed_values
-from ui.commands.output import print_document, print_then_write
+from ui.commands.output import print_then_write
 from ui.present import labels, predictions, sentences, tables, waterfalls
 from ui.present.machines import partition_words, unmeasured_words
 from ui.present.predictions import place, prediction_document, predictions_document, predictions_table
 from ui.present.tables import console as terminal
+from ui.present.tables import print_lines
 from ui.service import jobs as shared_jobs
 from ui.service.cache import check_mode
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One strategy's prediction for a job on a machine, or the reason why there is none."""
+    """One strategy's prediction for a job on a machine, or the reason why there is none. `forecasts`: those of the job, by strategy."""
 
     job: Job
     machine: Machine
     model: CostModel
     strategy: str
     shared: Mapping[str, str]
-    base: Forecast | Refusal
-    chosen: Forecast | Refusal
-    plain: Forecast | Refusal
-    mode: str = "eager"
-    captured: Forecast | Refusal | None = None
+    forecasts: Mapping[str, Forecast | Refusal]
+    mode: str
 
     @cached_property
     def refusal(self) -> Refusal | None:
         """Why there is no prediction, with the largest batch that fits if the job is too large."""
-        refused = next((forecast for forecast in (self.base, self.chosen) if isinstance(forecast, Refusal)), None)
+        needed = (self.forecasts[text] for text in (BASELINE, self.strategy))
+        refused = next((forecast for forecast in needed if isinstance(forecast, Refusal)), None)
         return refused and with_batch_words(refused, self.job, self.strategy, self.shared, self.model, self.mode)
 
     @property
     def forecast(self) -> Forecast:
         """The forecast. Raises the error of the refusal if there is none."""
-        return required(self.chosen)
+        return required(self.forecasts[self.strategy])
 
-    @property
-    def known_plain(self) -> Forecast | None:
-        """The forecast of plain PyTorch, if there is one."""
-        return None if isinstance(self.plain, Refusal) else self.plain
+    @cached_property
+    def known(self) -> dict[str, Forecast]:
+        """The forecasts of the job that there are."""
+        return {text: own for text, own in self.forecasts.items() if isinstance(own, Forecast)}
 
     @property
     def rows(self) -> list[Prediction]:
         """The predictions of plain PyTorch, also in a CUDA graph, and of the baseline, then this one."""
-        captured = None if isinstance(self.captured, Refusal) else self.captured
-        base = required(self.base)
-        forecasts = {id(f): f for f in (self.known_plain, captured, base, self.forecast) if f is not None}.values()
-        return [
-            self.prediction if f is self.chosen else prediction(f, base, self.model.shown_precision(self.job.precision), self.known_plain)
-            for f in forecasts
-        ]
+        texts = [text for text in dict.fromkeys((PYTORCH, PYTORCH_GRAPH, BASELINE, self.strategy)) if text in self.known]
+        return [self.prediction if text == self.strategy else self._document(self.known[text]) for text in texts]
 
     @cached_property
     def prediction(self) -> Prediction:
         """The document of the prediction, with the largest batch that fits if this one does not."""
-        document = prediction(self.forecast, required(self.base), self.model.shown_precision(self.job.precision), self.known_plain)
-        return with_largest_batch(document, self.job, self.strategy, self.shared, self.forecast, self.model)
+        return with_largest_batch(self._document(self.forecast), self.job, self.strategy, self.shared, self.forecast, self.model)
+
+    def _document(self, forecast: Forecast) -> Prediction:
+        base, plain = required(self.forecasts[BASELINE]), self.known.get(PYTORCH)
+        return prediction(forecast, base, self.model.shown_precision(self.job.precision), plain)
 
     def document(self, show_plan: bool) -> dict:
         """The JSON object of the prediction, the same whether it is the only one or one of several."""
@@ -129,18 +126,7 @@ def predict(
     texts, shared = list(order.texts), order.options
     asked = [_asked(jobs, texts, shared, profile, name, placement, calibration, as_json, order.writes) for name in names]
     answers = [
-        Answer(
-            job,
-            machine,
-            model,
-            text,
-            shared,
-            forecasts["baseline"],
-            forecasts[text],
-            forecasts[PYTORCH],
-            placement.mode,
-            forecasts.get(PYTORCH_GRAPH),
-        )
+        Answer(job, machine, model, text, shared, forecasts, placement.mode)
         for machine, model, by_job in asked
         for job, forecasts in by_job.items()
         for text in (texts if one else dict.fromkeys([*references(machine), *(texts or strategies.names(len(machine.devices)))]))
@@ -151,13 +137,13 @@ def predict(
     for _, model, _ in asked:
         shared_jobs.caution(model, profile)
     shared_jobs.caution_precision((machine for machine, model, _ in asked if model.precision == DEFAULT), jobs[0].precision)
-    save = order.writers({answer.strategy: answer.forecast for answer in predicted})
-    if one:
-        (answer,) = answers
-        save += [lambda: answer.forecast.timeline.save(timeline)] if timeline is not None else []
-        print_then_write(lambda: _print_one(answer, show_plan, as_json, _normal(answers, texts, measured)), *save)
-    else:
-        print_then_write(lambda: _print_many(answers, show_plan, as_json, _normal(answers, texts, measured)), *save)
+    print_then_write(
+        as_json,
+        lambda: _document(answers, one, show_plan, _normal(answers, texts, measured)),
+        lambda: (_print_one if one else _print_many)(answers, show_plan, _normal(answers, texts, measured)),
+        *order.writers({answer.strategy: answer.forecast for answer in predicted}),
+        None if timeline is None else lambda: answers[0].forecast.timeline.save(timeline),
+    )
     if any(answer.strategy in texts for answer in answers if answer.refusal is not None):
         raise typer.Exit(2)
     if not all(answer.forecast.fits for answer in predicted if answer.strategy in texts or answer.strategy not in (PYTORCH, PYTORCH_GRAPH)):
@@ -212,36 +198,36 @@ def _normal(answers: Sequence[Answer], texts: Sequence[str], measured_s: float |
     first = answers[0]
     if {(answer.job, answer.machine.name) for answer in answers} != {(first.job, first.machine.name)} or len(texts) > 1:
         return None
-    known = next((answer.chosen for answer in answers if answer.strategy in texts), first.known_plain or first.base)
+    usual = first.known.get(PYTORCH) or first.forecasts[BASELINE]
+    known = next((answer.forecasts[answer.strategy] for answer in answers if answer.strategy in texts), usual)
     if isinstance(known, Refusal):
         return None
     speed = normal(first.job, known, measured_s)
     return speed if speed.near or speed.groups or measured_s is not None else None
 
 
-def _print_one(answer: Answer, show_plan: bool, as_json: bool, speed: Normal | None) -> None:
-    """Print the prediction, the baseline's above it, and why they differ."""
-    if as_json:
-        print_document(answer.document(show_plan) | _normal_document(speed))
-        return
-    console = terminal()
-    _print_no_verdict([answer], console)
-    for line in predictions.fit_words(answer.prediction):
-        console.print(line, style="bold red", highlight=False, markup=False)
+def _document(answers: Sequence[Answer], one: bool, show_plan: bool, speed: Normal | None) -> dict:
+    """The JSON object of the only prediction, or that of several and of what was refused."""
+    documents = [answer.document(show_plan) for answer in answers if answer.refusal is None]
+    refused = [own.place | {"strategy": own.strategy, "why": own.refusal.words} for own in answers if own.refusal is not None]
+    return (documents[0] if one else predictions_document(documents, refused)) | ({} if speed is None else {"normal": speed.document()})
+
+
+def _print_one(answers: Sequence[Answer], show_plan: bool, speed: Normal | None) -> None:
+    """Print the only prediction, the baseline's above it, and why they differ."""
+    (answer,), console = answers, terminal()
+    _print_no_verdict(answers, console)
+    print_lines(console, predictions.fit_words(answer.prediction), "bold red", mark="")
     console.print(tables.prediction_table(answer.rows, shared_jobs.measured_here(answer.model)))
-    _print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
+    print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
     print_normal(speed, console)
     _explain(console, answer, show_plan)
-
-
-def _normal_document(speed: Normal | None) -> dict:
-    return {} if speed is None else {"normal": speed.document()}
 
 
 def print_normal(speed: Normal | None, console: Console) -> None:
     """Print how a step compares with a measured one and with published ones, if any of it is known."""
     if speed is not None:
-        _print_lines(console, predictions.normal_words(speed))
+        print_lines(console, predictions.normal_words(speed))
         if speed.near:
             console.print(predictions.near_table(speed))
 
@@ -249,18 +235,14 @@ def print_normal(speed: Normal | None, console: Console) -> None:
 def _print_no_verdict(answers: Sequence[Answer], console: Console) -> None:
     """Say first if too little was measured for a verdict."""
     here = all(shared_jobs.measured_here(answer.model) for answer in answers)
-    for line in sentences.no_verdict_words((answer.prediction.measured_share for answer in answers), here):
-        console.print(line, style="bold yellow", highlight=False, markup=False)
+    words = sentences.no_verdict_words((answer.prediction.measured_share for answer in answers), here)
+    print_lines(console, words, "bold yellow", mark="")
 
 
-def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool, speed: Normal | None) -> None:
+def _print_many(answers: Sequence[Answer], show_plan: bool, speed: Normal | None) -> None:
     """Print one row per prediction, then what was refused, and then each prediction as if it were the only one."""
     predicted = [answer for answer in answers if answer.refusal is None]
     refused = [answer for answer in answers if answer.refusal is not None]
-    if as_json:
-        refusals = [answer.place | {"strategy": answer.strategy, "why": answer.refusal.words} for answer in refused]
-        print_document(predictions_document([answer.document(show_plan) for answer in predicted], refusals) | _normal_document(speed))
-        return
     console = terminal()
     _print_no_verdict(predicted, console)
     console.print(predictions_table([(answer.job.batch, answer.machine.name, answer.prediction) for answer in predicted]))
@@ -268,13 +250,12 @@ def _print_many(answers: Sequence[Answer], show_plan: bool, as_json: bool, speed
     lines += assumed_words(predicted)
     lines.append(unmeasured_words(answer.machine for answer in answers))
     lines += [f"{answer.strategy}, batch {answer.job.batch} on {answer.machine.name}: {answer.refusal.words}" for answer in refused]
-    _print_lines(console, filter(None, lines))
+    print_lines(console, filter(None, lines))
     print_normal(speed, console)
     for answer in (answer for answer in predicted if answer.strategy != PYTORCH):
         heading = f"\n{tables.prediction_label(answer.prediction)}, batch {answer.job.batch} on {answer.machine.name}"
-        console.print(heading, style="bold", highlight=False, markup=False)
-        for line in predictions.fit_words(answer.prediction):
-            console.print(line, style="red", highlight=False, markup=False)
+        print_lines(console, [heading], "bold", mark="")
+        print_lines(console, predictions.fit_words(answer.prediction), "red", mark="")
         _explain(console, answer, show_plan)
 
 
@@ -297,13 +278,8 @@ def _explain(console: Console, answer: Answer, show_plan: bool) -> None:
         *words,
         *([f"{folded}."] if folded else []),
     ]
-    _print_lines(console, [*words, *waterfalls.prediction_words(document)])
+    print_lines(console, [*words, *waterfalls.prediction_words(document)])
     if document.waterfall:
         console.print(waterfalls.terminal_table(waterfalls.prediction_bars(document), console.width))
     if show_plan:
         console.print(f"\n{outline(plan)}", highlight=False, markup=False, soft_wrap=True, end="")
-
-
-def _print_lines(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(f"- {line}", highlight=False, markup=False)

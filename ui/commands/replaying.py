@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from simulator.replay.diff.stragglers import stragglers
 from simulator.replay.diff.traces import compare_timelines, compare_traces, compare_validated
-from simulator.replay.whatif.replayed import Answer, ask, check_rules, ranked, replayed, with_median_step
+from simulator.replay.whatif.replayed import ask, check_rules, ranked, replayed, with_median_step
 from traces.documents.comparison import ValidationResult
 from traces.documents.replay_result import Diff, ReplayResult
 from traces.documents.timeline import SCHEMA, Timeline
@@ -18,13 +18,12 @@ from traces.errors import SchedcastError, UnknownNameError
 from traces.files import starts_with_schema
 from traces.formats.perfetto import export
 from traces.outputs import OutputFolder, check_outputs
-from ui.commands.output import DIFF, print_document, print_then_write
+from ui.commands.output import DIFF, print_then_write
 from ui.present import diffs as diff_words
 from ui.present import replays as replay_words
-from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.labels import labelled_rows
-from ui.present.tables import Grid
+from ui.present.tables import Grid, print_lines
 from ui.present.tables import console as terminal
 from ui.present.waterfalls import terminal_table
 from ui.service.jobs import stages
@@ -45,38 +44,28 @@ def replay(
         answer = ask(recording, rules) if rules else None
         result = recording.result.model_copy(update={"what_if": answer.what_if}) if answer else ranked(recording)
         result = result.model_copy(update={"stragglers": stragglers(recording)})
-    writers = []
-    if timeline is not None:
-        writers.append(lambda: (answer.timeline if answer else recording.simulated).save(timeline))
-    if perfetto is not None:
-        runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
-        writers.append(lambda: export(perfetto, runs))
-
-    def show() -> None:
-        if as_json:
-            print_document(with_median_step(result, recording.replay).document())
-        else:
-            print_replay(result, details, terminal())
-
-    print_then_write(show, *writers)
-    if answer is not None and _unanswered(answer):
+    runs = {"recorded": recording.replay.recorded, "replayed": recording.simulated} | ({"what if": answer.timeline} if answer else {})
+    print_then_write(
+        as_json,
+        lambda: with_median_step(result, recording.replay).document(),
+        lambda: print_replay(result, details, terminal()),
+        None if timeline is None else lambda: (answer.timeline if answer else recording.simulated).save(timeline),
+        None if perfetto is None else lambda: export(perfetto, runs),
+    )
+    if answer is not None and len(answer.what_if.rules) < len(answer.what_if.answers):
         raise typer.Exit(1)
-
-
-def _unanswered(answer: Answer) -> bool:
-    return len(answer.what_if.rules) < len(answer.what_if.answers)
 
 
 def print_replay(result: ReplayResult, details: bool, console: Console) -> None:
     """Print what a replay says, from the verdict down to, with `details`, what was assumed."""
-    console.print(replay_words.headline(result), style="bold", highlight=False, markup=False)
+    print_lines(console, [replay_words.headline(result)], "bold", mark="")
     lines = [*replay_words.wait_words(result, result.median_step), *replay_words.ladder_words(result), *replay_words.slow_words(result)]
-    lines += straggler_words.words(result.stragglers, result.gpu_period_simulated_s)
-    _print_lines(console, (*lines, *replay_words.replay_words(result)))
+    lines += replay_words.words(result.stragglers, result.gpu_period_simulated_s)
+    print_lines(console, (*lines, *replay_words.replay_words(result)))
     for title, cells in replay_words.tables(result):
-        console.print(table(title, cells))
+        console.print(Grid(cells, replay_words.WORDS, title=title))
     if result.what_if is not None:
-        _print_lines(console, replay_words.what_if_words(result.what_if))
+        print_lines(console, replay_words.what_if_words(result.what_if))
     if details:
         _print_details(console, result)
     else:
@@ -86,23 +75,13 @@ def print_replay(result: ReplayResult, details: bool, console: Console) -> None:
 def _print_details(console: Console, result: ReplayResult) -> None:
     """Print what was assumed, the streams and steps, and the worst-placed kernels."""
     if result.what_if is not None:
-        _print_lines(console, replay_words.assumption_words(result.what_if))
+        print_lines(console, replay_words.assumption_words(result.what_if))
     else:
-        _print_lines(console, replay_words.rule_words(result))
-    _print_lines(console, (*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))
+        print_lines(console, replay_words.rule_words(result))
+    print_lines(console, (*rooflines.words(result.roofline), *rooflines.memory_words(result.memory)))
     for title, cells in replay_words.detail_tables(result):
-        console.print(table(title, cells))
-    _print_lines(console, replay_words.misplaced_words(result))
-
-
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(f"- {line}", highlight=False, markup=False)
-
-
-def table(title: str, cells: list[dict[str, str]], words: Collection[str] = replay_words.WORDS) -> Grid:
-    """Return the rows as a table for a terminal. `words`: the columns that hold no numbers."""
-    return Grid(cells, words, title=title)
+        console.print(Grid(cells, replay_words.WORDS, title=title))
+    print_lines(console, replay_words.misplaced_words(result))
 
 
 def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json: bool) -> None:
@@ -114,12 +93,13 @@ def diff(a: str, b: str | None, perfetto: Path | None, out: Path | None, as_json
         document, timelines, steps = _validated(a) if b is None else _files(a, b, progress)
     if perfetto is not None and not timelines:
         raise SchedcastError(f"--perfetto needs timelines, and {a} has none; validate with --out DIR writes them")
-    writers: list[Callable[[], object]] = []
-    if perfetto is not None:
-        writers.append(lambda: export(perfetto, timelines))
-    if out is not None:
-        writers.append(lambda: _write(out, document, timelines, steps))
-    print_then_write(lambda: print_document(document.document()) if as_json else print_diff(document, terminal()), *writers)
+    print_then_write(
+        as_json,
+        document.document,
+        lambda: print_diff(document, terminal()),
+        None if perfetto is None else lambda: export(perfetto, timelines),
+        None if out is None else lambda: _write(out, document, timelines, steps),
+    )
 
 
 #: What `compare_traces` does: reads and replays either trace, and compares them.
@@ -179,11 +159,10 @@ def _place(name: str) -> tuple[str, str | None]:
 
 def print_diff(document: Diff, console: Console) -> None:
     """Print why two runs differ."""
-    console.print(diff_words.headline(document), style="bold", highlight=False, markup=False)
-    for line in diff_words.words(document):
-        console.print(f"- {line}", highlight=False, markup=False)
+    print_lines(console, [diff_words.headline(document)], "bold", mark="")
+    print_lines(console, diff_words.words(document))
     console.print(terminal_table(diff_words.diff_bars(document), console.width))
-    console.print(table("", diff_words.cells(document), (diff_words.TERM,)))
+    console.print(Grid(diff_words.cells(document), (diff_words.TERM,)))
 
 
 def _write(out: Path, document: Diff, timelines: Mapping[str, Timeline], steps: Sequence[Timeline]) -> None:

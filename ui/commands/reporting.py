@@ -16,16 +16,16 @@ from traces.documents.training import TrainingRun
 from traces.errors import UnusableFileError
 from traces.files import starts_with_schema, write_atomic
 from traces.outputs import check_outputs
-from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_document, print_then_write
+from ui.commands.output import DIFF, REPRODUCTION, TRAINING, print_then_write
 from ui.present import diffs_page as diff
 from ui.present.page import Section, page
 from ui.present.predictions_page import prediction_section, predictions_sections, timeline_section
 from ui.present.replays_page import replay_section
 from ui.present.report import read_report
-from ui.present.report_page import report_sections
 from ui.present.reproductions_page import reproduction_sections
 from ui.present.searches_page import search_section
 from ui.present.trainings_page import training_section
+from ui.present.validations_page import report_sections
 
 
 def _validation_sections(place: Path) -> list[Section]:
@@ -84,13 +84,7 @@ def report(places: Sequence[Path], out: Path, title: str, as_json: bool) -> None
     document = {"schema": SCHEMA, "page": str(out), "bytes": len(content.encode()), "sections": entries}
 
     def show() -> None:
-        if as_json:
-            print_document(document)
-            return
         for entry in entries:
             print(f"- {entry['title']}: {entry['summary']}" if entry["summary"] else f"- {entry['title']}")
 
-    def write() -> None:
-        print(f"report: {write_atomic(out, content)}", file=sys.stderr)
-
-    print_then_write(show, write)
+    print_then_write(as_json, lambda: document, show, lambda: print(f"report: {write_atomic(out, content)}", file=sys.stderr))

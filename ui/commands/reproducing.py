@@ -1,7 +1,6 @@
 """`schedcast reproduce`: compares what papers published with predictions."""
 
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from traces.errors import SchedcastError
 from traces.outputs import OutputFolder, check_outputs
 from traces.process import interrupts_delayed
 from ui.commands import listing
-from ui.commands.output import REPRODUCTION, print_document, print_json, print_then_write
+from ui.commands.output import REPRODUCTION, print_json, print_then_write
 from ui.present import reproductions as reproduction_tables
 from ui.present.tables import console as terminal
 from ui.service import jobs
@@ -40,8 +39,13 @@ def reproduction(name: str | None, measure: bool, out: Path | None, as_json: boo
         shown.append(paper)
         same_numbers &= same
     document = sources[0].document(shown[0]) if len(sources) == 1 else Reproduction(papers=tuple(shown))
-    write = [lambda: _write(document, out)] if out is not None else []
-    print_then_write(lambda: _print(document, shown, as_json), *write)
+
+    def show() -> None:
+        console = terminal()
+        for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
+            console.print(part)
+
+    print_then_write(as_json, document.document, show, None if out is None else lambda: _write(document, out))
     if not same_numbers:
         raise typer.Exit(1)
 
@@ -50,15 +54,6 @@ def reproduced(source: reproduce.Source, measure: bool, quiet: bool, wait_s: flo
     """Predict a paper and, with `measure`, run what this machine can; returns it and whether the results were those of plain PyTorch."""
     paper = _predicted(source, quiet)
     return _measured(source, paper, quiet, wait_s) if measure else (paper, True)
-
-
-def _print(document: Reproduction, shown: Sequence[Paper], as_json: bool) -> None:
-    if as_json:
-        print_document(document.document())
-        return
-    console = terminal()
-    for part in (part for paper in shown for part in reproduction_tables.terminal(paper)):
-        console.print(part)
 
 
 def _write(document: Reproduction, out: Path) -> None:

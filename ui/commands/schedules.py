@@ -20,6 +20,7 @@ from simulator.strategies.pipeline.schedule import Schedule
 from simulator.strategies.registry import SCHEDULE
 from traces.errors import SchedcastError
 from traces.files import write_atomic
+from traces.units import counted
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class ScheduleFile:
 
     def writers(self, forecasts: Mapping[str, Forecast]) -> list[Callable[[], object]]:
         """Functions that write the file, or say that it was read. `forecasts`: by the text of the strategy."""
-        return [] if self.path is None else [lambda: self._write(forecasts.get(self.strategy)) if self.writes else self._say_read()]
-
-    def _say_read(self) -> None:
-        print(f"schedcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)
+        if self.path is None:
+            return []
+        if self.writes:
+            return [lambda: self._write(forecasts.get(self.strategy))]
+        return [lambda: print(f"schedcast: {self.asked} followed the schedule in {self.path}: {_size(self.read)}", file=sys.stderr)]
 
     def _write(self, forecast: Forecast | None) -> None:
         """Write the schedule of a plan. Raises SchedcastError if there is none."""
@@ -129,10 +131,6 @@ def _twice(path: Path, text: str) -> SchedcastError:
 def _size(schedule: Schedule | Order) -> str:
     if isinstance(schedule, Order):
         counts = (len(schedule.entries), "task"), (len({entry.lane for entry in schedule.entries}), "lane")
-        return " on ".join(_counted(*count) for count in counts)
+        return " on ".join(counted(*count) for count in counts)
     ranks, stages, microbatches = len(schedule.ranks), schedule.stages, schedule.microbatches
-    return f"{_counted(ranks, 'rank')}, {_counted(stages, 'stage')} and {_counted(microbatches, 'microbatch')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else f'{noun}es' if noun.endswith('h') else f'{noun}s'}"
+    return f"{counted(ranks, 'rank')}, {counted(stages, 'stage')} and {counted(microbatches, 'microbatch')}"

@@ -15,7 +15,7 @@ from traces.documents.scoreboard import Scoreboard, ScoredStep
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import job_options
-from ui.commands.output import print_document, print_then_write
+from ui.commands.output import print_then_write
 from ui.present import scoreboards
 from ui.present.tables import console as terminal
 from ui.service import jobs
@@ -28,8 +28,12 @@ def score(folder: Path, profile: Path | None, sample: int, processes: int | None
             raise SchedcastError(f"{option} is {number}; expected at least 1")
     check_outputs({"--out": out}, job_options.inputs("", profile))
     document = scored(folder, profile, sample, processes, as_json)
-    save = [lambda: document.save(out)] if out is not None else []
-    print_then_write(lambda: _print(document, as_json), *save)
+
+    def show() -> None:
+        for part in scoreboards.terminal(document):
+            terminal().print(part, highlight=False, markup=False)
+
+    print_then_write(as_json, document.document, show, None if out is None else lambda: document.save(out))
 
 
 def scored(
@@ -73,12 +77,3 @@ def _target(row: Row, profile: Path | None, product: str) -> Target | None:
     if row.machine in (THIS_CPU, THIS_GPU):
         return costs_for(row.job, None, row.machine, Placement(device="cpu" if row.machine == THIS_CPU else "cuda"))
     return None
-
-
-def _print(document: Scoreboard, as_json: bool) -> None:
-    if as_json:
-        print_document(document.document())
-        return
-    console = terminal()
-    for part in scoreboards.terminal(document):
-        console.print(part, highlight=False, markup=False)

@@ -11,7 +11,6 @@ from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from simulator.engine.costs.model import CostModel
 from simulator.machine.presets import THIS_CPU, THIS_GPU
 from simulator.model.job import Job
-from simulator.predict.search.ranking import Ranking
 from simulator.predict.search.search import candidates
 from simulator.predict.search.setup import Setup
 from simulator.predict.search.variants import read_tries, split
@@ -20,10 +19,11 @@ from traces.documents.search_result import SearchResult
 from traces.errors import SchedcastError
 from traces.outputs import check_outputs
 from ui.commands import job_options, predicting
-from ui.commands.output import print_document, print_then_write
+from ui.commands.output import print_then_write
 from ui.present import searches
 from ui.present.machines import partition_words, unmeasured_words
 from ui.present.tables import console as terminal
+from ui.present.tables import print_lines
 from ui.service import jobs as shared_jobs
 
 #: Rows of the terminal's table.
@@ -78,8 +78,9 @@ def search_plans(
         result, right = _verified(
             result, verify, job, shared, profile, placement, calibration, QUICK_ROUNDS if quick else ROUNDS, as_json, wait_s
         )
-    save = [lambda: result.save(out)] if out is not None else []
-    print_then_write(lambda: _print(result, ranking, as_json), *save)
+    about = list(filter(None, [partition_words(ranking.machine), unmeasured_words([ranking.machine])]))
+    save = None if out is None else lambda: result.save(out)
+    print_then_write(as_json, result.document, lambda: print_search(result, terminal(), about), save)
     if result.best is None or not right:
         raise typer.Exit(1)
 
@@ -132,17 +133,8 @@ def _verified(
     return verified(result, texts, outcome), outcome.same_numbers
 
 
-def _print(result: SearchResult, ranking: Ranking, as_json: bool) -> None:
-    if as_json:
-        print_document(result.document())
-        return
-    about = [partition_words(ranking.machine), unmeasured_words([ranking.machine])]
-    print_search(result, terminal(), [words for words in about if words])
-
-
 def print_search(result: SearchResult, console: Console, about: Sequence[str] = ()) -> None:
     """Print the ranking and why the best plan wins. `about`: sentences on the machine."""
-    console.print(searches.headline(result), style="bold", highlight=False, markup=False)
+    print_lines(console, [searches.headline(result)], "bold", mark="")
     console.print(searches.table(result, SHOWN))
-    for line in (*about, *searches.words(result)):
-        console.print(f"- {line}", highlight=False, markup=False)
+    print_lines(console, (*about, *searches.words(result)))

@@ -14,7 +14,10 @@ from ui.app.model import start_command
 
 
 def serve(port: int, reports: list[Path], traces: list[Path], models: list[str]) -> None:
-    """Serve the app until it is stopped. `models`: the users' own, FILE.py:FACTORY, which the app offers with the built-in ones."""
+    """Serve the app until it is stopped. `models`: the users' own, FILE.py:FACTORY, which the app offers with the built-in ones.
+
+    The code of a model runs when it is first chosen.
+    """
     if not 1 <= port <= 65535:
         raise SchedcastError(f"--port {port} is not a port; choose one from 1024 to 65535")
     for package in ("torch", "streamlit"):
@@ -27,14 +30,9 @@ def serve(port: int, reports: list[Path], traces: list[Path], models: list[str])
         if not os.path.isfile(trace):
             raise SchedcastError(f"no trace at {trace}; record one with torch.profiler and export_chrome_trace")
     for model in models:
-        _check_model(model)
+        file = source_file(model)
+        if ":" not in model or (file is not None and not file.is_file()):
+            raise SchedcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")
     command = start_command(port, [r.resolve() for r in reports], traces=[trace.resolve() for trace in traces], models=models)
     print(f"http://127.0.0.1:{port} (Ctrl-C stops)", file=sys.stderr)
     raise typer.Exit(subprocess.run(command, check=False).returncode)
-
-
-def _check_model(model: str) -> None:
-    """Raise SchedcastError for a model that the app could not offer. Its code runs when it is first chosen."""
-    file = source_file(model)
-    if ":" not in model or (file is not None and not file.is_file()):
-        raise SchedcastError(f"--model {model!r} is no file's factory; expected FILE.py:FACTORY; built-in models are offered anyway")

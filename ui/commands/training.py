@@ -22,13 +22,12 @@ from simulator.predict.preset import forecast_elsewhere
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH
 from traces.documents.profile import Profile
-from traces.documents.targets import AUTOGRAD, largest_difference, reached, wins
-from traces.documents.training import ONE_BATCH, TrainingRun
+from traces.documents.training import AUTOGRAD, ONE_BATCH, TrainingRun, largest_difference, reached, wins
 from traces.errors import SchedcastError, UnknownNameError
 from traces.outputs import Output, OutputFolder, check_outputs
 from traces.units import duration
 from ui.commands import job_options, schedules
-from ui.commands.output import TRAINING, print_document, print_then_write, write_page
+from ui.commands.output import TRAINING, print_then_write, write_page
 from ui.commands.quiet import wait_for_quiet
 from ui.present import trainings as training_words
 from ui.present.tables import console as terminal
@@ -143,11 +142,12 @@ def run(
             training.train(steps, timeline is not None, progress)
     except KeyboardInterrupt:
         if training.curves():
-            print_then_write(lambda: None, *_writers(document(False), metrics, out))
+            print_then_write(False, dict, lambda: None, *_writers(document(False), metrics, out))
         raise
     finished = document(True)
-    save = [lambda: training.done.timeline.save(timeline)] if timeline is not None else []
-    print_then_write(lambda: _print(finished, as_json), *_writers(finished, metrics, out), *save, *order.writers(forecasts))
+    save = None if timeline is None else lambda: training.done.timeline.save(timeline)
+    writers = (*_writers(finished, metrics, out), save, *order.writers(forecasts))
+    print_then_write(as_json, finished.document, lambda: _print(finished), *writers)
     if training.differences:
         raise typer.Exit(1)
 
@@ -215,14 +215,10 @@ def _predicted(
     return Seconds(predict_on or "this machine", by_curve)
 
 
-def _expected(predicted: Forecast | None) -> dict[str, object]:
-    """The fields of a curve that a forecast gives."""
-    return {} if predicted is None else {"predicted_step_s": predicted.timeline.step_s, "predicted_phases": predicted.phases}
-
-
 def _judged(document: TrainingRun, seconds: Seconds, goals: Goals) -> TrainingRun:
     """The document with the predicted step times of its curves, and when they reach the target."""
-    curves = tuple(curve.model_copy(update=_expected(seconds.by_curve.get(curve.name))) for curve in document.curves)
+    known = {name: {"predicted_step_s": own.timeline.step_s, "predicted_phases": own.phases} for name, own in seconds.by_curve.items()}
+    curves = tuple(curve.model_copy(update=known.get(curve.name)) for curve in document.curves)
     changes: dict[str, object] = {"curves": curves, "predicted_on": seconds.machine}
     if goals.target is not None:
         times = tuple(reached(curve, goals.target) for curve in curves)
@@ -277,7 +273,7 @@ def _document(training: Repeated, predicted: Forecast, mode: str, complete: bool
     )
 
 
-def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> list[Callable[[], object]]:
+def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> list[Callable[[], object] | None]:
     """Functions that write the metrics and the page's folder."""
 
     def page() -> Path:
@@ -286,14 +282,10 @@ def _writers(document: TrainingRun, metrics: Path | None, out: Path | None) -> l
 
         return training_report.write(out, document)
 
-    save = [lambda: document.save(metrics)] if metrics is not None else []
-    return [*save, *([lambda: write_page(page, out)] if out is not None else [])]
+    return [None if metrics is None else lambda: document.save(metrics), None if out is None else lambda: write_page(page, out)]
 
 
-def _print(document: TrainingRun, as_json: bool) -> None:
-    if as_json:
-        print_document(document.document())
-        return
+def _print(document: TrainingRun) -> None:
     if busy := busy_line(document.busy_share):
         print(busy)
     expected = f", predicted {duration(document.predicted_step_s)}" if document.predicted_step_s is not None else ""

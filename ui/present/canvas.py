@@ -57,10 +57,13 @@ def add_legend(figure: Figure, marks: Sequence[Artist], top_in: float = LEGEND_T
         text.set_parse_math(False)
 
 
-def hide_frame(axes: Axes) -> None:
-    """Remove the lines around the axes."""
+def hide_frame(axes: Axes, grid: Literal["x", "y", "both"] | None = None) -> None:
+    """Remove the lines around the axes, and draw faint lines of a `grid` below everything else."""
     for spine in axes.spines.values():
         spine.set_visible(False)
+    if grid is not None:
+        axes.grid(axis=grid, color=FAINT, linewidth=0.8)
+        axes.set_axisbelow(True)
 
 
 def save(figure: Figure, path: Path | str) -> Path:

@@ -19,7 +19,7 @@ from simulator.machine.machine import HOST
 from traces import units
 from traces.documents.timeline import HeldByKind, Timeline
 from ui.present import palette
-from ui.present.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
 from ui.present.timeline_rows import X_LABEL
 
 #: Devices drawn at most. Replicas look alike, so the first ones stand for all.
@@ -240,6 +240,4 @@ def _style(axes: Axes, is_first: bool, is_last: bool) -> None:
     axes.tick_params(axis="both", colors=INK, labelsize=10, labelbottom=is_last, labelleft=is_first, length=0)
     axes.xaxis.set_major_locator(MaxNLocator(8))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    hide_frame(axes)
+    hide_frame(axes, "y")

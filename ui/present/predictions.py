@@ -8,8 +8,7 @@ from simulator.engine.memory.contents import batch_words, holders_words, shortfa
 from simulator.machine.presets import card_of
 from traces import units
 from traces.documents.comparison import Prediction
-from traces.documents.normal import Normal
-from traces.documents.predictions import Predictions
+from traces.documents.predictions import Normal, Predictions
 from ui.present.tables import COMMUNICATION, SPARE, Grid, folded_prediction, prediction_label, prediction_rows
 
 

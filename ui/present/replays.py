@@ -8,7 +8,7 @@ from traces import units
 from traces.documents.replay_result import Part, ReplayResult, ReplayStep, RuleAnswer, StragglerCost, WhatIf
 from ui.present import rooflines
 from ui.present.labels import lane_label
-from ui.present.rule_records import JUDGED, record_words
+from ui.present.rules import JUDGED, record_words
 
 #: The head of the table's first column, and its title.
 RANK, TITLE = "rank", "Stragglers: ms that a step would be shorter with the median rank's times"

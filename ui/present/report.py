@@ -83,7 +83,7 @@ def write_report(
         if comparison.result not in rows:
             raise ValueError(f"the comparison of {comparison.strategy} matches no row of these validations; pass its validation too")
     place, folder = Path(folder), Path(folder).resolve()  # the folder that a link points to
-    stage = folder.with_name(f"{_stage_name(folder)}{secrets.token_hex(4)}")
+    stage = folder.with_name(f".{folder.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
@@ -102,11 +102,6 @@ def write_report(
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return place / "index.html"
-
-
-def _stage_name(folder: Path) -> str:
-    """What the names of the folders begin with in which the report of `folder` is prepared by this process."""
-    return f".{folder.name[:100]}.{os.getpid()}."
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -150,10 +145,10 @@ def _write_documents(
 def _draw(stage: Path, parts: list[tuple[Validation, str, list[tuple[str, str, Comparison]]]]) -> ModuleNotFoundError | None:
     """Add the pictures and the page. Returns why nothing was drawn if a package is missing."""
     try:
-        from ui.present import report_page  # here, because a machine that only measures may lack plotly and matplotlib
+        from ui.present import validations_page  # here, because a machine that only measures may lack plotly and matplotlib
     except ModuleNotFoundError as error:
         return error
-    report_page.write(stage, parts)
+    validations_page.write(stage, parts)
     return None
 
 

@@ -157,7 +157,10 @@ def markdown(papers: Sequence[Paper]) -> str:
 def _paper_lines(paper: Paper) -> Iterator[str]:
     yield from ("", f"## {paper.name}", "", f"*{paper.title}* ({paper.reference}).", *about_words(paper))
     yield from ("", f"`schedcast reproduce {paper.name}`", "")
-    yield from tables.markdown([_claim_row(check) for check in paper.checks])
+    yield from tables.markdown([
+        {"claim": check.claim, "verdict": VERDICTS[check.holds], "figures": check.said, "cause": check.reason or units.NONE}
+        for check in paper.checks
+    ])  # fmt: skip
     for table in paper.tables:
         yield from ("", f"**{table.title}**", "", *tables.markdown(cells(table)), "", table.about)
     for document in paper.measured:
@@ -166,10 +169,6 @@ def _paper_lines(paper: Paper) -> Iterator[str]:
     if paper.notes:
         yield ""
     yield from (f"- {note}" for note in paper.notes)
-
-
-def _claim_row(check: Check) -> dict[str, str]:
-    return {"claim": check.claim, "verdict": VERDICTS[check.holds], "figures": check.said, "cause": check.reason or units.NONE}
 
 
 def _grid(table: Table) -> Grid:

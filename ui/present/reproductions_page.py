@@ -4,12 +4,9 @@ index.html                      the page; needs no network and no other file
 reproduction.json               the document of `schedcast reproduce --json`
 PAPER-CHART.png, PAPER-CHART.svg    the pictures of charts, and of networks
 
-The static pictures of a reproduction's charts.
-
-The static picture of a network whose layers are divided: every layer is a rectangle, cut as its output is among the workers.
-
-Cuts by images and by width are vertical, cuts by channels and by height horizontal. Images and channels make separate blocks; height and
-width cut a block without a gap. Layers run from left to right and continue in the next row; branches lie below each other.
+In the picture of a network whose layers are divided, every layer is a rectangle, cut as its output is among the workers. Cuts by images and
+by width are vertical, cuts by channels and by height horizontal. Images and channels make separate blocks; height and width cut a block
+without a gap. Layers run from left to right and continue in the next row; branches lie below each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +27,8 @@ from traces.documents.reproduction import Chart, DividedLayer, DividedNetwork, P
 from traces.files import check_writable, write_atomic
 from ui.present import palette, sentences, tables
 from ui.present import reproductions as reproduction_tables
-from ui.present.canvas import FAINT, INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
-from ui.present.page import Section, document_data, first_and_last, picture_data, section
-from ui.present.page import page as page_of
+from ui.present.canvas import INK, SOFT, LineStyle, add_legend, hide_frame, new_figure, save
+from ui.present.page import Section, document_data, first_and_last, page, picture_data, section
 
 #: Inches: width of a column of layers and height of a lane, and of a layer's rectangle in them; between rows; above and below all rows.
 COLUMN_IN, LANE_IN, BOX_IN, ROW_GAP_IN, NETWORK_TOP_IN, NETWORK_BOTTOM_IN = 0.98, 0.66, (0.72, 0.3), 0.22, 1.0, 0.2
@@ -274,10 +270,8 @@ def _draw(axes: Axes, chart: Chart, panel: Panel, colors: dict[tuple[str, bool],
         axes.set_xticks(range(1, len(chart.ticks) + 1), chart.ticks, parse_math=False)
     axes.margins(x=0.06, y=0.16)
     axes.set_title(panel.title, fontsize=11.5, weight="bold", loc="left", color=INK, parse_math=False)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
-    hide_frame(axes)
+    hide_frame(axes, "both")
 
 
 DOCUMENT = "reproduction.json"
@@ -295,17 +289,12 @@ def write(folder: Path | str, document: Reproduction) -> Path:
         for network in paper.networks:
             for kind in ("png", "svg"):
                 division_picture(folder / f"{_stem(paper, network)}.{kind}", network)
-    return write_atomic(folder / "index.html", page(document))
+    return write_atomic(folder / "index.html", page("Published and predicted", reproduction_sections(document, linked=True)))
 
 
 def charts_with_points(paper: Paper) -> list[Chart]:
     """The charts of `paper` that have points to draw."""
     return [chart for chart in paper.charts if any(series.x for panel in chart.panels for series in panel.series)]
-
-
-def page(document: Reproduction) -> str:
-    """The HTML page of a reproduction."""
-    return page_of("Published and predicted", reproduction_sections(document, linked=True))
 
 
 def reproduction_sections(document: Reproduction, linked: bool = False) -> list[Section]:

@@ -7,6 +7,7 @@ from simulator.machine.presets import THIS_CPU
 from traces import units
 from traces.documents.search_result import PlainStep, RankedPlan, SearchResult, Verification
 from traces.documents.verdict import is_busy, is_judged
+from traces.units import counted
 from ui.present.labels import PLAIN, differing
 from ui.present.sentences import no_verdict_words
 from ui.present.tables import Grid, stacked
@@ -41,14 +42,14 @@ def headline(result: SearchResult) -> str:
     if result.best in ran and ran[result.best].measured_step_s is not None:
         count = sum(plan.measured_step_s is not None for plan in ran.values())
         return (
-            f"{result.best} was measured fastest of {_count(count, 'plan')} that ran: {units.duration(ran[result.best].measured_step_s)}."
-            f" Of {_count(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
+            f"{result.best} was measured fastest of {counted(count, 'plan')} that ran: {units.duration(ran[result.best].measured_step_s)}."
+            f" Of {counted(result.candidates, 'candidate')}, {best.plan} is predicted fastest: {units.duration(best.step_s)}"
             f" ({units.interval(best.interval_s)})."
         )
     known = is_judged(result.measured_share) and best.speedup is not None and best.strategy != "baseline"
     gain = f", {units.speedup(best.speedup)} over the baseline" if known else ""
     return (
-        f"{best.plan} is predicted fastest of {_count(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
+        f"{best.plan} is predicted fastest of {counted(result.candidates, 'candidate')}: {units.duration(best.step_s)}"
         f" ({units.interval(best.interval_s)}){gain}; it fits, with {units.memory(best.peak_bytes)} at its peak.{_measured_words(best)}"
     )
 
@@ -73,7 +74,7 @@ def words(result: SearchResult) -> list[str]:
         lines += _bound_words(result, best)
     if result.pruned:
         least = min(result.pruned, key=lambda plan: plan.bound_s)
-        count = _count(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
+        count = counted(len(result.pruned), "plan") + (" was" if len(result.pruned) == 1 else " were")
         shown = f"{count} not simulated, because lower bounds of {units.duration(least.bound_s)} or more show that they cannot win"
         against = f"; the least of them, that of {least.plan}, is {units.speedup(least.over)} the step of {least.beaten_by}"
         lines.append(f"{shown}{against if least.beaten_by else ''}. Their memory is not known.")
@@ -100,7 +101,7 @@ def _tie_words(result: SearchResult, best: RankedPlan) -> list[str]:
         firsts = {plan.strategy: plan for plan in reversed(unclear)}
         nearest = sorted(firsts.values(), key=lambda plan: plan.step_s)
         lines.append(
-            f"These predictions cannot tell whether {best.plan} is faster than {_count(len(unclear), 'other plan')}:"
+            f"These predictions cannot tell whether {best.plan} is faster than {counted(len(unclear), 'other plan')}:"
             f" {_listed([f'{plan.plan} ({units.speedup(plan.behind, plan.behind_interval)} its step)' for plan in nearest])}."
         )
     alike = sum(plan.probability for plan in groups(result.fitting)[0])
@@ -174,12 +175,12 @@ def _misfit_words(result: SearchResult) -> list[str]:
     misfits = [plan for plan in result.plans if not plan.fits]
     lines = []
     if misfits:
-        count = _count(len(misfits), "plan") + (" does" if len(misfits) == 1 else " do")
+        count = counted(len(misfits), "plan") + (" does" if len(misfits) == 1 else " do")
         lines.append(f"{count} not fit; {misfits[0].plan} {misfits[0].why_not}.")
     large = [plan for plan in result.refused if plan.excess_bytes]
     if large:
         least = min(large, key=lambda plan: plan.excess_bytes)
-        count = _count(len(large), "plan") + (" was" if len(large) == 1 else " were")
+        count = counted(len(large), "plan") + (" was" if len(large) == 1 else " were")
         lines.append(f"{count} not simulated, because they cannot fit; the least of them, {least.plan}, {least.why}.")
     return lines
 
@@ -237,7 +238,7 @@ def cells(result: SearchResult) -> list[dict[str, str]]:
         plan = group[0]
         row = {
             "": str(number) if plan.fits else "",
-            "plan": plan.text + (f" (and {_count(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
+            "plan": plan.text + (f" (and {counted(len(group) - 1, 'equal one')})" if len(group) > 1 else ""),
             **({"microbatches": str(plan.accumulate), "checkpointing": plan.checkpoint} if varied else {}),
             "step ms": units.ms(plan.step_s),
             "90 % interval": units.interval(plan.interval_s),
@@ -290,7 +291,7 @@ def table(result: SearchResult, most: int) -> Grid:
     """The first `most` rows for the terminal; plans that do not fit are red."""
     rows = cells(result)
     shown = [_folded(row) for row in rows[:most]]
-    caption = f"and {_count(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
+    caption = f"and {counted(len(rows) - most, 'other')}; --out writes them all" if len(rows) > most else ""
     spare: tuple[str, ...] = ("weights", "over baseline", "tokens/s", "MFU", "peak memory", "P(fastest)")
     if rows and "microbatches" in rows[0]:  # jobs that differ in memory above all
         spare = ("weights", "over baseline", AGAINST, "tokens/s", "P(fastest)", "step over the best", "MFU")
@@ -302,10 +303,6 @@ def _folded(row: Mapping[str, str]) -> dict[str, str]:
     """A row of `cells` for a terminal: intervals lie below what they belong to."""
     kept = {head: text for head, text in row.items() if head not in ("lower bound ms", "90 % interval")}
     return kept | {"step ms": stacked(row["step ms"], row["90 % interval"]), "step over the best": stacked(row["step over the best"])}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Validations and predictions as tables, with the same cells for the terminal, the report page and the app; and the terminal's console."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
 
@@ -25,6 +25,12 @@ HEAD_WIDTH, WORDS_WIDTH, GAP = 10, 16, 2
 def console() -> Console:
     """The console of standard output, as wide as the terminal, or LEAST_WIDTH."""
     return Console(width=max(LEAST_WIDTH, Console().width))
+
+
+def print_lines(console: Console, lines: Iterable[str], style: str = "", mark: str = "- ") -> None:
+    """Print lines as they are, each after a mark."""
+    for line in lines:
+        console.print(f"{mark}{line}", style=style, highlight=False, markup=False)
 
 
 @dataclass(frozen=True)
@@ -241,11 +247,11 @@ def folded(cells: dict[str, str]) -> dict[str, str]:
     }
 
 
-def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> dict[str, str]:
-    """Column name to text, for one prediction called `label`. `here`: whether measured costs are this machine's."""
+def prediction_cells(prediction: Prediction, here: bool) -> dict[str, str]:
+    """Column name to text, for one prediction. `here`: whether measured costs are this machine's."""
     busiest = max((device.busy_share for device in prediction.devices), default=None)
     return {
-        "strategy": label,
+        "strategy": prediction_label(prediction),
         "step ms": units.ms(prediction.step_s),
         "90 % interval": units.interval(prediction.interval_s),
         "against PyTorch": units.speedup(prediction.against_pytorch, prediction.against_pytorch_interval),
@@ -263,7 +269,7 @@ def prediction_cells(prediction: Prediction, label: str, here: bool = True) -> d
 
 def prediction_rows(predictions: Sequence[Prediction], here: bool = True) -> list[dict[str, str]]:
     """The cells of several predictions. Each is labelled by its strategy and by the options that differ from the strategy's defaults."""
-    return [prediction_cells(prediction, prediction_label(prediction), here) for prediction in predictions]
+    return [prediction_cells(prediction, here) for prediction in predictions]
 
 
 def prediction_label(prediction: Prediction) -> str:

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from traces.documents.timeline import Timeline
 from ui.present import palette
-from ui.present.canvas import FAINT, INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import INK, WIDTH_IN, add_legend, hide_frame, new_figure, save
 from ui.present.labels import headline
 from ui.present.timeline_rows import BY_WEIGHTS, CRITICAL, IDLE, REPEATED, X_LABEL, Bar, TimelinePanel, timeline_panel
 
@@ -70,9 +70,7 @@ def _draw(axes: Axes, panel: TimelinePanel, end_ms: float) -> None:
     axes.set_yticks(range(len(panel.rows)), panel.rows, fontsize=11 if len(panel.rows) <= 12 else 8.5, color=INK, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_locator(MaxNLocator(12))
-    axes.grid(axis="x", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    hide_frame(axes)
+    hide_frame(axes, "x")
     axes.axvline(panel.step_ms, color=INK, linewidth=1.6, clip_on=False)
     write = partial(axes.annotate, textcoords="offset points", fontsize=11.5, weight="bold", color=INK, parse_math=False)
     write(f"{panel.step_label} ", (panel.step_ms, 1), (-2, 4), xycoords=("data", "axes fraction"), ha="right")

@@ -41,13 +41,11 @@ class PipelineBars:
             seconds[span.device, span.lane] = seconds.get((span.device, span.lane), 0.0) + takes_s
         return [span for span in spans if seconds[span.device, span.lane] >= _LEAST_TRANSFERS * self._length_s]
 
-    def computes(self, device: str, lane: str) -> bool:
-        """Whether a lane runs a pipeline's stages."""
-        return (device, lane) in self._actions
-
     def lane_label(self, device: str, lane: str) -> str:
-        """The label of a lane that runs stages: cpu:0 stages 0, 2. If forwards and backwards have own lanes, it says which."""
-        actions = self._actions[device, lane]
+        """The label of a lane: cpu:0 stages 0, 2, if it runs stages. If forwards and backwards have own lanes, it says which."""
+        actions = self._actions.get((device, lane))
+        if actions is None:
+            return lane_label(device, lane)
         stages = sorted({action.stage for action in actions})
         halves = {action.kind == FORWARD for action in actions}
         which = "" if len(halves) > 1 else " forward" if True in halves else " backward"
@@ -106,11 +104,6 @@ class PipelineBars:
 
     def _number(self, span: Span, action: Action) -> int:
         return span.iteration if self._by_iteration else action.microbatch
-
-
-def pipeline_bars(spans: Sequence[Span], begin_s: float, end_s: float) -> PipelineBars | None:
-    """How the spans of a window are drawn; None if they are no pipeline's."""
-    return PipelineBars(spans, begin_s, end_s) if is_pipeline(spans) else None
 
 
 def _computed(span: Span) -> Action | None:
@@ -201,7 +194,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
     """
     begin, end = timeline.window_s
     spans = timeline.window()
-    pipeline = pipeline_bars(spans, begin, end) if by_action else None
+    pipeline = PipelineBars(spans, begin, end) if by_action and is_pipeline(spans) else None
     groups = [(span,) for span in spans] if pipeline is None else pipeline.groups
     used = lanes(timeline, [group[0] for group in groups])
     devices = list(dict.fromkeys(device for device, _ in (*used, *spare)))
@@ -235,7 +228,7 @@ def timeline_panel(timeline: Timeline, by_action: bool = True, spare: Sequence[t
         step_s=timeline.step_s,
         length_ms=max(timeline.step_s, end - begin) * 1e3,
         places=tuple(places),
-        rows=_row_labels([_lane_label(pipeline, *place) for place in places]),
+        rows=_row_labels([(lane_label if pipeline is None else pipeline.lane_label)(*place) for place in places]),
         bars={phase: tuple(bars[phase]) for phase in phases},
         drawn_s=end - begin,
         drawn=_drawn_words(timeline, spans),
@@ -252,10 +245,6 @@ def _drawn_words(timeline: Timeline, window: Sequence[Span]) -> str:
         return "another step"
     own, _ = Counter(span.period for span in window).most_common(1)[0]
     return f"step {periods.index(own) + 1} of {len(periods)}"
-
-
-def _lane_label(pipeline: PipelineBars | None, device: str, lane: str) -> str:
-    return pipeline.lane_label(device, lane) if pipeline is not None and pipeline.computes(device, lane) else lane_label(device, lane)
 
 
 def _idle(

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from traces import units
-from traces.documents.targets import AUTOGRAD, Curve, Reached, Wins, by_name, first_difference, largest_difference
-from traces.documents.training import TrainingRun
+from traces.documents.training import AUTOGRAD, Curve, Reached, TrainingRun, Wins, by_name, first_difference, largest_difference
 from traces.documents.verdict import Gain, measured_speedup
 from traces.documents.verdict import gain as judged
 from ui.present.labels import model_name
@@ -47,7 +46,7 @@ def _wins_words(wins: Wins, document: TrainingRun) -> str:
     counts = [f"{wins.iterations} by iterations", f"{wins.measured_s} by measured seconds"]
     if wins.predicted_s is not None:
         counts.append(f"{wins.predicted_s} by the seconds predicted for {document.predicted_on}")
-    return f"{wins.name} reaches {goal} earlier than {rival}: of {wins.seeds} {_seeds(wins.seeds)}, in {', '.join(counts)}"
+    return f"{wins.name} reaches {goal} earlier than {rival}: of {units.counted(wins.seeds, 'seed')}, in {', '.join(counts)}"
 
 
 def _reached_words(reached: Reached, document: TrainingRun) -> str:
@@ -62,10 +61,6 @@ def _reached_words(reached: Reached, document: TrainingRun) -> str:
 def percent_of(value: float) -> str:
     """A share in percent with no more decimals than it needs: 95 %, 97.5 %."""
     return f"{100 * value:.4g} %"
-
-
-def _seeds(count: int) -> str:
-    return "seed" if count == 1 else "seeds"
 
 
 def _percents(shares: Sequence[float]) -> str:

@@ -17,12 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from plotly.subplots import make_subplots
 
-from traces.documents.targets import Curve
-from traces.documents.training import TrainingRun
+from traces.documents.training import Curve, TrainingRun
 from traces.files import check_writable, write_atomic
 from ui.present import palette, trainings
 from ui.present import trainings as training_words
-from ui.present.canvas import FAINT, INK, LineStyle, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import INK, LineStyle, add_legend, hide_frame, new_figure, save
 from ui.present.charts import finished
 from ui.present.charts_page import chart_html
 from ui.present.labels import differing, plotly_escaped
@@ -70,7 +69,11 @@ def training_picture(path: Path | str, document: TrainingRun) -> Path:
     """Draw the curves of `document` into `path` (.png or .svg)."""
     losses, shares = lines(document), accuracies(document)
     rows, columns = [("loss", losses)] + ([("test accuracy in %", shares)] if shares else []), list(measures(document).items())
-    marks = [_mark(line, number) for number, line in enumerate(losses)]
+    looks = [LOOKS[min(number, len(LOOKS) - 1)] for number in range(len(losses))]
+    marks = [
+        Line2D([], [], color=line.color, linewidth=width, linestyle=style, alpha=opacity, label=line.name)
+        for line, (width, style, opacity) in zip(losses, looks, strict=True)
+    ]
     per_row = max(1, min(len(marks), LEGEND_CHARACTERS // max([8, *(len(line.name) + 6 for line in losses)])))
     head_in = HEAD_IN + MARKS_IN * -(-len(marks) // per_row)
     height_in = head_in + len(rows) * (ROW_IN + BELOW_IN)
@@ -81,9 +84,9 @@ def training_picture(path: Path | str, document: TrainingRun) -> Path:
         beside: Axes | None = None
         for column, (measure, label) in enumerate(columns):
             axes = figure.add_axes((LEFT + column * (width + GAP), bottom, width, ROW_IN / height_in), sharey=beside)
-            for number, line in enumerate(drawn):
+            for line, look in zip(drawn, looks, strict=False):
                 if line.over(measure) is not None:
-                    _draw_panel(axes, measure, line, LOOKS[min(number, len(LOOKS) - 1)])
+                    _draw_panel(axes, measure, line, look)
             if row and document.target is not None:
                 axes.axhline(100 * document.target, color=palette.GREY, linewidth=1, linestyle=":")
             _finish(axes, label, not row and logarithmic(losses), beside is None)
@@ -93,11 +96,6 @@ def training_picture(path: Path | str, document: TrainingRun) -> Path:
     if marks:
         add_legend(figure, marks, columns=per_row)
     return save(figure, path)
-
-
-def _mark(line: Line, number: int) -> Line2D:
-    width, style, opacity = LOOKS[min(number, len(LOOKS) - 1)]
-    return Line2D([], [], color=line.color, linewidth=width, linestyle=style, alpha=opacity, label=line.name)
 
 
 def _draw_panel(axes: Axes, measure: str, line: Line, look: tuple[float, LineStyle, float]) -> None:
@@ -115,10 +113,8 @@ def _finish(axes: Axes, label: str, log: bool, first: bool) -> None:
     if log:
         axes.set_yscale("log")
     axes.set_xlim(left=0)
-    axes.grid(color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.tick_params(axis="both", which="both", length=0, labelcolor=INK, labelleft=first)
-    hide_frame(axes)
+    hide_frame(axes, "both")
 
 
 #: A curve with at least MANY iterations is drawn as its mean over neighbors (SHARE of all iterations) over the faint losses.

@@ -1,8 +1,8 @@
 """The section of a page about a validation: predicted against measured step times, each compared strategy with its timelines, and
-charts of the errors by phase, layer or op.
+charts of the errors by phase, layer or op; and the pictures and the page of a report folder.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,16 +19,19 @@ from matplotlib.transforms import blended_transform_factory
 from simulator.replay.diff.task_errors import GroupError, TaskError, grouped, task_errors
 from traces import units
 from traces.documents.comparison import Comparison, Validation
+from traces.files import write_atomic
 from ui.present import charts, palette, sentences, tables, verdicts, waterfalls
 from ui.present import verdicts as error_words
-from ui.present.canvas import FAINT, INK, LEGEND_TOP_IN, SOFT, add_legend, hide_frame, new_figure, save
+from ui.present.canvas import INK, LEGEND_TOP_IN, SOFT, add_legend, hide_frame, new_figure, save
 from ui.present.charts import Row, finished, rival_name, rows
 from ui.present.charts_page import chart_html
 from ui.present.labels import headline, plotly_escaped
-from ui.present.page import Section, document_data, first_and_last, section
+from ui.present.memory import memory_picture
+from ui.present.page import Section, document_data, first_and_last, page, section
 from ui.present.timeline_canvas.page import timelines_html
+from ui.present.timeline_picture import timelines_picture
 from ui.present.verdicts import SHOWN, signed_ms
-from ui.present.waterfall_figures import waterfall_figure
+from ui.present.waterfall_figures import waterfall_figure, waterfall_picture
 
 #: Inches above and below the rows, per row, and from the top edge to the line that names the job.
 TOP_IN, BOTTOM_IN, ROW_IN, JOB_TOP_IN = 1.45, 0.62, 0.62, 0.5
@@ -39,7 +42,7 @@ TIMES, GAINS = (0.19, 0.32), (0.53, 0.15)
 COLUMNS = {"gain": (0.695, "left"), "error": (0.875, "right"), "over baseline": (0.99, "right")}
 
 
-def validation_picture(path: Path | str, validation: Validation, title: str = "") -> Path:
+def validation_picture(path: Path | str, validation: Validation) -> Path:
     """Draw step times and speed-ups, plain PyTorch first, into `path` (.png or .svg). The title is the headline of the validation.
 
     Left: every strategy's predicted step time with its 90 % interval, and all its measured runs. Right: how many times as fast its steps
@@ -48,7 +51,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
     drawn = rows(validation)
     height_in = TOP_IN + ROW_IN * max(1, len(drawn)) + BOTTOM_IN
     job = sentences.short_job_words(validation)
-    figure = new_figure(height_in, title or verdicts.short_headline(validation) or job)
+    figure = new_figure(height_in, verdicts.short_headline(validation) or job)
     figure.text(0.012, 1 - JOB_TOP_IN / height_in, job, fontsize=11, va="top", color=SOFT, parse_math=False)
     bottom, height = BOTTOM_IN / height_in, 1 - (TOP_IN + BOTTOM_IN) / height_in
     times, gains = (figure.add_axes((left, bottom, width, height)) for left, width in (TIMES, GAINS))
@@ -67,9 +70,7 @@ def validation_picture(path: Path | str, validation: Validation, title: str = ""
         axes.set_ylim(max(len(drawn), 1) - 0.5, -0.5)
         axes.tick_params(axis="both", length=0, labelcolor=INK)
         axes.set_xlabel(label, fontsize=11, color=INK)
-        axes.grid(axis="x", color=FAINT, linewidth=0.8)
-        axes.set_axisbelow(True)
-        hide_frame(axes)
+        hide_frame(axes, "x")
     _write_heads(figure, rival_name(validation), 1 - TOP_IN / height_in)
     _add_result_legend(figure)
     return save(figure, path)
@@ -253,3 +254,35 @@ def _error_charts(comparison: Comparison, errors: Sequence[TaskError]) -> list[M
     if errors:
         drawn.append(chart_html(errors_figure(grouped(errors, "layer"), "layer"), "Error by layer"))
     return drawn
+
+
+TITLE = "Predicted against measured step times"
+
+
+def write(folder: Path, parts: Iterable[tuple[Validation, str, Sequence[tuple[str, str, Comparison]]]]) -> None:
+    """Draw the pictures and the page into a folder that has the documents.
+
+    `parts`: validations, each with the name of its picture, and with the folder and the title of every comparison.
+    """
+    sections = []
+    for validation, picture, compared in parts:
+        validation_picture(folder / picture, validation)
+        for name, title, comparison in compared:
+            _draw_comparison(folder / name, comparison, title)
+        shown = [Shown(own, name, frozenset(path.name for path in (folder / name).iterdir())) for name, _, own in compared]
+        sections.append(validation_section(validation, shown, picture))
+    write_atomic(folder / "index.html", page(TITLE, sections))
+
+
+def _draw_comparison(folder: Path, comparison: Comparison, title: str) -> None:
+    for kind in ("png", "svg"):
+        timelines_picture(folder / f"timelines.{kind}", comparison.predicted, comparison.measured, title)
+    if comparison.result.waterfall:
+        waterfall_picture(folder / "waterfall.png", waterfalls.measured_bars(comparison.result), f"{title}: from predicted to measured")
+    memory_picture(folder / "memory.png", comparison.predicted, comparison.measured, title)
+
+
+def report_sections(validations: Sequence[Validation], comparisons: Sequence[Sequence[Comparison]]) -> list[Section]:
+    """The sections of a page that stands alone, one per validation, each with its comparisons."""
+    pairs = zip(validations, comparisons, strict=True)
+    return [validation_section(validation, [Shown(comparison) for comparison in compared]) for validation, compared in pairs]

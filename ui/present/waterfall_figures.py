@@ -7,7 +7,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from ui.present import palette
-from ui.present.canvas import FAINT, INK, hide_frame, new_figure, save
+from ui.present.canvas import INK, hide_frame, new_figure, save
 from ui.present.charts import finished
 from ui.present.waterfalls import Bar
 
@@ -63,9 +63,7 @@ def waterfall_picture(path: Path | str, waterfall: Sequence[Bar], title: str) ->
     axes.set_yticks(range(len(waterfall)), [bar.label for bar in waterfall], fontsize=11, color=INK)
     axes.tick_params(axis="both", length=0, labelcolor=INK)
     axes.set_xlabel("step time, ms", fontsize=11, color=INK)
-    axes.grid(axis="x", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    hide_frame(axes)
+    hide_frame(axes, "x")
     return save(figure, path)
 
 

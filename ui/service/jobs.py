@@ -35,7 +35,7 @@ from simulator.predict.search.variants import read_tries
 from simulator.predict.search.workers import usual_processes, workers
 from simulator.strategies import registry as strategies
 from traces.documents.comparison import PYTORCH, Prediction
-from traces.documents.normal import Normal
+from traces.documents.predictions import Normal
 from traces.documents.profile import slug
 from traces.documents.search_result import SearchResult
 from traces.documents.timeline import Timeline

@@ -17,7 +17,7 @@ from simulator.strategies.registry import family
 from tests.benchmarks.published import pair, predicted
 from tests.support.places import SUPPORT
 from tests.support.refusals import refuses
-from traces.documents.targets import Curve
+from traces.documents.training import Curve
 from traces.documents.verdict import verdict
 from traces.errors import Code
 

@@ -39,7 +39,7 @@ def asked(app):
     """The page after the button that asks, when the sweep has ended."""
     (button,) = [button for button in app.button if button.label == "Compare"]
     button.click().run()
-    app.session_state["sweep"].run.wait(30)
+    app.session_state["sweep"].run.thread.join(30)
     app.run()
     assert not app.exception
     return app
@@ -185,7 +185,7 @@ def test_a_stopped_run_ends_after_its_current_item():
         return [item]
 
     run = BackgroundRun([], work)
-    run.wait(5)
+    run.thread.join(5)
     assert (run.running, run.stopped, run.total) == (False, False, 0)
     started = threading.Event()
 
@@ -195,7 +195,7 @@ def test_a_stopped_run_ends_after_its_current_item():
 
     run = BackgroundRun([0, 1, 2, 3], waiting)
     started.set()
-    run.wait(5)
+    run.thread.join(5)
     assert (run.results, run.done, run.stopped) == ([0, 1], 2, True)
 
 
@@ -204,5 +204,5 @@ def test_an_unexpected_error_ends_a_run_with_one_line():
         raise SchedcastError("no such machine")
 
     run = BackgroundRun([0], refuse)
-    run.wait(5)
+    run.thread.join(5)
     assert (run.error, run.done) == ("no such machine", 0)

@@ -21,7 +21,7 @@ from traces.documents.shipped import scoreboard_file, shipped_validations
 from ui.app import page_parts as timeline_parts
 from ui.app import state
 from ui.app.page_parts import trace_bytes
-from ui.present.rule_records import REASON, documented
+from ui.present.rules import REASON, documented
 
 
 def editable_page():

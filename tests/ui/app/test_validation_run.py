@@ -180,7 +180,7 @@ def test_progress_of_a_command_that_is_read_is_in_lines(monkeypatch, capsys):
 
 def test_a_command_runs_in_a_process_of_its_own():
     run = CommandRun(["predict", "--model", "nonesuch", "--batch", "1"])
-    run.wait(60)
+    run.reader.join(60)
     assert run.status == 2
     assert "nonesuch" in run.mistake
     assert run.command == "schedcast predict --model nonesuch --batch 1"
@@ -198,6 +198,6 @@ def test_cancelling_ends_the_command_even_if_it_ignores_ctrl_c(monkeypatch, tmp_
     while not run.total:
         os.sched_yield()
     run.cancel()
-    run.wait(30)
+    run.reader.join(30)
     assert not run.running
     assert run.status not in (None, 0)

@@ -25,7 +25,7 @@ from traces.documents.timeline import AtPeak
 from traces.errors import SchedcastError, UnusableFileError
 from ui.commands.reporting import DOCUMENTS, sections_of
 from ui.present import diffs_page as diff_report
-from ui.present import gpu_report, report_page, sentences, tables, verdicts
+from ui.present import gpu_report, sentences, tables, validations_page, verdicts
 from ui.present import trainings_page as training_report
 from ui.present.page import page
 from ui.present.report import read_report, write_report
@@ -141,7 +141,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
         raise SchedcastError("cannot write: no space left")
 
-    monkeypatch.setattr(report_page, "validation_picture", full)
+    monkeypatch.setattr(validations_page, "validation_picture", full)
     with pytest.raises(SchedcastError, match="no space"):
         write_report(tmp_path / "r", [validation(result())])
     assert list(tmp_path.iterdir()) == []
@@ -151,8 +151,8 @@ def test_without_plotly_all_documents_are_written(tmp_path, monkeypatch):
     """The page of an earlier report goes, since it shows other documents."""
     place, row = tmp_path / "r", result()
     write_report(place, [validation(result("gpipe"))])
-    monkeypatch.delitem(sys.modules, "ui.present.report_page")
-    monkeypatch.delattr("ui.present.report_page")
+    monkeypatch.delitem(sys.modules, "ui.present.validations_page")
+    monkeypatch.delattr("ui.present.validations_page")
     monkeypatch.setitem(sys.modules, "ui.present.memory", None)
     with pytest.raises(ModuleNotFoundError):
         write_report(place, [validation(row)], [Comparison(two_lanes(), two_lanes("measured"), row)], [{"a": 1}])
@@ -166,7 +166,7 @@ def test_an_earlier_report_and_other_files_survive_a_failure_and_are_replaced_by
     write_report(place, [validation(result("gpipe"))])
     (place / "notes.txt").write_text("mine")
     with monkeypatch.context() as broken:
-        broken.setattr(report_page, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
+        broken.setattr(validations_page, "validation_picture", lambda *_: (_ for _ in ()).throw(SchedcastError("no")))
         with pytest.raises(SchedcastError):
             write_report(place, [validation(result("deepa"))])
     assert read_report(place).validations[0].results[0].strategy == "gpipe"

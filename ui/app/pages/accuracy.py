@@ -10,7 +10,7 @@ from traces.documents.scoreboard import Scoreboard
 from traces.documents.shipped import scoreboard_file, shipped_validations
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.share_parts import Download, csv, keep_link, share_ui
-from ui.present import rule_records as rule_words
+from ui.present import rules as rule_words
 from ui.present import scoreboards
 from ui.present.charts import coverage_figure
 from ui.present.labels import markdown_escaped

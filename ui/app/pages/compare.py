@@ -4,10 +4,9 @@ Work that goes on behind a page, item by item, while the page shows how far it i
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
 
 import streamlit as st
 
@@ -16,6 +15,7 @@ from traces.documents.comparison import PYTORCH
 from traces.errors import SchedcastError
 from ui.app.history import history_ui, pin, remember
 from ui.app.links import query_of
+from ui.app.navigation import refusals_shown
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.request_form import put_link, request_ui, request_words
 from ui.app.share_parts import Download, csv, keep_link, share_ui
@@ -27,29 +27,26 @@ from ui.present.formulas import formulas_of
 from ui.present.labels import markdown_escaped, strategy_name
 from ui.request import JobRequest
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-
-class BackgroundRun(Generic[Item, Result]):
+class BackgroundRun:
     """A thread that calls `work` on every item. `results` grows by the results of each item, in order.
 
     `error`: why the work ended early, in one line; empty if it did not.
     """
 
-    def __init__(self, items: Sequence[Item], work: Callable[[Item], Iterable[Result]]):
+    def __init__(self, items: Sequence[tuple[float, ...]], work: Callable[[tuple[float, ...]], Iterable[Outcome]]):
         self.total = len(items)
         self.done = 0
-        self.results: list[Result] = []
+        self.results: list[Outcome] = []
         self.error = ""
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(tuple(items), work), daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, args=(items, work), daemon=True)
+        self.thread.start()
 
     @property
     def running(self) -> bool:
         """Whether items are left, and nobody has stopped the work."""
-        return self._thread.is_alive()
+        return self.thread.is_alive()
 
     @property
     def stopped(self) -> bool:
@@ -60,11 +57,7 @@ class BackgroundRun(Generic[Item, Result]):
         """End the work after the current item."""
         self._stop.set()
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the work has ended."""
-        self._thread.join(timeout_s)
-
-    def _run(self, items: Sequence[Item], work: Callable[[Item], Iterable[Result]]) -> None:
+    def _run(self, items: Sequence[tuple[float, ...]], work: Callable[[tuple[float, ...]], Iterable[Outcome]]) -> None:
         for item in items:
             if self._stop.is_set():
                 return
@@ -95,7 +88,7 @@ class Sweep:
     request: JobRequest
     changed: tuple[Parameter, ...]
     axes: tuple[Axis, ...]
-    run: BackgroundRun[tuple[float, ...], Outcome]
+    run: BackgroundRun
     remembered: bool = False
 
 
@@ -104,15 +97,13 @@ def page() -> None:
     linked = put_link("compare", OVER)
     if linked is not None:
         put_parameters(linked.get(OVER, ()))
-    try:
+    with refusals_shown():
         with st.sidebar:
             request = request_ui()
         chosen, asked = parameters_ui(request)
         keep_link("compare", query(request, chosen))
         if asked:
             start(request, chosen)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
     sweep = st.session_state.get(_KEY)
     if sweep is not None:
         st.subheader(markdown_escaped(sweep_words.title(request_words(sweep.request), sweep.axes)), anchor=False)
@@ -145,19 +136,15 @@ def _values_key(number: int, name: str) -> str:
     return f"sweep values {number} {name}"
 
 
-def _words(words: Mapping[str, str], name: str) -> str:
-    return words.get(name, name)
-
-
 def parameters_ui(request: JobRequest) -> tuple[list[tuple[Parameter, str]], bool]:
     """The parameters to vary, at most two, each with the text of its values; and whether the user asks for the comparison."""
     chosen: list[tuple[Parameter, str]] = []
     offered = {parameter.name: parameter for parameter in parameters(request)}
     for number, column in enumerate(st.columns(2)):
         names = [NOTHING, *(name for name in offered if name not in {parameter.name for parameter, _ in chosen})]
-        words = {NOTHING: NOTHING if number else "nothing: this job alone"}
+        words = {name: name for name in names} | ({} if number else {NOTHING: "nothing: this job alone"})
         label = "and over" if number else "Compare over"
-        name = select(column, label, names, _parameter_key(number), words=partial(_words, words))
+        name = select(column, label, names, _parameter_key(number), words=words.__getitem__)
         if name == NOTHING:
             break
         usual = ", ".join(f"{value:g}" for value in offered[name].usual)

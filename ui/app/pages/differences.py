@@ -7,11 +7,11 @@ import streamlit as st
 
 from simulator.replay.diff.traces import Compared, compare_traces
 from traces.documents.shipped import example_traces
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import UnknownNameError
 from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import select
-from ui.app.uploads import offered_traces, uploads_ui
+from ui.app.uploads import offered_traces, stamp, uploads_ui
 from ui.present import diffs as diff_words
 from ui.present.diffs_page import diff_section
 from ui.present.labels import markdown_escaped
@@ -49,13 +49,9 @@ def page() -> None:
         if uploads_ui():
             st.rerun()
     query = {"a": [label(first)], "b": [label(second)]}
-    try:
-        check_link((first, second))
-        keep_link("differences", query)
-        compared = load_compared(str(first), str(second), (_stamp(first), _stamp(second)))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    check_link((first, second))
+    keep_link("differences", query)
+    compared = load_compared(str(first), str(second), (stamp(first), stamp(second)))
     st.subheader(markdown_escaped(diff_words.change_words(compared.diff)), anchor=False)
     because = diff_words.reason_words(compared.diff)
     if because:
@@ -76,7 +72,3 @@ def page() -> None:
 def load_compared(a: str, b: str, stamps: tuple[int, int]) -> Compared:
     """The difference of two traces, from the cache. They are compared again when a file has changed, which `stamps` show."""
     return compare_traces(a, b)
-
-
-def _stamp(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0

@@ -218,20 +218,17 @@ FILE = "editor.csv"
 def page() -> None:
     """Show the controls in the sidebar, and the editor of one of their strategies."""
     linked = put_link("editor", START)
-    try:
-        with st.sidebar:
-            request = request_ui()
-        if linked is not None:
-            put_start(linked, request)
-        st.subheader(title(request), anchor=False)
-        st.write(ABOUT)
-        strategy = select(st, "Strategy to start from", request.strategies, "editor strategy")
-        keep_link("editor", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
-        with st.spinner("Predicting", show_time=True):
-            started = jobs.in_editor(request, strategy)
-        editor_ui(request, strategy, started)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
+    with st.sidebar:
+        request = request_ui()
+    if linked is not None:
+        put_start(linked, request)
+    st.subheader(title(request), anchor=False)
+    st.write(ABOUT)
+    strategy = select(st, "Strategy to start from", request.strategies, "editor strategy")
+    keep_link("editor", query_of(request) | {START: [strategy], EDITS: [open_history((linked or {}).get(EDITS, [""])[-1])]})
+    with st.spinner("Predicting", show_time=True):
+        started = jobs.in_editor(request, strategy)
+    editor_ui(request, strategy, started)
 
 
 def put_start(linked: Mapping[str, Sequence[str]], request: JobRequest) -> None:
@@ -261,7 +258,9 @@ def editor_ui(request: JobRequest, strategy: str, started: OnBoard) -> None:
     present = jobs.in_editor(request, strategy, history.order)
     drawn = present if present.edited is not None else jobs.in_editor(request, strategy, history.last_correct)
     verdict_ui(present, history, strategy)
-    heading, spare = canvas_title(present, drawn), spare_lanes(history.order)
+    step = units.duration(drawn.edited.prediction.step_s)
+    heading = None if drawn is present else f"the last order that can run: predicted {step}"
+    spare = spare_lanes(history.order)
     done = timelines_canvas([drawn.edited.timeline], "editor", heading, events=("selected",), editable=True, spare=spare)
     if done["selected"] is not None:
         picked(done["selected"]["task"])
@@ -293,12 +292,6 @@ def verdict_ui(present: OnBoard, history: History, strategy: str) -> None:
         words.append("It does not fit in memory.")
     box = st.info if prediction.step_s == history.own_s else st.success if prediction.step_s < history.own_s else st.warning
     box(markdown_escaped(" ".join(words)))
-
-
-def canvas_title(present: OnBoard, drawn: OnBoard) -> str | None:
-    """The title of the timeline, if it is not that of the present order."""
-    step = units.duration(drawn.edited.prediction.step_s)
-    return None if present.edited is not None else f"the last order that can run: predicted {step}"
 
 
 def downloads(order: Order, drawn: OnBoard, strategy: str) -> list[Download]:

@@ -10,8 +10,7 @@ from calibrate.profiles import own_profile
 from simulator.engine.costs.model import CostModel
 from simulator.engine.costs.op_points import OpPoint, key_points, op_points, roof
 from simulator.predict.forecast import plan_strategy
-from traces.documents.profile import Identity, Profile
-from traces.errors import SchedcastError
+from traces.documents.profile import Profile
 from ui.app.links import command, query_of, request_fields
 from ui.app.page_parts import formulas_ui, table_ui
 from ui.app.request_form import put_fields
@@ -42,22 +41,19 @@ def page() -> None:
     batch = number(third, "Batch size", "batch", default=32)
     precision = select(fourth, "Precision", choices.precisions, "precision")
     request = JobRequest(name, batch or 1, precision=precision, machine=chosen, strategies=("baseline",))
-    try:
-        check_link(request)
-        keep_link("machine", query_of(request))
-        with st.spinner("Planning the job"):
-            model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    check_link(request)
+    keep_link("machine", query_of(request))
+    with st.spinner("Planning the job"):
+        model, points = machine_of_job(asked_of(replace(request, batch=min(request.batch, LARGEST_BATCH))))
     profile = model.profile
     if profile is not None:
         st.write(markdown_escaped(machines.age_words(profile)))
-        for warning in machines.warnings(profile, identity_to_compare(chosen, profile)):
+        by_name = chosen.startswith(PROFILE) and profile.identity.kind == "cpu"  # others need not be of this machine
+        for warning in machines.warnings(profile, comparable_cpu() if by_name else None):
             st.warning(markdown_escaped(warning))
     elif chosen == _THIS_CPU:
         st.warning(markdown_escaped(machines.NOT_CALIBRATED))
-        if own_profile_differs():
+        if own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in stored_profiles().values()):
             st.caption("A profile of this machine exists, but with other software; `schedcast profiles` lists it.")
     own_roof = roof(model)
     keys = key_points(profile) if profile is not None else []
@@ -69,16 +65,6 @@ def page() -> None:
         profile_ui(profile)
     ops = machines.op_cells(points, own_roof, len(points))
     share_ui(command(request), query_of(request), [Download("Ops (CSV)", "ops.csv", "text/csv", lambda: csv(ops))])
-
-
-def identity_to_compare(chosen: str, profile: Profile) -> Identity | None:
-    """This machine's identity for a CPU profile that the user chose by name; None for others, which need not be of this machine."""
-    return comparable_cpu() if chosen.startswith(PROFILE) and profile.identity.kind == "cpu" else None
-
-
-def own_profile_differs() -> bool:
-    """Whether there is a profile of this CPU's name that does not fit its software."""
-    return own_profile() is None and any(path.name == f"{comparable_cpu().name}.json" for path in stored_profiles().values())
 
 
 @lru_cache(maxsize=8)

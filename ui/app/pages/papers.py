@@ -12,6 +12,7 @@ from traces.documents.shipped import reproduction_file
 from traces.errors import SchedcastError, UnknownNameError
 from ui.app import runs
 from ui.app.model import reports_folder
+from ui.app.navigation import refusals_shown
 from ui.app.page_parts import table_ui
 from ui.app.runs import command_ui, lines_ui
 from ui.app.share_parts import Download, check_link, keep_link, opened_by_link, refuse_link, share_ui
@@ -36,11 +37,7 @@ def page() -> None:
         st.session_state["paper"] = named = linked["paper"][-1]
         refuse_link("" if named in papers else str(UnknownNameError("paper", named, list(papers))))
     name = select(st.sidebar, "Paper", list(papers), "paper")
-    try:
-        check_link(name)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    check_link(name)
     keep_link("papers", {"paper": [name]})
     st.subheader(markdown_escaped(papers[name].about), anchor=False)
     folder = paper_folder(name)
@@ -66,11 +63,9 @@ def page() -> None:
     )
     measured = measure.button("Also measure it on this machine", help="Runs what this machine can run of it, and compares.")
     if pressed or measured:
-        try:
+        with refusals_shown():
             runs.start(["reproduce", name, *(["--measure"] if measured else []), "--out", str(folder)], PAGE, folder)
             st.rerun()
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
     if kept or shipped is not None:
         document_ui(shipped or folder)
     read = (folder / reproduction_report.DOCUMENT).read_bytes
@@ -100,13 +95,9 @@ def shipped_folder(name: str) -> Path | None:
 def document_ui(folder: Path) -> None:
     """Show a reproduction that was kept. A damaged one is one line."""
     place = folder / reproduction_report.DOCUMENT
-    try:
-        document = load_reproduction(str(place), place.stat().st_mtime_ns)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
-    for paper in document.papers:
-        paper_ui(paper, folder)
+    with refusals_shown():
+        for paper in load_reproduction(str(place), place.stat().st_mtime_ns).papers:
+            paper_ui(paper, folder)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Reading the reproduction")
@@ -121,7 +112,9 @@ def paper_ui(paper: Paper, folder: Path) -> None:
     st.caption(markdown_escaped(paper.reference))
     st.write(markdown_escaped(" ".join(reproduction_words.about_words(paper))))
     if paper.checks:
-        verdicts_ui(paper)
+        holding = sum(check.holds is True for check in paper.checks)
+        judged = sum(check.holds is not None for check in paper.checks)
+        st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
         claims_ui(paper)
     drawn: list[Chart | DividedNetwork] = [*reproduction_report.charts_with_points(paper), *paper.networks]
     for shown in drawn:
@@ -146,13 +139,6 @@ def table_of(table: Table) -> None:
     if any(row.asks for row in table.rows):
         cells = [{**cell, OPEN: f"what-if?{urlencode(row.asks, doseq=True)}"} for cell, row in zip(cells, table.rows, strict=True)]
     st.dataframe(cells, hide_index=True, column_config={OPEN: st.column_config.LinkColumn(OPEN, display_text=OPEN)})
-
-
-def verdicts_ui(paper: Paper) -> None:
-    """Say how many claims hold."""
-    holding = sum(check.holds is True for check in paper.checks)
-    judged = sum(check.holds is not None for check in paper.checks)
-    st.markdown(f"**{holding} of {judged} claims hold** ({len(paper.checks) - judged} cannot be judged).")
 
 
 def claims_ui(paper: Paper) -> None:

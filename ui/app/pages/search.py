@@ -6,9 +6,8 @@ import streamlit as st
 
 from traces import units
 from traces.documents.search_result import RankedPlan, SearchResult
-from traces.errors import SchedcastError
 from ui.app.links import command, query_of
-from ui.app.navigation import link_ui
+from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, title
 from ui.app.share_parts import Download, csv, json_bytes, keep_link, one_page, share_ui
@@ -38,7 +37,7 @@ def page() -> None:
     if linked is not None:
         st.session_state["searched strategies"] = [each.partition(":")[0] for each in linked.get("strategy", ())]
         st.session_state["tries"] = " ".join(linked.get("try", ()))
-    try:
+    with refusals_shown():
         with st.sidebar:
             request = replace(request_ui(every=True), tries=tries_ui())
         keep_link("search", query_of(request))
@@ -47,8 +46,6 @@ def page() -> None:
         asked, cancel = st.container(horizontal=True), st.empty()
         if asked.button("Search", type="primary", key=f"{BUTTON}search"):
             answer_to(request, cancel)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
     if "searched" not in st.session_state:
         return
     answered, answer = st.session_state["searched"]

@@ -1,7 +1,4 @@
-"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules.
-
-The part of the trace page that builds a what-if rule: what to change, which kernels, and how much that is before it is applied.
-"""
+"""The app's page of recorded traces: where the step's time goes, what would make it faster, and the effect of what-if rules."""
 
 import shlex
 from collections.abc import Sequence
@@ -21,18 +18,18 @@ from simulator.replay.whatif.replayed import Answer, Replayed, ask, changes, mar
 from traces import units
 from traces.documents.replay_result import ReplayResult, StragglerCost
 from traces.documents.shipped import example_traces
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import UnknownNameError
+from ui.app.navigation import refusals_shown
 from ui.app.page_parts import formulas_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, opened_by_link, picture, refuse_link, share_ui
 from ui.app.state import select, text
-from ui.app.uploads import offered_traces, uploads_ui
+from ui.app.uploads import offered_traces, stamp, uploads_ui
 from ui.present import replays as replay_words
 from ui.present import replays as straggler_words
 from ui.present import rooflines
 from ui.present.formulas import FORMULAS
 from ui.present.labels import markdown_escaped
-from ui.present.rule_records import JUDGED, record_words
-from ui.present.rules import OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, rule_text
+from ui.present.rules import JUDGED, OF_KERNELS, RULES, SPEEDS, changed_words, match_cells, match_words, record_words, rule_text
 
 #: The key of the text of the rules that are asked.
 RULES_KEY = "rules text"
@@ -57,20 +54,12 @@ def rule_builder_ui(replay: Replay) -> None:
         if not regex:
             st.caption("Write what the kernels' names contain.")
             return
-        try:
-            matches = kernel_matches(replay, regex)
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
-            return
+        matches = kernel_matches(replay, regex)
         st.write(markdown_escaped(match_words(matches)))
         st.dataframe(match_cells(matches), hide_index=True)
     rule = rule_text(kind, speed, regex)
     if kind not in OF_KERNELS:
-        try:
-            st.write(markdown_escaped(replay_words.sentence(whatif.apply_rules(replay, [rule])[1][0])))
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
-            return
+        st.write(markdown_escaped(replay_words.sentence(whatif.apply_rules(replay, [rule])[1][0])))
     left, right = st.columns([3, 1], vertical_alignment="center")
     left.code(rule, language=None)
     right.button("Add the change", icon=":material/add:", on_click=add_rule, args=(rule,), width="stretch")
@@ -101,33 +90,32 @@ def page() -> None:
     if linked is not None:
         st.session_state[RULES_KEY] = "\n".join(linked.get("what-if", ()))
         _choose(choices, linked.get("trace", ()))
-    chosen = select(st.sidebar, "Trace", choices, "trace", words=_choice_words)
+    named = {each: each[0].name if len(each) == 1 else f"all {len(each)}, as ranks of one job" for each in choices}
+    chosen = select(st.sidebar, "Trace", choices, "trace", words=named.__getitem__)
     rules = rules_ui()
     with st.sidebar:
         if uploads_ui():
             st.rerun()
-    files = (tuple(map(str, chosen)), tuple(map(_stamp, chosen)))
-    try:
-        check_link(chosen)
-        keep_link("trace", _query(chosen, rules))
-        replay = load_replay(*files)
-        st.subheader(markdown_escaped(replay_words.headline(replay.result)))
-        largest_gain = st.empty()  # filled when the changes have been tried
-        answer = ask(replay, rules) if rules else None
-        number = diagnosis_ui(replay, answer)
-        costs = load_stragglers(*files)
-        stragglers_ui(costs, replay.result.gpu_period_simulated_s)
-        if answer is not None:
-            answer_ui(replay, answer, number)
-        ladder = load_ladder(*files)
-        ladder_ui(ladder)
-        largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
+    files = (tuple(map(str, chosen)), tuple(map(stamp, chosen)))
+    check_link(chosen)
+    keep_link("trace", _query(chosen, rules))
+    replay = load_replay(*files)
+    st.subheader(markdown_escaped(replay_words.headline(replay.result)))
+    largest_gain = st.empty()  # filled when the changes have been tried
+    answer = ask(replay, rules) if rules else None
+    number = diagnosis_ui(replay, answer)
+    costs = load_stragglers(*files)
+    stragglers_ui(costs, replay.result.gpu_period_simulated_s)
+    if answer is not None:
+        answer_ui(replay, answer, number)
+    ladder = load_ladder(*files)
+    ladder_ui(ladder)
+    largest_gain.markdown(markdown_escaped(" ".join(replay_words.ladder_words(ladder))))
+    with refusals_shown():
         rule_builder_ui(replay.replay)
-        summary_ui(replay, number)
-        command = ["schedcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
-        share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
+    summary_ui(replay, number)
+    command = ["schedcast", "replay", *map(str, chosen), *(word for rule in rules for word in ("--what-if", rule))]
+    share_ui(shlex.join(command), _query(chosen, rules), downloads(replay, ladder, answer, costs, number))
 
 
 def _choose(choices: Sequence[tuple[Path, ...]], named: Sequence[str]) -> None:
@@ -157,14 +145,6 @@ def downloads(replay: Replayed, ladder: ReplayResult, answer: Answer | None, cos
         Download("Step (PNG)", "step.png", "image/png", lambda: picture(step(), ".png")),
         Download("Step (SVG)", "step.svg", "image/svg+xml", lambda: picture(step(), ".svg")),
     ]
-
-
-def _choice_words(traces: Sequence[Path]) -> str:
-    return traces[0].name if len(traces) == 1 else f"all {len(traces)}, as ranks of one job"
-
-
-def _stamp(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @st.cache_resource(max_entries=4, show_spinner="Replaying the trace")

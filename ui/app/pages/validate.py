@@ -1,7 +1,4 @@
-"""The app's page of reports and trainings: predicted above measured, with errors and their causes.
-
-The app's page of a training, which `schedcast run --out` wrote.
-"""
+"""The app's page of reports and trainings: predicted above measured, with errors and their causes, and what `schedcast run --out` wrote."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +9,12 @@ from simulator.replay.diff.task_errors import GROUPS, grouped, task_errors
 from traces.documents.comparison import Comparison, Validation
 from traces.documents.shipped import example_report
 from traces.documents.training import TrainingRun
-from traces.errors import SchedcastError, UnknownNameError
+from traces.errors import UnknownNameError
 from ui.app.links import command, request_of
 from ui.app.page_parts import formulas_ui, measured_waterfall_ui, table_ui, timelines_ui
 from ui.app.share_parts import Download, check_link, csv, json_bytes, keep_link, one_page, opened_by_link, refuse_link, share_ui
 from ui.app.state import segments, select
-from ui.app.uploads import offered_reports, report_upload_ui
+from ui.app.uploads import offered_reports, report_upload_ui, stamp
 from ui.app.validation_run import validation_run_ui
 from ui.present import charts, sentences, tables, verdicts
 from ui.present import trainings as training_words
@@ -30,19 +27,9 @@ from ui.present.validations_page import Shown, errors_figure, validation_section
 from ui.present.verdicts import busy_line
 
 
-def training_place(place: Path) -> Path | None:
-    """The document in a training's folder; None for any other path."""
-    document = place / training_report.DOCUMENT
-    return document if document.is_file() else None
-
-
 def training_ui(document: Path) -> None:
     """Show curves, sentences and table of one training."""
-    try:
-        run = load_run(str(document), document.stat().st_mtime_ns)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    run = load_run(str(document), stamp(document))
     st.subheader(markdown_escaped(training_words.title(run)), anchor=False)
     if busy := busy_line(run.busy_share):
         st.error(markdown_escaped(busy))
@@ -73,19 +60,12 @@ def page() -> None:
     st.write(ABOUT)
     validation_run_ui("report")
     linked = opened_by_link("validate", LINKED) or {}
-    try:
-        place = place_ui(linked)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    place = place_ui(linked)
     keep_link("validate", own := {"report": [label_of(place)]})
-    training = training_place(place)
-    if training is not None:
-        training_ui(training)
+    if (document := place / training_report.DOCUMENT).is_file():
+        training_ui(document)
         return
-    report = report_ui(place)
-    if report is None:
-        return
+    report = load_report(str(place), stamp(place if place.is_file() else place / "report.json"))
     number = validation_ui(report, linked)
     validation, comparisons = report.validations[number], report.comparisons[number]
     st.subheader(markdown_escaped(sentences.job_words(validation)), anchor=False)
@@ -142,24 +122,10 @@ def label_of(place: Path) -> str:
     return f"{place.parent.name}/{place.name}" if [other.name for other in offered_reports()].count(place.name) > 1 else place.name
 
 
-def report_ui(place: Path) -> Report | None:
-    """The report at `place`. If it cannot be read, the page says why, and the result is None."""
-    try:
-        return load_report(str(place), _stamp(place))
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return None
-
-
 @st.cache_resource(max_entries=8, show_spinner="Reading the report")
 def load_report(place: str, stamp: int) -> Report:
     """A report from the cache. It is read again when its index has changed, which `stamp` shows."""
     return read_report(place)
-
-
-def _stamp(place: Path) -> int:
-    index = place if place.is_file() else place / "report.json"
-    return index.stat().st_mtime_ns if index.exists() else 0
 
 
 def validation_ui(report: Report, linked: Link) -> int:

@@ -17,11 +17,11 @@ from simulator.predict.sweep import outcome
 from traces import units
 from traces.documents.comparison import PYTORCH, Prediction
 from traces.documents.predictions import Predictions
-from traces.errors import Refusal, SchedcastError
+from traces.errors import Refusal
 from ui.app import runs
 from ui.app.history import pin, remember
 from ui.app.links import arguments, command, query_of
-from ui.app.navigation import link_ui
+from ui.app.navigation import link_ui, refusals_shown
 from ui.app.page_parts import formulas_ui, prediction_waterfall_ui, table_ui, timelines_ui
 from ui.app.request_form import put_link, request_ui, request_words, title
 from ui.app.runs import command_ui
@@ -42,14 +42,6 @@ from ui.service.jobs import Forecast
 PAGE = "what_if"
 
 
-def measuring_ui() -> None:
-    """Show the measurement of a job that is running. When it has ended, the page is drawn anew, with the new costs."""
-    run = runs.latest(PAGE)
-    if run is not None and run.command.running:
-        with st.container(border=True):
-            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
-
-
 def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Say first if too little was measured for a verdict. On this CPU, offer to measure the job, as `predict --calibrate` does."""
     here = all(answer.measured_here for answer in forecasts)
@@ -65,24 +57,14 @@ def unmeasured_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     if run is not None and run.command.status and not run.command.cancelled:
         st.error(markdown_escaped(run.command.mistake))
     if st.button("Measure this job", icon=":material/timer:", key=f"{BUTTON}measure", help="Adds its costs to this machine's profile."):
-        try:
+        with refusals_shown():
             runs.start(arguments(request, "--calibrate", "--json"), PAGE)
-        except SchedcastError as error:
-            st.error(markdown_escaped(str(error)))
-        else:
             st.rerun()
 
 
 #: Columns of a prediction that does not fit which are as prominent as those of others; the rest describe a step that cannot run.
 PLAIN_COLUMNS = ("strategy", "peak memory", "fits")
 RED, DIM_RED = "color: #D1495B", "color: #DFA6AD"
-
-
-def shortage_ui(predictions: Sequence[Prediction]) -> None:
-    """Say in red, for each prediction that does not fit, by how much, what holds the memory, and the largest batch that fits."""
-    for prediction in predictions:
-        if not prediction.fits:
-            st.error(markdown_escaped(" ".join(fit_words(prediction))))
 
 
 def predictions_table_ui(predictions: Sequence[Prediction], here: bool = True) -> None:
@@ -115,18 +97,17 @@ Answers = Mapping[str, Forecast | Refusal]
 
 def page() -> None:
     """Show the controls in the sidebar, and the answers to what they say now."""
-    measuring_ui()
+    run = runs.latest(PAGE)
+    if run is not None and run.command.running:  # measures a job; when it has ended, the page is drawn anew, with the new costs
+        with st.container(border=True):
+            st.fragment(command_ui, run_every=runs.REFRESH_S)(run.command)
     put_link("what if")
-    try:
-        with st.sidebar:
-            request = request_ui()
-        keep_link("what if", query_of(request))
-        settle(request.batch)
-        with st.spinner("Predicting", show_time=True):
-            answers = jobs.predict_many(request)
-    except SchedcastError as error:
-        st.error(markdown_escaped(str(error)))
-        return
+    with st.sidebar:
+        request = request_ui()
+    keep_link("what if", query_of(request))
+    settle(request.batch)
+    with st.spinner("Predicting", show_time=True):
+        answers = jobs.predict_many(request)
     st.subheader(title(request), anchor=False)
     answers_ui(request, answers)
     outcomes = [outcome(each.text, (), each.prediction) for each in forecasts_of(answers)]
@@ -185,7 +166,8 @@ def answers_ui(request: JobRequest, answers: Answers) -> None:
 def verdicts_ui(request: JobRequest, forecasts: Sequence[Forecast]) -> None:
     """Show a line per strategy: green if it is faster, red if it does not fit, yellow if it is slower."""
     unmeasured_ui(request, forecasts)
-    shortage_ui([answer.prediction for answer in forecasts])
+    for answer in (answer for answer in forecasts if not answer.prediction.fits):
+        st.error(markdown_escaped(" ".join(fit_words(answer.prediction))))
     for number, answer in enumerate(forecasts):
         prediction = answer.prediction
         if not prediction.fits:

@@ -6,11 +6,8 @@
     arrays     each begins at a multiple of 8 bytes, counted from the first
 
 Times are whole ticks of `tick_ms` from the start of the step. An array holds the bars of all panels, row after row, in a row track after
-track, in a track in order of start. Under the lanes of a panel are its strips of memory (`memory.py`).
-
-Groups layers by the start of their paths, for coloring.
-
-Splits the spans of a lane into tracks whose spans do not overlap, so that the browser finds visible ones by binary search.
+track, in a track in order of start. Spans of a track do not overlap, so that the browser finds visible ones by binary search. Under the
+lanes of a panel are its strips of memory (`memory.py`).
 """
 
 import json

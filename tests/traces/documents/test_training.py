@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from traces.documents.targets import Curve, Evaluation, reached, wins
+from traces.documents.training import Curve, Evaluation, reached, wins
 
 
 def curve(name: str, *percents: int, seed: int = 0, step_s: float = 1.0, predicted_s: float | None = None) -> Curve:
