@@ -12,11 +12,11 @@ from typing import cast
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import CpuMonitor, children_s
-from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuTestbed, cpu_machine
+from calibrate.cpu.testbed import CpuTestbed, cpu_machine
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.distributed.collectives import CollectiveSampler, measure_collectives
 from calibrate.identity import describe_cpu
-from calibrate.testbed import Progress, no_progress
+from calibrate.testbed import Progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
 from executors.cuda.driver import Driver
@@ -107,23 +107,21 @@ class CpuGroupTestbed(CpuTestbed):
         """This CPU with one device per process."""
         return cpu_machine(profile, self._devices, library=GLOO)
 
-    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing cost keys, collectives and messages, and interference."""
-        plans = list(plans)
-        measured = self._calibrate_keys(plans, machine, self._own_backend(machine, reference_kernel=True), profile, save_to, progress)
-        measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
-        if self._learn_contention(plans, machine, profile) and save_to is not None:
-            profile.save(save_to)
-        return measured
+    def _calibrate_keys(
+        self,
+        plans: list[Plan],
+        machine: Machine,
+        profile: Profile,
+        save_to: Path | None,
+        progress: Progress,
+        rounds: int,
+        reference_kernel: bool,
+    ) -> int:
+        """Measure missing cost keys in this process, and collectives and messages with all processes."""
+        measured = super()._calibrate_keys(plans, machine, profile, save_to, progress, rounds, reference_kernel)
+        return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)
 
-    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Take two samples of every missing key and collective, after one that is discarded."""
-        plans = list(plans)
-        backend = self._own_backend(machine)
-        measured = self._calibrate_keys(plans, machine, backend, profile, None, no_progress, PREVIEW_ROUNDS)
-        return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, None, PREVIEW_ROUNDS)
-
-    def _own_backend(self, machine: Machine, reference_kernel: bool = False) -> CpuBackend:
+    def _own_backend(self, machine: Machine, reference_kernel: bool) -> CpuBackend:
         """A backend for this process's device alone."""
         return CpuBackend(replace(machine, devices=machine.devices[:1]), reference_kernel)
 
