@@ -4,10 +4,10 @@ The same loop runs a plan eagerly and issues the work of a CUDA graph's capture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from executors.binding import Binding, Instance
 from executors.cuda.driver import Driver, Event, Partition, Stream
+from executors.cuda.instrumented import EagerMarks, EndMarks
 from executors.kernels.registry import handlers
 from executors.run import RUN_PLAIN, failure
 from simulator.engine.memory.release import Releases, releases
@@ -37,16 +37,6 @@ def make_streams(plan: Plan, driver: Driver, partitions: Mapping[str, Partition 
     return {lane: driver.stream(priority, partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
 
 
-class Marks(Protocol):
-    """Called around every task that is issued, to time some of them."""
-
-    def before(self, period: int, index: int, stream: Stream) -> None:
-        """Called right before task `index` is issued."""
-
-    def after(self, period: int, index: int, stream: Stream) -> None:
-        """Called right after task `index` has been issued."""
-
-
 class CompiledPlan:
     """A plan's tasks as functions, its dependencies, and when each slot of an instance may be emptied."""
 
@@ -56,7 +46,8 @@ class CompiledPlan:
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
         self.releases: Releases = releases(plan, self.dependencies)
-        compile_by_kind = handlers() | {"host": lambda task, binding: _host_call(task, driver)}
+        # The lane of a host task waits for the task's duration. The issuing thread does not wait.
+        compile_by_kind = handlers() | {"host": lambda task, binding: lambda instance: driver.call_host(task.body.duration_s)}
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
         slots = binding.slots_by_storage(keep)
         #: `releases` with slots instead of storages: (slots, age) by task, and (slots, iteration) by (period, task).
@@ -71,12 +62,6 @@ class CompiledPlan:
                 _empty(instances.get(period - age), slots)
         for slots, iteration in self._early.get((period, index), ()):
             _empty(instances.get(iteration), slots)
-
-
-def _host_call(task: Task, driver: Driver) -> Callable[[Instance], None]:
-    """A function that lets the task's lane wait for the task's duration. The issuing thread does not wait."""
-    duration_s = task.body.duration_s
-    return lambda instance: driver.call_host(duration_s)
 
 
 def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
@@ -107,7 +92,9 @@ class Issuer:
         self._awaited = {index for index, task in enumerate(compiled.tasks) if task.body.blocks_host}
         self._current: Stream | None = None
 
-    def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None, advice: str = RUN_PLAIN) -> None:
+    def period(
+        self, period: int, instances: Mapping[int, Instance], marks: EagerMarks | EndMarks | None = None, advice: str = RUN_PLAIN
+    ) -> None:
         """Issue the tasks of one period. Raises TaskFailedError, with the `advice`, if a task fails."""
         compiled, driver = self._compiled, self._driver
         tasks, run, streams = compiled.tasks, compiled.run, self._streams

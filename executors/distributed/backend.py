@@ -75,10 +75,6 @@ class DistributedBackend:
         self.channel.send({"command": "cpu_seconds"})
         return [answer["cpu_s"] for answer in self.channel.gather(cpu_seconds())]
 
-    def device(self, name: str) -> torch.device:
-        """The torch device of a plan's device in this process."""
-        return self.local.device(name)
-
     def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
         """Bind every process's part of a plan to copies of `tensors`. Raises SchedcastError if a process cannot run its part."""
         return load_parts(plan, keep, lambda part, kept, start: self._load(part, tensors, seed, kept, start))
@@ -102,7 +98,8 @@ class DistributedBackend:
 
     def _prepare(self, plan: Plan, tensors: Named, dropped: Sequence[int] = ()) -> None:
         """Let every process cut its part out of the plan. Raises SchedcastError with the message of a process that fails."""
-        message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": _parameters(tensors)}
+        parameters = [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]
+        message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": parameters}
         self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
 
     def _drop_unused(self) -> list[int]:
@@ -251,11 +248,6 @@ def require_own_values(plan: Plan) -> None:
         raise SchedcastError(
             f"{plan.strategy} with sends=staged is predicted only: here processes send to each other; leave it out", Code.DEVICES
         )
-
-
-def _parameters(tensors: Named) -> list[str]:
-    """The names of the tensors that are parameters."""
-    return [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]
 
 
 def _latest(ends_s: list[list[float]]) -> tuple[float, ...]:

@@ -46,9 +46,7 @@ class LoadedPlans:
     def gpu(self) -> str:
         """The name of this process's GPU; empty on a CPU. See `gpu_name`."""
         driver = getattr(self.backend, "driver", None)
-        if driver is None:
-            return ""
-        return gpu_name(driver)
+        return "" if driver is None else gpu_name(driver)
 
     @property
     def library(self) -> str:
