@@ -1,6 +1,5 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,6 @@ from simulator.strategies.options import option_values
 from traces.documents.comparison import BASELINE, INTERLEAVED, PROFILE, PYTORCH, Comparison, Validation, ValidationResult
 from traces.documents.profile import Profile, Stats
 from traces.documents.verdict import is_busy, measured_speedup
-from traces.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,10 @@ def validate(
     planned, refused = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
-    loop, rows_of = planned.pop(PYTORCH, None), {label: _refused_row(label, shared_options, why) for label, why in refused.items()}
+    loop, rows_of = planned.pop(PYTORCH, None), {}
+    for label, refusal in refused.items():
+        strategy, options = strategies.parse(label, shared_options)
+        rows_of[label] = skipped_row(strategy.name, option_values(options), refusal.words)
     plain_row = rows_of.pop(PYTORCH, None)
     skipped = list(rows_of.values())
     if BASELINE not in planned:
@@ -167,7 +168,6 @@ def validate(
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
         return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
-    sampled: dict[str, dict[int, float]] = {}
     interleaved = calibrate and testbed.interleaved
     require_memory_together([*planned.values(), planned[BASELINE]], interleaved)
     testbed.open(testbed.machine(profile))
@@ -183,18 +183,11 @@ def validate(
 
     candidates = {label: candidate(label) for label in planned}
     base, second_base = candidates[BASELINE], candidate(BASELINE)
+    plain, sampled_for = testbed.plain_loop(job, built, same_masks=False), profile if interleaved else None
     loop_plan = loop.plan if loop is not None else None
-    times = run_rounds(
-        [*candidates.values(), second_base],
-        testbed,
-        testbed.plain_loop(job, built, same_masks=False),
-        progress,
-        rounds,
-        profile if interleaved else None,
-        loop_plan,
-    )
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, sampled_for, loop_plan)
+    sampled = testbed.record(profile, times.key_samples, times.loop_samples) if interleaved else {}
     if interleaved:
-        sampled = testbed.record(profile, times.key_samples, times.loop_samples)
         profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
         if save_to is not None and not is_busy(times.busy_share):  # no later prediction should rest on these costs
             profile.save(save_to)
@@ -214,11 +207,6 @@ def validate(
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
-
-
-def _refused_row(label: str, shared_options: Mapping[str, str], refusal: Refusal) -> ValidationResult:
-    strategy, options = strategies.parse(label, shared_options)
-    return skipped_row(strategy.name, option_values(options), refusal.words)
 
 
 def _check_numerics(
@@ -270,7 +258,7 @@ def _document(
         device=testbed.about(),
         anchor_drift=drift,
         aa_spread=aa_spread,
-        reference_step_s=statistics.median(plain_s) if plain_s else None,
+        reference_step_s=median(plain_s) if plain_s else None,
         results=tuple(rows),
         reference_threads=threads,
         reference_waiting=waiting,
