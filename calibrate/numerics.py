@@ -201,7 +201,6 @@ class Expected:
 
     @property
     def finite(self) -> bool:
-        """Whether all of them are finite numbers."""
         return all(bool(tensor.isfinite().all()) for tensor in (*self.gradients.values(), *self.parameters.values()))
 
     @staticmethod

@@ -199,7 +199,6 @@ class OperandPool:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors in the pool."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
     def _make(self, value: Value, elements: Elements, role: str) -> torch.Tensor:

@@ -41,7 +41,6 @@ class Course:
 
     @property
     def steps(self) -> int:
-        """All steps."""
         return self.before + self.while_pruned + self.after
 
     def share(self, step: int) -> float:
@@ -57,7 +56,6 @@ class TrainedMask(Mask):
     positions: tuple[int, ...] = ()
 
     def kept(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Flat positions of the kept elements in ascending order."""
         return np.array(self.positions, dtype=np.int64)
 
 

@@ -53,7 +53,6 @@ class Candidate:
         return statistics.median(s for r in rounds for s in self.steps_s[r])
 
     def by_round(self, rounds: Sequence[int]) -> list[list[float]]:
-        """Step times of the given rounds."""
         return [self.steps_s[r] for r in rounds]
 
     def typical_times(self, rounds: Sequence[int]) -> list[Measured]:

@@ -113,11 +113,9 @@ class PlainLearner:
 
     @property
     def losses(self) -> Sequence[float]:
-        """One loss per step."""
         return self._plain.losses
 
     def run(self, steps: int, feeds: list[Feeds] | None) -> None:
-        """Train `steps` more iterations."""
         batches = None if feeds is None else [(tuple(feed[f"input:{i}"] for i in range(self._inputs)), feed["target:0"]) for feed in feeds]
         for length_s in self._plain.train(steps, batches):
             self.ends_s.append((self.ends_s[-1] if self.ends_s else 0.0) + length_s)

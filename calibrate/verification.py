@@ -69,9 +69,7 @@ def shortlist(forecasts: Mapping[str, Forecast], count: int, first: str) -> list
     for text in order:
         fastest.setdefault(family(text), text)
     may_win = [
-        text
-        for text in fastest.values()
-        if text == order[0] or verdict(paired_interval(forecasts[order[0]], forecasts[text])) != "slower"
+        text for text in fastest.values() if text == order[0] or verdict(paired_interval(forecasts[order[0]], forecasts[text])) != "slower"
     ]
     chosen = [*may_win, *_different(order, may_win, forecasts)]
     chosen = [*chosen, *(text for text in order if text not in chosen)][:count]

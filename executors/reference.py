@@ -249,7 +249,6 @@ class Hooked(Reference):
         self.steps += 1
 
     def parameters(self) -> dict[str, Tensor]:
-        """As `Reference.parameters`, with all updates complete."""
         self.flush()
         return super().parameters()
 

@@ -82,7 +82,6 @@ class SegmentedExecutable:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """The kept values of the current program."""
         return self._program.kept
 
     @property
@@ -120,7 +119,6 @@ class SegmentedExecutable:
         return replace(chunk, steps_s=run_steps_s(self._parts, chunk.segments))
 
     def trace(self) -> list[Measured]:
-        """The times of every task in some typical periods of every segment."""
         times = [item for number, program in enumerate(self._programs) for item in self._of_plan(number, program.trace())]
         overheads = [program.twin_overhead for program in self._programs]
         self.twin_overhead = None if None in overheads else max(overheads)
@@ -130,7 +128,6 @@ class SegmentedExecutable:
         return self._program.parameter_difference(expected)
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See `Executable`: those of the current program."""
         return self._program.gradient_difference(expected)
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:

@@ -107,7 +107,6 @@ class PlainServer:
         return steps_s, [float(loss) for loss in losses]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers by name."""
         return {name: tensor.detach() for name, tensor in module_tensors(self._plain.module).items()}
 
     def forget_keys(self) -> None:

@@ -72,7 +72,6 @@ class PairSampler:
                 self.failures[key] = reason(error)
 
     def sample(self, keys: list[str], number: int) -> None:
-        """Take one cold and one warm sample of each key that does not fail."""
         for key in keys:
             self._take_pair(key, number)
 

@@ -97,7 +97,6 @@ class CpuTestbed(Testbed):
             profile.loop = self._plain.ask("loop_costs")
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing cost keys, and interference."""
         plans = list(plans)
         measured = self._calibrate_keys(plans, machine, profile, save_to, progress, ROUNDS, reference_kernel=True)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
@@ -135,7 +134,6 @@ class CpuTestbed(Testbed):
         return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend, and samplers without keys."""
         self.backend = backend = CpuBackend(machine, reference_kernel=True)
         self._open_samplers(backend, machine)
 
@@ -151,7 +149,6 @@ class CpuTestbed(Testbed):
         return self.reference_kernel_s()
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Sample every cost key of PyTorch's own loop once."""
         if self._loop_sampler is None:
             self._loop_sampler = KeySampler(self._machine, ProcessSampler(self._plain))
         self._loop_sampler.sample([loop], number)
@@ -167,7 +164,6 @@ class CpuTestbed(Testbed):
             self._interference.run_round(number)
 
     def reference_kernel_s(self) -> list[float]:
-        """Seconds of the reference kernels of all workers since the last call."""
         return [s for kernel in self._reference_kernels or () for s in kernel.take()]
 
     def monitor(self) -> CpuMonitor:
@@ -188,7 +184,6 @@ class CpuTestbed(Testbed):
         return ProcessLoop(self._training, job, same_masks, units.threads(*self.plain_threads))
 
     def close(self) -> None:
-        """End the processes of plain PyTorch."""
         self._plain.close()
         self._training.close()
 

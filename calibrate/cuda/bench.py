@@ -110,7 +110,6 @@ class Bench:
         return self.between([graph.replay for graph in graphs], rounds, watch)
 
     def graphs(self, cases: Sequence[Case]) -> list[Graph]:
-        """Graphs of n and of 2n copies of each case."""
         return [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
 
     def slopes(

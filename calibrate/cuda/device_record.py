@@ -62,7 +62,6 @@ class Conditions:
 
     @property
     def rejected(self) -> bool:
-        """Whether what was measured meanwhile should be repeated."""
         return bool(self.flags)
 
     @property
@@ -101,7 +100,6 @@ class GpuMonitor:
             self._shares.append(share)
 
     def stop(self) -> Conditions:
-        """The conditions since the start."""
         self.sample()
         flags = []
         if throttled := throttle_words(self._reasons & ~_POWER_CAP):

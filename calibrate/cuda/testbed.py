@@ -65,7 +65,6 @@ class GpuLoop:
         return [length_s] * steps
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the module's parameters and buffers into `targets`, by name."""
         for name, tensor in module_tensors(self._plain.module).items():
             targets[name].detach().copy_(tensor.detach())
 
@@ -282,11 +281,9 @@ class GpuTestbed(Testbed):
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
     def reference_kernel_s(self) -> list[float]:
-        """Time the reference kernel now."""
         return self._reference_kernel.sample()
 
     def monitor(self) -> Monitor:
-        """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:

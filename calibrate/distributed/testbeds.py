@@ -44,7 +44,6 @@ class GpuGroupTestbed(GpuTestbed):
         self._channel = channel
 
     def machine(self, profile: Profile | None) -> Machine:
-        """A machine with one GPU like this one per process."""
         return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
@@ -54,14 +53,12 @@ class GpuGroupTestbed(GpuTestbed):
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend in every process."""
         self.backend = self._backend(machine)
 
     def _backend(self, machine: Machine) -> DistributedBackend:
         return DistributedBackend(machine, self._channel, "cuda", self.precision)
 
     def about(self) -> dict[str, object]:
-        """The GPU, with the number of processes and their library."""
         return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
 
 
@@ -104,7 +101,6 @@ class CpuGroupTestbed(CpuTestbed):
             log.warning("%d processes share %d cores; predictions assume one core per process", channel.ranks.local_world, cores)
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This CPU with one device per process."""
         return cpu_machine(profile, self._devices, library=GLOO)
 
     def _calibrate_keys(
@@ -135,7 +131,6 @@ class CpuGroupTestbed(CpuTestbed):
             super().sample_interference(plans, profile, number)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend in every process, and samplers without keys."""
         self.backend = backend = DistributedBackend(machine, self._channel)
         self._open_samplers(cast(CpuBackend, backend.local), machine)
         self._collectives = CollectiveSampler(backend)
@@ -161,7 +156,6 @@ class CpuGroupTestbed(CpuTestbed):
         return relative
 
     def about(self) -> dict[str, object]:
-        """The CPU, with the number of processes and their library."""
         return {**describe_cpu(self.identity), "processes": self._channel.ranks.world, "library": GLOO}
 
 

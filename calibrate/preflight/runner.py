@@ -77,7 +77,6 @@ class _Starter:
         return subprocess.Popen([*_COMMAND, json.dumps(request)], env=environment, stdin=given, **more)
 
     def close(self) -> None:
-        """End the server."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -192,7 +191,6 @@ class Processes:
         raise TimeoutError
 
     def _ended(self) -> str:
-        """How the process ended."""
         process = self._process
         self.close(5.0)
         if process.returncode is None:
@@ -250,7 +248,6 @@ class Runner:
         self._earlier = _earlier(self.folder) if self.resume else None
 
     def left_s(self) -> float:
-        """Seconds that are left."""
         return 60 * self.minutes - (self.clock() - self.begin_s)
 
     def run(self) -> GpuReport:

@@ -82,7 +82,6 @@ class Case:
     partitions: int = 1
 
     def job(self) -> Job:
-        """The job to validate."""
         job = Job(self.target.model, self.target.batch, self.image_size, optimizer=self.optimizer, form=self.form)
         fields: dict[str, Any] = job.describe() | {"precision": self.precision, "layout": self.layout}
         return Job(**fields)
@@ -112,7 +111,6 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The validation in words."""
         model = self.job().label.removesuffix(f"-b{self.target.batch}")
         job = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
         more = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"

@@ -39,7 +39,6 @@ class KeyCosts:
         self._tasks: dict[str, Task] = {}
 
     def add(self, task: Task, sample: Sample) -> None:
-        """Add a sample of a task."""
         key = cost_key(task, self._machine)
         self._tasks.setdefault(key, task)
         self._samples.setdefault(key, []).append(sample)

@@ -153,7 +153,6 @@ class RecordedRun:
         return node, common_name(name), phase
 
     def seconds(self, works: Sequence[int]) -> float:
-        """Device time of some works together."""
         return sum(self.recording.works[index].duration_s for index in works)
 
     @cached_property
@@ -163,7 +162,6 @@ class RecordedRun:
 
     @cached_property
     def has_shapes(self) -> bool:
-        """Whether the shapes of arguments were recorded."""
         return any(shape for operator in self.operators.all for shape in operator.shapes or ())
 
     @cached_property

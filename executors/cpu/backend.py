@@ -71,7 +71,6 @@ class CpuBackend:
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
-        """Bind a plan to copies of `tensors`, or to those to start with."""
         return load_parts(plan, keep, lambda part, kept, begin: CpuExecutable(self, part, tensors, seed, kept, begin), start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
@@ -138,7 +137,6 @@ class CpuExecutable(BoundPlan):
         return self._chunk_times(measured)
 
     def sync(self) -> ChunkTimes:
-        """Run the lagging tasks, so that every iteration begun is complete."""
         end = self._period + self.dependencies.largest_lag
         measured = self._execute(self._entries(self._period, end, self._period), self._period)
         self._finish(end - 1)
@@ -147,7 +145,6 @@ class CpuExecutable(BoundPlan):
         return self._chunk_times(measured)
 
     def trace(self) -> list[Measured]:
-        """Task times of a few more periods."""
         return list(self.run(WARM_UP).times)
 
     @staticmethod

@@ -243,7 +243,6 @@ class EagerProgram(BoundPlan):
         return f"plan {self.plan.strategy} ({'; '.join(lanes) or 'all lanes done'})"
 
     def sync(self) -> ChunkTimes:
-        """Run the lagging tasks, so that every iteration begun is complete."""
         self._wait()
         begin_s = self.driver.now_s()
         end = self._period + self._compiled.dependencies.largest_lag

@@ -209,7 +209,6 @@ class DistributedProgram:
                 yield replace(item, end_s=arrived_s.get((item.index, item.period), item.end_s)) if one_clock else item
 
     def trace(self) -> list[Measured]:
-        """Task times of a few more periods, on all devices."""
         channel, loaded = self._backend.channel, self._backend.loaded
         channel.send({"command": "trace", "program": self.number})
         return self._times(channel.gather(loaded.trace(self.number)))
@@ -231,7 +230,6 @@ class DistributedProgram:
         return self._difference(expected, gradients=False)
 
     def gradient_difference(self, expected: Named) -> float:
-        """The largest difference on any device; see `Executable`."""
         return self._difference(expected, gradients=True)
 
     def _difference(self, expected: Named, gradients: bool) -> float:
