@@ -30,7 +30,8 @@ from traces.documents.verdict import is_busy, measured_speedup
 class Against:
     """What the rows are compared with, and how they were measured.
 
-    `base` and `predicted`: the baseline, measured and predicted. `interleaved`: whether keys were measured in the rounds: then they
+    `base` and `predicted`: the baseline, measured and predicted. `drift`: the reference kernel's time during the steps as a multiple of its
+    time at calibration; None if either is unknown. `interleaved`: whether keys were measured in the rounds: then they
     contain the drift, which corrects only costs from another time. `comparisons`: how many rows are compared with each other.
     """
 
@@ -194,7 +195,8 @@ def validate(
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
-    drift = _reference_drift(times, profile)
+    in_steps_s = _median_s(times.reference_in_steps_s)
+    drift = in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
@@ -230,12 +232,6 @@ def _check_numerics(
 def _median_s(seconds: Sequence[float]) -> float | None:
     """Median of `seconds` to six digits, or None if there are none."""
     return Stats.from_samples(seconds).median_s if seconds else None
-
-
-def _reference_drift(times: RoundTimes, profile: Profile) -> float | None:
-    """The reference kernel's time during the steps as a multiple of its time at calibration, or None if either is unknown."""
-    in_steps_s = _median_s(times.reference_in_steps_s)
-    return in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
 
 
 def _document(

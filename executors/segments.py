@@ -93,7 +93,9 @@ class SegmentedExecutable:
         chunks, done = [], 0
         while done < steps:
             if self._left() == 0:
-                chunks.append(self._switch())
+                chunks.append(self._drained(self._current))
+                self._programs[self._current] = None  # frees its activations, graphs and streams; the next one has the carried tensors
+                self._current += 1
             count = steps - done if self._left() is None else min(steps - done, self._left())
             chunks.append(self._chunk(self._current, self._program.run(count, None if inputs is None else inputs[done : done + count])))
             done += count
@@ -136,13 +138,6 @@ class SegmentedExecutable:
     def _left(self) -> int | None:
         """Iterations before the next switch; None if there is none."""
         return None if self._current == len(self._switches) else self._switches[self._current] - self.iterations
-
-    def _switch(self) -> ChunkTimes:
-        """Complete every iteration of the current segment, and go over to the next one."""
-        drained = self._drained(self._current)
-        self._programs[self._current] = None  # frees its activations, graphs and streams; the next one has the carried tensors
-        self._current += 1
-        return drained
 
     def _drained(self, number: int) -> ChunkTimes:
         """Complete every iteration of a segment."""

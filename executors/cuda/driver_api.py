@@ -117,16 +117,16 @@ class Streams:
     def _driver_stream(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
         """A stream created by the driver, or one that is not in use any more."""
         spare = self._spare.setdefault((partition, priority), [])
-        handle = spare.pop() if spare else self._create(api, priority, partition)
+        if spare:
+            handle = spare.pop()
+        elif partition is not None:
+            handle = open_stream(api, partition, priority)
+        else:
+            with torch.cuda.device(self._device):  # the driver creates a stream in the current context
+                handle = int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))
         stream = torch.cuda.ExternalStream(handle, device=self._device)
         weakref.finalize(self._lend(stream), spare.append, handle).atexit = False
         return stream
-
-    def _create(self, api: DriverApi, priority: int, partition: Partition | None) -> int:
-        if partition is not None:
-            return open_stream(api, partition, priority)
-        with torch.cuda.device(self._device):  # the driver creates a stream in the current context
-            return int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))
 
 
 #: The first CUDA version that has cuGreenCtxStreamCreate.

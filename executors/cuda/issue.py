@@ -6,7 +6,7 @@ The same loop runs a plan eagerly and issues the work of a CUDA graph's capture.
 from collections.abc import Callable, Mapping, Sequence
 
 from executors.binding import Binding, Instance
-from executors.cuda.driver import Driver, Event, Partition, Stream
+from executors.cuda.driver import Driver, Event, Stream
 from executors.cuda.instrumented import EagerMarks, EndMarks
 from executors.kernels.registry import handlers
 from executors.run import RUN_PLAIN, failure
@@ -22,7 +22,7 @@ Lane = tuple[str, int]
 def lane_priorities(plan: Plan) -> dict[Lane, int]:
     """The priority of each lane's tasks. Raises SchedcastError if a lane's tasks differ, because a CUDA stream has one priority."""
     priorities: dict[Lane, int] = {}
-    for task in (task for segment in plan.segments for task in segment.tasks):
+    for task in plan.every_task:
         priority = priorities.setdefault(task.lane, task.priority)
         if priority != task.priority:
             raise SchedcastError(
@@ -31,10 +31,6 @@ def lane_priorities(plan: Plan) -> dict[Lane, int]:
                 Code.PLAN,
             )
     return priorities
-
-
-def make_streams(plan: Plan, driver: Driver, partitions: Mapping[str, Partition | None]) -> dict[Lane, Stream]:
-    return {lane: driver.stream(priority, partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
 
 
 class CompiledPlan:
@@ -109,14 +105,18 @@ class Issuer:
                     driver.use(stream)
                     self._current = stream
                 for edge in row[index]:
-                    self._wait(stream, edge.index, period - edge.delta)
+                    if period - edge.delta >= self._first:
+                        stream.wait_event(self._events[edge.index][(period - edge.delta) % self._depth])
                 if marks is not None:
                     marks.before(period, index, stream)
                 run[index](instances[period - tasks[index].lag])
                 if marks is not None:
                     marks.after(period, index, stream)
                 if index in self._recorded:
-                    self._record(index, position, stream)
+                    event = self._events[index][position]
+                    if event is None:
+                        event = self._events[index][position] = driver.event()
+                    event.record(stream)
                 if index in self._awaited:
                     event = driver.event()
                     event.record(stream)
@@ -131,16 +131,6 @@ class Issuer:
             if task.lane == lane and not all(event.query() for event in events if event is not None):
                 return task.name
         return None
-
-    def _wait(self, stream: Stream, index: int, period: int) -> None:
-        if period >= self._first:
-            stream.wait_event(self._events[index][period % self._depth])
-
-    def _record(self, index: int, position: int, stream: Stream) -> None:
-        event = self._events[index][position]
-        if event is None:
-            event = self._events[index][position] = self._driver.event()
-        event.record(stream)
 
 
 def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:

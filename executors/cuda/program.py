@@ -12,7 +12,7 @@ import torch
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
 from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Partition
 from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
-from executors.cuda.issue import CompiledPlan, Issuer, make_streams
+from executors.cuda.issue import CompiledPlan, Issuer, lane_priorities
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
@@ -126,7 +126,7 @@ class EagerProgram(BoundPlan):
         super().__init__(Binding(plan, tensors, site.device, seed, site.forms, start.carried), start.iteration)
         self.driver = driver
         self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, driver)
-        self._streams = make_streams(plan, driver, site.partitions)
+        self._streams = {lane: driver.stream(priority, site.partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._feeds = Feeds(self.binding, driver)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs

@@ -83,7 +83,10 @@ class DistributedBackend:
         """Load a plan of one segment."""
         require_own_values(plan)
         number = next(self.numbers)
-        self._prepare(plan, tensors, self._drop_unused())
+        unused = list(self._unused)  # the programs that nothing refers to any more; the other ranks drop them with the plan
+        del self._unused[: len(unused)]
+        self.loaded.drop(unused)
+        self._prepare(plan, tensors, unused)
         before = cast(DistributedProgram, start.before)
         begin = {"iteration": start.iteration, "before": None if before is None else before.number}
         message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
@@ -102,23 +105,16 @@ class DistributedBackend:
         message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": parameters}
         self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
 
-    def _drop_unused(self) -> list[int]:
-        """Drop the programs that nothing refers to any more. Returns their numbers; the other ranks drop them with the next plan."""
-        unused = list(self._unused)
-        del self._unused[: len(unused)]
-        self.loaded.drop(unused)
-        return unused
-
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Highest bytes that each process's allocator held for its part, by device."""
-        return highest_of_parts(plan, lambda part: self._peak_bytes(part, tensors, seed))
 
-    def _peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, int]:
-        """Those of a plan of one segment."""
-        self._prepare(plan, tensors)
-        self.channel.send({"command": "peak_bytes", "seed": seed})
-        answers = self.channel.gather(self.loaded.peak_bytes(seed))
-        return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
+        def peaks(part: Plan) -> dict[str, int]:
+            self._prepare(part, tensors)
+            self.channel.send({"command": "peak_bytes", "seed": seed})
+            answers = self.channel.gather(self.loaded.peak_bytes(seed))
+            return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
+
+        return highest_of_parts(plan, peaks)
 
 
 class DistributedProgram:
