@@ -49,9 +49,9 @@ def generation_table() -> Table:
 
 
 def _row(name: str, rule: Rule) -> PaperCase:
-    x, weight, saved = _operands(rule)
+    x, saved, forward = _operands(rule)
     by_rule = _seconds(COMPILE[rule.of](rule, torch.float32, CPU), saved)
-    by_column = _seconds_per_column(_forward(rule, x.requires_grad_(), weight), x) * rule.cols
+    by_column = _seconds_per_column(forward(x.requires_grad_()), x) * rule.cols
     figures = (
         Figure(name="by rule", unit="s", predicted=by_rule),
         Figure(name="by column", unit="s", predicted=by_column),
@@ -60,23 +60,19 @@ def _row(name: str, rule: Rule) -> PaperCase:
     return PaperCase(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
 
 
-def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
-    """Random input, weight (or None), and the tensors that the rule reads."""
+def _operands(rule: Rule) -> tuple[Tensor, tuple[Tensor, ...], Callable[[Tensor], Tensor]]:
+    """Random input, the tensors that the rule reads, and the op as a function of the input."""
     generator = torch.Generator().manual_seed(0)
-    if rule.of == "convolution":
-        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=generator)
-        return torch.randn(1, rule.channels, rule.height, rule.width, generator=generator), weight, (weight,)
     if rule.of == "elementwise":
         x = torch.randn(1, rule.elements, generator=generator)
-        return x, None, (functional.relu(x),)
-    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
-    return x, None, (functional.max_pool2d(x, rule.kernel, rule.stride, return_indices=True)[1],)
-
-
-def _forward(rule: Rule, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x, (functional.relu(x),), functional.relu
     if rule.of == "convolution":
-        return functional.conv2d(x, weight, stride=rule.stride, padding=rule.padding)
-    return functional.relu(x) if rule.of == "elementwise" else functional.max_pool2d(x, rule.kernel, rule.stride)
+        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=generator)
+        x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
+        return x, (weight,), partial(functional.conv2d, weight=weight, stride=rule.stride, padding=rule.padding)
+    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
+    pool = partial(functional.max_pool2d, kernel_size=rule.kernel, stride=rule.stride)
+    return x, (pool(x, return_indices=True)[1],), pool
 
 
 def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:

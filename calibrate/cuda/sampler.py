@@ -220,15 +220,10 @@ GROUP = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a session.
-
-    `measured` counts the keys that were tried, failures included; `left` are the keys that the deadline left; `notes` are oddities in
-    words.
-    """
+    """The result of a session: the number of keys that were tried, failures included, and the keys that the deadline left."""
 
     measured: int
     left: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def calibrate_gpu(
@@ -272,7 +267,6 @@ def calibrate_gpu(
     more: dict[str, Any] = {"effort": effort, "sustained": sustained, "watch": watch}
     samplers = {sms: CudaSampler(driver, partition=partition, **more) for sms, partition in by_sms.items()}
     todo.sort(key=lambda item: _sms(partitions[item[2].device]))
-    notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
     if begun is not None:
@@ -294,13 +288,12 @@ def calibrate_gpu(
                 sampler.learn_geometry()
             finally:  # stores what was measured before an interruption, too
                 store_samples(sampler.samples, sampler.failures, profile)
-                notes += sampler.notes
                 profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
                 save_samples(sampler.samples if keep_samples else None, profile, save_to)
                 sampler.release()
                 if begun is not None:
                     begun.unlink(missing_ok=True)
-    return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
+    return Outcome(done, tuple(key for _, key, _ in todo[done:]))
 
 
 def _partition(device: str, machine: Machine, driver: Driver) -> Partition | None:

@@ -293,12 +293,9 @@ class Runner:
         yield attempt()
         while self._again and self.left_s() > 0:
             yield attempt()
-        if self._breaks(probe) and self.left_s() > 0:  # the key that broke the GPU is left out now
+        # A long probe has made the GPU unusable for its process. Another one may survive: the key that broke the GPU is left out now.
+        if probe.file is not None and self.records[probe.name].status == "failed" and not self._usable and self.left_s() > 0:
             yield attempt()
-
-    def _breaks(self, probe: Probe) -> bool:
-        """Whether a long probe has just made the GPU unusable for its process, in a way that another one may survive."""
-        return probe.file is not None and self.records[probe.name].status == "failed" and not self._usable
 
     def _hindered(self, probe: Probe) -> str:
         """Why a probe cannot work: one that it needs failed, and none that needs that one was measured all the same. "" if it can."""

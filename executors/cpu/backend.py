@@ -64,10 +64,6 @@ class CpuBackend:
         self.callers = Callers()
         self.reference_kernels = [ReferenceKernel() for _ in positions] if reference_kernel else None
 
-    def device(self, name: str) -> torch.device:
-        """The torch device of a plan's device: always torch's CPU device."""
-        return torch.device("cpu")
-
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
@@ -105,7 +101,7 @@ class CpuExecutable(BoundPlan):
         keep: tuple[str, ...],
         start: Start = AT_FIRST,
     ):
-        super().__init__(Binding(plan, tensors, backend.device, seed, carried=start.carried), start.iteration)
+        super().__init__(Binding(plan, tensors, lambda name: backend.torch_device, seed, carried=start.carried), start.iteration)
         self.backend, self.tasks = backend, plan.tasks
         self.dependencies = Dependencies(plan, receives=backend.machine.receives)
         compile_by_kind = handlers()

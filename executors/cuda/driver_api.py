@@ -211,7 +211,10 @@ def call_host(stream: int, duration_s: float) -> None:
     driver = _driver()
     code = driver.cuLaunchHostFunc(stream, _function("usleep" if microseconds else "labs"), microseconds)
     if code:
-        raise SchedcastError(f"cuLaunchHostFunc failed with {_error_name(driver, code)}; see the CUDA driver's documentation of that error")
+        name = ctypes.c_char_p()
+        driver.cuGetErrorName(code, ctypes.byref(name))  # leaves it empty if the driver does not know the error
+        error = name.value.decode() if name.value else f"error {code}"
+        raise SchedcastError(f"cuLaunchHostFunc failed with {error}; see the CUDA driver's documentation of that error")
 
 
 @cache
@@ -230,10 +233,3 @@ def _driver() -> ctypes.CDLL:
 def _function(name: str) -> int:
     """The address of a C library function with one integer argument. Such a function needs neither Python nor its global lock."""
     return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
-
-
-def _error_name(driver: ctypes.CDLL, code: int) -> str:
-    """The error's name, or its number if the driver does not know a name."""
-    name = ctypes.c_char_p()
-    driver.cuGetErrorName(code, ctypes.byref(name))
-    return name.value.decode() if name.value else f"error {code}"
