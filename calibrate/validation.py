@@ -264,10 +264,7 @@ def _document(
 
 
 def _compare(
-    candidates: Mapping[str, Candidate],
-    forecasts: Mapping[str, Forecast],
-    against: Against,
-    timelines: bool,
+    candidates: Mapping[str, Candidate], forecasts: Mapping[str, Forecast], against: Against, timelines: bool
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per candidate and, with `timelines`, its predicted and measured timeline by label."""
     rows, comparisons = [], {}

@@ -210,7 +210,6 @@ class _Nvml:
         return sum(percent for pid, percent in latest.items() if pid != os.getpid()) / 100
 
     def _pids(self) -> set[int] | None:
-        """The ids of all processes that use the GPU."""
         answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
         return None if answers == [None, None] else {process.pid for answer in answers for process in answer or ()}
 

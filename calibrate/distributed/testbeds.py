@@ -103,19 +103,8 @@ class CpuGroupTestbed(CpuTestbed):
     def machine(self, profile: Profile | None) -> Machine:
         return cpu_machine(profile, self._devices, library=GLOO)
 
-    def _calibrate_keys(
-        self,
-        plans: list[Plan],
-        machine: Machine,
-        profile: Profile,
-        save_to: Path | None,
-        progress: Progress,
-        rounds: int,
-        reference_kernel: bool,
-    ) -> int:
-        """Measure missing cost keys in this process, and collectives and messages with all processes."""
-        measured = super()._calibrate_keys(plans, machine, profile, save_to, progress, rounds, reference_kernel)
-        return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)
+    def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:
+        return measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)
 
     def _own_backend(self, machine: Machine, reference_kernel: bool) -> CpuBackend:
         """A backend for this process's device alone."""

@@ -156,10 +156,6 @@ class Context:
         """The GPU, whole or in partitions, as documents describe it."""
         return describe_gpu(self.identities[False], partitions)
 
-    def testbed(self, mode: str, precision: str, partitions: int = 1) -> "ProbeTestbed":
-        """A testbed for the probe, with the GPU set to its precision."""
-        return ProbeTestbed(self, mode, precision, partitions)
-
     def left_s(self) -> float:
         return self.end_s - self.clock()
 
@@ -199,7 +195,7 @@ class Context:
 class ProbeTestbed(GpuTestbed):
     """A testbed that stops at the time limit, and adds the disturbances of the rounds to the flags of the probe."""
 
-    def __init__(self, context: Context, mode: str, precision: str, partitions: int):
+    def __init__(self, context: Context, mode: str, precision: str, partitions: int = 1):
         scale = context.scale
         sizes = scale.effort, scale.reference_edge, scale.transfer_sizes
         more: dict[str, Any] = {"keep_samples": context.keep_samples, "kernels": scale.kernels, "partitions": partitions}

@@ -238,7 +238,6 @@ class Runner:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Begin to count the time."""
         self.begin_s = self.clock()
         self.device: dict[str, Any] = {}
         self.versions: dict[str, str] = {}

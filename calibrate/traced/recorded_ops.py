@@ -157,7 +157,6 @@ class RecordedRun:
 
     @cached_property
     def _annotated(self) -> bool:
-        """Whether the optimizer's steps are annotated."""
         return any(phase_within(operator.name) == UPDATE for operator in self.operators.all)
 
     @cached_property
