@@ -1,26 +1,31 @@
 """What the BPPSA paper measures beside jobs: Jacobians of table 1, loss curves of figures 6 and 7, and the pruned network of figure 10."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrate import pruned_network
 from calibrate.numerics import reference
 from calibrate.pipeline_tables import trained
 from calibrate.testbed import Progress, Testbed
+from calibrate.training import classified
 from executors.contexts import one_thread
 from executors.kernels.jacobians import COMPILE
 from executors.trainer import Trainer
 from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
+from simulator.model.workloads.data import Batches, digits
+from simulator.model.workloads.networks.chains import VGG
+from simulator.papers import bppsa_sparse
 from simulator.papers.bppsa import SCOPE
-from simulator.papers.bppsa_sparse import FIRST, PAPER
+from simulator.papers.bppsa_sparse import FIRST, PAPER, Operator
 from simulator.papers.pipeline_trainings import Trained, Training
+from simulator.plan.bodies.csr.mask import Mask
 from simulator.plan.bodies.csr.rules import ConvolutionRule, ElementwiseRule, MaxPoolRule
 from simulator.predict.forecast import plan_strategy
 from traces.documents.profile import Profile
@@ -49,9 +54,9 @@ def generation_table() -> Table:
 
 
 def _row(name: str, rule: Rule) -> PaperCase:
-    x, weight, saved = _operands(rule)
+    x, saved, forward = _operands(rule)
     by_rule = _seconds(COMPILE[rule.of](rule, torch.float32, CPU), saved)
-    by_column = _seconds_per_column(_forward(rule, x.requires_grad_(), weight), x) * rule.cols
+    by_column = _seconds_per_column(forward(x.requires_grad_()), x) * rule.cols
     figures = (
         Figure(name="by rule", unit="s", predicted=by_rule),
         Figure(name="by column", unit="s", predicted=by_column),
@@ -60,23 +65,19 @@ def _row(name: str, rule: Rule) -> PaperCase:
     return PaperCase(labels={"first": name, "columns": str(rule.cols)}, figures=figures)
 
 
-def _operands(rule: Rule) -> tuple[Tensor, Tensor | None, tuple[Tensor, ...]]:
-    """Random input, weight (or None), and the tensors that the rule reads."""
+def _operands(rule: Rule) -> tuple[Tensor, tuple[Tensor, ...], Callable[[Tensor], Tensor]]:
+    """Random input, the tensors that the rule reads, and the op as a function of the input."""
     generator = torch.Generator().manual_seed(0)
-    if rule.of == "convolution":
-        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=generator)
-        return torch.randn(1, rule.channels, rule.height, rule.width, generator=generator), weight, (weight,)
     if rule.of == "elementwise":
         x = torch.randn(1, rule.elements, generator=generator)
-        return x, None, (functional.relu(x),)
-    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
-    return x, None, (functional.max_pool2d(x, rule.kernel, rule.stride, return_indices=True)[1],)
-
-
-def _forward(rule: Rule, x: Tensor, weight: Tensor | None) -> Tensor:
+        return x, (functional.relu(x),), functional.relu
     if rule.of == "convolution":
-        return functional.conv2d(x, weight, stride=rule.stride, padding=rule.padding)
-    return functional.relu(x) if rule.of == "elementwise" else functional.max_pool2d(x, rule.kernel, rule.stride)
+        weight = torch.randn(rule.out_channels, rule.channels, *rule.kernel, generator=generator)
+        x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
+        return x, (weight,), partial(functional.conv2d, weight=weight, stride=rule.stride, padding=rule.padding)
+    x = torch.randn(1, rule.channels, rule.height, rule.width, generator=generator)
+    pool = partial(functional.max_pool2d, kernel_size=rule.kernel, stride=rule.stride)
+    return x, (pool(x, return_indices=True)[1],), pool
 
 
 def _seconds(values: Callable[..., Tensor], saved: tuple[Tensor, ...]) -> float:
@@ -167,7 +168,133 @@ def adam_rows(task: Trained, ends: Mapping[Training, Sequence[float]]) -> Table:
     return PAPER.table("pipedream", rows, seeds=task.seeds, steps=task.steps)
 
 
+# Figure 10 on a network that is trained, pruned by magnitude while it trains, and trained again. The paper prunes with See et al. (2016):
+# the smallest weights of all layers together ("class-blind") become zero, and the rest is trained again. To prune 97 % at once leaves a
+# network that a short training does not mend, so the share grows as in Zhu and Gupta (2017, arXiv:1710.01878, equation 1). The images are
+# the handwritten digits at 32x32 pixels instead of CIFAR-10.
+
+#: Linear layers after the convolutions.
+LINEAR = 3
+
+
+@dataclass(frozen=True)
+class Course:
+    """Steps before pruning, while the share of zeros grows every `every` steps, and after it. `kept`: the share that is left."""
+
+    before: int = 120
+    while_pruned: int = 300
+    after: int = 120
+    every: int = 10
+    batch: int = 32
+    rate: float = 5e-4
+    kept: float = 0.03
+
+    @property
+    def steps(self) -> int:
+        return self.before + self.while_pruned + self.after
+
+    def share(self, step: int) -> float:
+        """The share of the weights that is left after so many steps."""
+        part = min(1.0, max(0.0, (step - self.before) / self.while_pruned))
+        return self.kept + (1 - self.kept) * (1 - part) ** 3
+
+
+@dataclass(frozen=True)
+class TrainedMask(Mask):
+    """The positions that a trained layer keeps, in ascending order."""
+
+    positions: tuple[int, ...] = ()
+
+    def kept(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.array(self.positions, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The share of held-out images that are classified correctly before pruning and at the end, and the masks of the weights in order."""
+
+    before: float
+    after: float
+    masks: tuple[Tensor, ...]
+
+
+def pruned_tables(progress: Progress, course: Course = Course()) -> tuple[Table, ...]:
+    """Train; then what each layer keeps, and the FLOPs of the scan with these positions and with random ones."""
+    model = VGG((1, 1, 2, 2, 2), classes=10, pooled=1, hidden=512).eval()  # without dropout, as `PrunedVGG11`
+    pruned = train(model, digits(3, course.batch, 32, 0), course, progress)
+    masks = dict(zip(_convolutions(model), pruned.masks[:-LINEAR], strict=True))
+    kept = (({"layer": layer}, (mask.numel(), float(mask.mean()))) for layer, mask in masks.items())
+    return PAPER.table("pruned", _pruned_rows(pruned, masks)), PAPER.table("pruned-layers", kept)
+
+
+def train(model: nn.Module, data: Batches, course: Course, progress: Progress) -> Pruned:
+    """Train a model whose weights of two dimensions and more are pruned together."""
+    torch.manual_seed(0)
+    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    for weight in weights:
+        nn.init.kaiming_normal_(weight, nonlinearity="relu")
+    masks, before = [torch.ones_like(weight) for weight in weights], 0.0
+    optimizer = torch.optim.Adam(model.parameters(), course.rate)
+    for step in range(course.steps):
+        progress(step, course.steps, f"pruned VGG-11, {course.share(step):.1%} of the weights left")
+        if step == course.before:
+            before = classified(lambda inputs: model(*inputs), data, at_once=data.held_out)
+        (images,), classes = data[step]
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), classes).backward()
+        optimizer.step()
+        if step >= course.before and (step + 1 - course.before) % course.every == 0:
+            masks = largest(weights, course.share(step + 1))
+        with torch.no_grad():
+            for weight, mask in zip(weights, masks, strict=True):
+                weight.mul_(mask)
+    return Pruned(before, classified(lambda inputs: model(*inputs), data, at_once=data.held_out), tuple(masks))
+
+
+def largest(weights: Sequence[Tensor], share: float) -> list[Tensor]:
+    """Masks with ones where a weight is among the largest of all weights together, of which `share` are left."""
+    magnitudes = torch.cat([weight.detach().abs().flatten() for weight in weights])
+    kept = torch.zeros_like(magnitudes)
+    kept[magnitudes.topk(round(share * len(magnitudes))).indices] = 1
+    parts = kept.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+
+def _convolutions(model: nn.Module) -> list[str]:
+    """The numbers of the convolutions, as layers of the scan have them."""
+    return [name.removeprefix(bppsa_sparse.LAYERS) for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
+
+
+def with_masks(chain: Sequence[Operator], masks: Mapping[str, Tensor]) -> list[Operator]:
+    """The chain of layers whose convolutions keep the positions of these masks, by layer."""
+    return [_with_mask(each, masks[each.layer]) if each.layer in masks else each for each in chain]
+
+
+def _with_mask(operator: Operator, mask: Tensor) -> Operator:
+    rule, positions = operator.rule, tuple(mask.flatten().nonzero().flatten().tolist())
+    assert isinstance(rule, ConvolutionRule)
+    seed = rule.mask.seed if rule.mask is not None else 0
+    return replace(operator, rule=replace(rule, mask=TrainedMask(float(mask.mean()), seed, positions)))
+
+
+def _pruned_rows(pruned: Pruned, masks: Mapping[str, Tensor]) -> Iterator[tuple]:
+    """Yield the accuracies, and what the scan takes with the trained positions and with random ones."""
+    before, after = PAPER.values("pruned, accuracy").values()
+    shares = {layer: float(mask.mean()) for layer, mask in masks.items()}
+    chains = {
+        "trained": with_masks(bppsa_sparse.operators(shares), masks),
+        "random, as many of each layer": bppsa_sparse.operators(shares),
+        "random, the same share of each layer": bppsa_sparse.operators({}),
+    }
+    yield {"weights kept": "all"}, (pruned.before,), (before,)
+    for name, chain in chains.items():
+        scan = bppsa_sparse.steps(chain)
+        counts = (max(step.flops for step in scan), bppsa_sparse.critical_flops(scan), max(each.flops for each in chain))
+        accuracies = (pruned.after, after) if name == "trained" else (None, None)
+        yield {"weights kept": name}, (accuracies[0], *counts), (accuracies[1],)
+
+
 def tables(testbed: Testbed, profile: Profile, progress: Progress) -> tuple[Table, ...]:
     """All of them."""
     curves, adam = losses_table(testbed, profile, progress), adam_table(progress, SCOPE.stale)
-    return (generation_table(), curves, adam, *pruned_network.tables(progress))
+    return (generation_table(), curves, adam, *pruned_tables(progress))

@@ -29,8 +29,9 @@ from traces.documents.comparison import ValidationResult
 
 #: By batch-norm layer, the equal parts of its input, along images, height and width, that have statistics of their own.
 BatchNormDegrees = tuple[tuple[str, tuple[int, ...]], ...]
-#: How a segment trains: its microbatches, the staleness of the parameters that are stale, and the parts of its batch-norms.
-Trained = tuple[int, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
+#: How a segment trains: its microbatches (None: those of the job), the staleness of stale parameters, and the parts of its batch-norms.
+Trained = tuple[int | None, tuple[tuple[str, Staleness], ...], BatchNormDegrees]
+PLAIN_TRAINING: tuple[Trained, ...] = ((None, (), ()),)
 
 STEPS = 5
 #: The largest error that still counts as the same numbers, by precision. All but fp64 leave room for another order of summation.
@@ -201,39 +202,28 @@ class Expected:
 
     @property
     def finite(self) -> bool:
-        """Whether all of them are finite numbers."""
         return all(bool(tensor.isfinite().all()) for tensor in (*self.gradients.values(), *self.parameters.values()))
 
     @staticmethod
     def of(
-        job: Job,
-        built: Built,
-        steps: int = STEPS,
-        backend: Backend | None = None,
-        parts: int | None = None,
-        stale: Mapping[str, Staleness] | None = None,
-        later: Sequence[Trained] = (),
-        batch_norm: BatchNormDegrees = (),
+        job: Job, built: Built, steps: int = STEPS, backend: Backend | None = None, segments: Sequence[Trained] = PLAIN_TRAINING
     ) -> "Expected":
         """Run the reference for `steps` steps on one thread, which sums in the same order as the executor's single-core tasks.
 
         On a GPU it runs twice, to see how much its runs differ. The module is restored afterwards. Raises SchedcastError with
         the user's line if a step fails: real tensors may show errors that fake ones hide, such as a class out of range.
 
-        `parts` must be the number of microbatches of the plan to compare, since each has its own batch-norm statistics and masks, and
-        `batch_norm` the parts of a microbatch that have statistics of their own.
-        `stale`: the staleness of the plan's weights, by parameter. `later`: the same of each later segment of the plan, which follows for
-        as many steps.
+        `segments`: how each segment of the plan to compare trains (`References.key`), one after another for as many steps. Each microbatch
+        has its own batch-norm statistics and masks.
         """
-        arguments = job, built, steps, backend, parts, stale, later, batch_norm
-        expected = _trained(*arguments)
+        expected = _trained(job, built, steps, backend, segments)
         if backend is None or not backend.forms.cuda:
             return expected
-        again = _trained(*arguments)
+        again = _trained(job, built, steps, backend, segments)
         return replace(
             expected,
-            repeated_grad_error=_worst(again.gradients, expected.gradients),
-            repeated_param_error=_worst(again.parameters, expected.parameters),
+            repeated_grad_error=worst_ratio(again.gradients, expected.gradients),
+            repeated_param_error=worst_ratio(again.parameters, expected.parameters),
         )
 
 
@@ -265,8 +255,7 @@ class References:
         key = self.key(plan)
         if self._newest is None or self._newest[0] != key:
             self._newest = None  # free them before the next ones are made
-            (parts, stale, batch_norm), *later = key
-            self._newest = key, Expected.of(*self._arguments, parts, dict(stale), later, batch_norm)
+            self._newest = key, Expected.of(*self._arguments, key)
         return self._newest[1]
 
     def judged(self, plan: Plan, numerics: Numerics, backend: Backend) -> Numerics:
@@ -277,42 +266,31 @@ class References:
         job, built, steps, device = self._arguments
         if numerics.equal(job.precision):
             return numerics
-        (parts, stale, batch_norm), *later = self.key(plan)
-        trained = partial(_trained, job, built, backend=device, parts=parts, stale=dict(stale), later=later, batch_norm=batch_norm)
+        trained = partial(_trained, job, built, backend=device, segments=self.key(plan))
         if backend.unit == 1 and not compare(job, built, plan, backend, trained(steps=1), 1).equal(job.precision):
             return numerics
         expected, near = self.of(plan), trained(steps=steps, nudged=True)
         return replace(
             numerics,
-            reference_grad_error=max(numerics.reference_grad_error, _worst(near.gradients, expected.gradients)),
-            reference_param_error=max(numerics.reference_param_error, _worst(near.parameters, expected.parameters)),
+            reference_grad_error=max(numerics.reference_grad_error, worst_ratio(near.gradients, expected.gradients)),
+            reference_param_error=max(numerics.reference_param_error, worst_ratio(near.parameters, expected.parameters)),
         )
 
 
-def _trained(
-    job: Job,
-    built: Built,
-    steps: int,
-    backend: Backend | None,
-    parts: int | None,
-    stale: Mapping[str, Staleness] | None,
-    later: Sequence[Trained],
-    batch_norm: BatchNormDegrees,
-    nudged: bool = False,
-) -> Expected:
+def _trained(job: Job, built: Built, steps: int, backend: Backend | None, segments: Sequence[Trained], nudged: bool = False) -> Expected:
     """The results of one run of plain PyTorch, after which the module is restored. `nudged`: from parameters that are one rounding away."""
     with built.restored(), training_step(job.batch):
-        plain = reference(job, built, True, backend, parts, stale, batch_norm)
+        parts, stale, batch_norm = segments[0]
+        plain = reference(job, built, True, backend, parts, dict(stale), batch_norm)
         if nudged:
             _nudge(plain.parameters().values())
         torch.set_num_threads(1)
-        for _ in range(steps):
-            plain.step()
-        for parts_then, stale_then, batch_norm_then in later:
-            plain.split(parts_then)
-            plain.batch_norm_parts = dict(batch_norm_then)
-            if isinstance(plain, StaleReference):
-                plain.stale(dict(stale_then))
+        for number, (parts, stale, batch_norm) in enumerate(segments):
+            if number:
+                plain.split(parts)
+                plain.batch_norm_parts = dict(batch_norm)
+                if isinstance(plain, StaleReference):
+                    plain.stale(dict(stale))
             for _ in range(steps):
                 plain.step()
         return Expected(plain.gradients(), {name: p.clone() for name, p in plain.parameters().items()})
@@ -327,7 +305,7 @@ def _nudge(tensors: Iterable[torch.Tensor]) -> None:
         tensor.mul_(1.0 + torch.finfo(tensor.dtype).eps * signs.to(tensor))
 
 
-def _worst(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def worst_ratio(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> float:
     """max|a − b| / max|b| over all tensors together; infinite if either is not finite."""
     difference = max(float((actual[name] - expected[name]).abs().max()) for name in actual)
     return _ratio(difference, {name: expected[name] for name in actual})

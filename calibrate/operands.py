@@ -139,10 +139,6 @@ def _of_groups(given: Arguments) -> Indices:
     return [(given["offs"], Elements(ends=rows))]
 
 
-def _expected(given: Arguments) -> Indices:
-    return [(given["value"], Elements(total=given["expected"]))]
-
-
 #: By op. `_` at the end, for changes in place, is left out.
 _RULES: dict[str, Callable[[Arguments], Indices]] = {
     **dict.fromkeys(("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"), _of_list),
@@ -156,7 +152,7 @@ _RULES: dict[str, Callable[[Arguments], Indices]] = {
     **dict.fromkeys(("embedding", "embedding_dense_backward"), _of_rows),
     **dict.fromkeys(("nonzero", "repeat_interleave"), _counted),
     **dict.fromkeys(("masked_select", "masked_scatter"), _masked),
-    "expect": _expected,
+    "expect": lambda given: [(given["value"], Elements(total=given["expected"]))],
     "_grouped_mm": _of_groups,
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_backward"), _of_bags),
 }
@@ -199,7 +195,6 @@ class OperandPool:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors in the pool."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
     def _make(self, value: Value, elements: Elements, role: str) -> torch.Tensor:

@@ -42,7 +42,6 @@ class Placement:
 
     @property
     def memory_limit_bytes(self) -> float | None:
-        """The memory limit in bytes."""
         return None if self.memory_limit_gb is None else self.memory_limit_gb * 1e9
 
     @staticmethod

@@ -53,7 +53,6 @@ class Candidate:
         return statistics.median(s for r in rounds for s in self.steps_s[r])
 
     def by_round(self, rounds: Sequence[int]) -> list[list[float]]:
-        """Step times of the given rounds."""
         return [self.steps_s[r] for r in rounds]
 
     def typical_times(self, rounds: Sequence[int]) -> list[Measured]:
@@ -137,9 +136,7 @@ def run_rounds(
             before = candidate
             known_s = candidate.steps_s[-1][-1] if number else math.inf
             candidate.run(units_in_round(testbed, known_s * candidate.program.unit) * candidate.program.unit)
-            if (
-                candidate.plan is candidates[-1].plan
-            ):  # only the baseline's: beside other lanes the reference kernel is slower without any drift
+            if candidate.plan is candidates[-1].plan:  # beside other lanes than the baseline's, the kernel is slower without any drift
                 in_steps += testbed.reference_kernel_s()
         reference_s.append((in_steps, in_samples))
         sample_all(1 + number)

@@ -1,4 +1,4 @@
-"""The protocol of a testbed: a device of this machine on which plans are calibrated and run (`cpu.testbed`, `cuda.testbed`, ...)."""
+"""What a testbed is: a device of this machine on which plans are calibrated and run (`cpu.testbed`, `cuda.testbed`, ...)."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -64,8 +64,9 @@ class Testbed(Protocol):
 
     `mode` is "eager" or "graph". In each round of a validation, every program runs `units_per_round` of its units
     (`Executable.unit`), or fewer if those that count take more than `round_s` seconds, and plain PyTorch runs `plain_steps_per_round`
-    steps. `interleaved`: whether a validation measures keys in its rounds; if not, it measures them before the rounds.
-    `memory_limit_bytes`: the largest size of each memory that counts; None: no limit.
+    steps. `interleaved`: whether a validation measures keys in its rounds; if not, it measures them before the rounds, and methods that
+    sample keys in the rounds do nothing. `backend`: where plans run, after `open`. `memory_limit_bytes`: the largest size of each memory
+    that counts; None: no limit.
     """
 
     identity: Identity
@@ -74,15 +75,13 @@ class Testbed(Protocol):
     round_s: float
     plain_steps_per_round: int
     interleaved: bool
-    memory_limit_bytes: float | None
-
-    @property
-    def backend(self) -> Backend:
-        """Where plans run. Exists after `open`."""
+    backend: Backend | None = None
+    memory_limit_bytes: float | None = None
 
     @property
     def plain_threads(self) -> tuple[int, str] | None:
-        """The number of threads of plain PyTorch, and how they wait (`LoopCosts.waiting`); None on a GPU."""
+        """The number of threads of plain PyTorch, and how they wait (`LoopCosts.waiting`); None on a GPU, where it does not matter."""
+        return None
 
     def machine(self, profile: Profile | None) -> Machine:
         """This machine with the figures of `profile`, its memories limited to `memory_limit_bytes`."""
@@ -94,7 +93,8 @@ class Testbed(Protocol):
         """Measure the missing cost keys of `plans` and return how many were measured."""
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Measure the missing cost keys of `plans` roughly and return how many were measured. Does nothing if not `interleaved`."""
+        """Measure the missing cost keys of `plans` roughly and return how many were measured, if `interleaved`."""
+        return 0
 
     def open(self, machine: Machine) -> None:
         """Make the backend."""
@@ -102,20 +102,17 @@ class Testbed(Protocol):
     def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
         """Take sample `number` of every cost key of `plans`, and return the seconds that the reference kernel took meanwhile.
 
-        A validation calls this between strategies' steps. Returns an empty list if not `interleaved`.
+        A validation calls this between strategies' steps.
         """
+        return []
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Take sample `number` of every cost key of PyTorch's own loop. A validation calls this before that loop's steps.
-
-        Does nothing if not `interleaved`.
-        """
+        """Take sample `number` of every cost key of PyTorch's own loop. A validation calls this before that loop's steps."""
+        return
 
     def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
-        """Time how tasks slow each other down where lanes of `plans` share a memory, as round `number`; with 0, prepare to do so.
-
-        Does nothing if not `interleaved`.
-        """
+        """Time how tasks slow each other down where lanes of `plans` share a memory, as round `number`; with 0, prepare to do so."""
+        return
 
     def reference_kernel_s(self) -> list[float]:
         """Seconds of the reference kernel since the last call of `sample_keys`."""
@@ -127,8 +124,9 @@ class Testbed(Protocol):
         """Store the costs of all keys in `profile`, computed from the samples with the given numbers.
 
         `loop_samples`: those of the keys of PyTorch's own loop, and the rounds of `sample_interference`. Returns by key and number each
-        sample as a multiple of the key's median, for `CostModel`; nothing if not `interleaved`.
+        sample as a multiple of the key's median, for `CostModel`.
         """
+        return {}
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> PlainLoop:
         """Plain PyTorch's training of `job`, which `built` is made of; it may train the module of `built`.
@@ -138,6 +136,7 @@ class Testbed(Protocol):
 
     def close(self) -> None:
         """End the processes that the testbed has started. Those that are needed later are started again."""
+        return
 
     def about(self) -> dict[str, object]:
         """The device as documents describe it."""

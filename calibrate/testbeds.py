@@ -48,11 +48,6 @@ def testbed_for(placement: Placement, precision: str) -> Testbed:
     return testbed
 
 
-def cpu_testbed() -> Testbed:
-    """This machine's whole CPU, the default testbed."""
-    return CpuTestbed()
-
-
 def _cpu_testbed(placement: Placement, precision: str) -> Testbed:
     if placement.partitions > 1:
         raise SchedcastError(

@@ -113,11 +113,9 @@ class PlainLearner:
 
     @property
     def losses(self) -> Sequence[float]:
-        """One loss per step."""
         return self._plain.losses
 
     def run(self, steps: int, feeds: list[Feeds] | None) -> None:
-        """Train `steps` more iterations."""
         batches = None if feeds is None else [(tuple(feed[f"input:{i}"] for i in range(self._inputs)), feed["target:0"]) for feed in feeds]
         for length_s in self._plain.train(steps, batches):
             self.ends_s.append((self.ends_s[-1] if self.ends_s else 0.0) + length_s)
@@ -307,7 +305,8 @@ class Repeated:
             if number:
                 self._training = self._begun(number)
             for _ in self._training.turns(steps, self._shifted(progress, number)):
-                self._keep_times(number)
+                if not number:
+                    self.step_runs_s = self._training.first.steps_s
             if not number:
                 self.done = self._training.finish(timeline)
             self._finished += self._training.curves()
@@ -316,10 +315,6 @@ class Repeated:
     def _begun(self, number: int, check: Collection[str] = ()) -> Training:
         job = self.job.with_seed(self.job.seed + number)
         return Training.begin(job, self.testbed, self.plans, self.autograd, check, self.evaluate_every)
-
-    def _keep_times(self, number: int) -> None:
-        if not number:
-            self.step_runs_s = self._training.first.steps_s
 
     def _shifted(self, progress: Progress, number: int) -> Progress:
         """The progress of one seed's trainings as a part of all of them."""

@@ -1,6 +1,5 @@
 """Validation: predicted against measured step times of one job under several strategies, on this machine."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +24,14 @@ from simulator.strategies.options import option_values
 from traces.documents.comparison import BASELINE, INTERLEAVED, PROFILE, PYTORCH, Comparison, Validation, ValidationResult
 from traces.documents.profile import Profile, Stats
 from traces.documents.verdict import is_busy, measured_speedup
-from traces.errors import Refusal
 
 
 @dataclass(frozen=True)
 class Against:
     """What the rows are compared with, and how they were measured.
 
-    `base` and `predicted`: the baseline, measured and predicted. `interleaved`: whether keys were measured in the rounds: then they
+    `base` and `predicted`: the baseline, measured and predicted. `drift`: the reference kernel's time during the steps as a multiple of its
+    time at calibration; None if either is unknown. `interleaved`: whether keys were measured in the rounds: then they
     contain the drift, which corrects only costs from another time. `comparisons`: how many rows are compared with each other.
     """
 
@@ -159,7 +158,10 @@ def validate(
     planned, refused = plan_calibrated(
         testbed, job, [PYTORCH, BASELINE, *requested], shared_options, profile, calibrate, save_to, progress, estimate
     )
-    loop, rows_of = planned.pop(PYTORCH, None), {label: _refused_row(label, shared_options, why) for label, why in refused.items()}
+    loop, rows_of = planned.pop(PYTORCH, None), {}
+    for label, refusal in refused.items():
+        strategy, options = strategies.parse(label, shared_options)
+        rows_of[label] = skipped_row(strategy.name, option_values(options), refusal.words)
     plain_row = rows_of.pop(PYTORCH, None)
     skipped = list(rows_of.values())
     if BASELINE not in planned:
@@ -167,7 +169,6 @@ def validate(
             skipped_row(f.plan.strategy, f.plan.options, "the baseline, which it is compared with, cannot run") for f in planned.values()
         ]
         return Outcome(_document(job, testbed, None, None, (), skipped, plain_row), {}, {}, True, 0)
-    sampled: dict[str, dict[int, float]] = {}
     interleaved = calibrate and testbed.interleaved
     require_memory_together([*planned.values(), planned[BASELINE]], interleaved)
     testbed.open(testbed.machine(profile))
@@ -183,25 +184,19 @@ def validate(
 
     candidates = {label: candidate(label) for label in planned}
     base, second_base = candidates[BASELINE], candidate(BASELINE)
+    plain, sampled_for = testbed.plain_loop(job, built, same_masks=False), profile if interleaved else None
     loop_plan = loop.plan if loop is not None else None
-    times = run_rounds(
-        [*candidates.values(), second_base],
-        testbed,
-        testbed.plain_loop(job, built, same_masks=False),
-        progress,
-        rounds,
-        profile if interleaved else None,
-        loop_plan,
-    )
+    times = run_rounds([*candidates.values(), second_base], testbed, plain, progress, rounds, sampled_for, loop_plan)
+    sampled = testbed.record(profile, times.key_samples, times.loop_samples) if interleaved else {}
     if interleaved:
-        sampled = testbed.record(profile, times.key_samples, times.loop_samples)
         profile.anchor_s = _median_s(times.reference_in_samples_s) or profile.anchor_s
         if save_to is not None and not is_busy(times.busy_share):  # no later prediction should rest on these costs
             profile.save(save_to)
     machine = testbed.machine(profile)
     model = CostModel(machine, profile, sampled=sampled)
     forecasts = {label: forecast(candidate.plan, machine, model, testbed.mode) for label, candidate in candidates.items()}
-    drift = _reference_drift(times, profile)
+    in_steps_s = _median_s(times.reference_in_steps_s)
+    drift = in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
     aa_spread = abs(base.step_s(times.counted) / second_base.step_s(times.counted) - 1)
     against = Against(base, forecasts[BASELINE], times, drift, aa_spread, interleaved, len(candidates))
     rows, comparisons = _compare(candidates, forecasts, against, timelines)
@@ -214,11 +209,6 @@ def validate(
     same_numbers = all(c.numerics.equal(job.precision) for c in candidates.values())
     steps_s = {label: candidate.by_round(times.counted) for label, candidate in candidates.items()}
     return Outcome(document, comparisons, forecasts, same_numbers, times.disturbed, steps_s)
-
-
-def _refused_row(label: str, shared_options: Mapping[str, str], refusal: Refusal) -> ValidationResult:
-    strategy, options = strategies.parse(label, shared_options)
-    return skipped_row(strategy.name, option_values(options), refusal.words)
 
 
 def _check_numerics(
@@ -244,12 +234,6 @@ def _median_s(seconds: Sequence[float]) -> float | None:
     return Stats.from_samples(seconds).median_s if seconds else None
 
 
-def _reference_drift(times: RoundTimes, profile: Profile) -> float | None:
-    """The reference kernel's time during the steps as a multiple of its time at calibration, or None if either is unknown."""
-    in_steps_s = _median_s(times.reference_in_steps_s)
-    return in_steps_s / profile.anchor_s if in_steps_s and profile.anchor_s else None
-
-
 def _document(
     job: Job,
     testbed: Testbed,
@@ -270,7 +254,7 @@ def _document(
         device=testbed.about(),
         anchor_drift=drift,
         aa_spread=aa_spread,
-        reference_step_s=statistics.median(plain_s) if plain_s else None,
+        reference_step_s=median(plain_s) if plain_s else None,
         results=tuple(rows),
         reference_threads=threads,
         reference_waiting=waiting,
@@ -280,10 +264,7 @@ def _document(
 
 
 def _compare(
-    candidates: Mapping[str, Candidate],
-    forecasts: Mapping[str, Forecast],
-    against: Against,
-    timelines: bool,
+    candidates: Mapping[str, Candidate], forecasts: Mapping[str, Forecast], against: Against, timelines: bool
 ) -> tuple[list[ValidationResult], dict[str, Comparison]]:
     """A row per candidate and, with `timelines`, its predicted and measured timeline by label."""
     rows, comparisons = [], {}

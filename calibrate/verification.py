@@ -7,6 +7,7 @@ alike, so several plans of one family that are predicted to take as long tell li
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 
@@ -67,16 +68,14 @@ def shortlist(forecasts: Mapping[str, Forecast], count: int, first: str) -> list
     fastest: dict[str, str] = {}
     for text in order:
         fastest.setdefault(family(text), text)
-    may_win = [text for text in fastest.values() if not _surely_slower(forecasts[order[0]], forecasts[text])]
+    may_win = [
+        text for text in fastest.values() if text == order[0] or verdict(paired_interval(forecasts[order[0]], forecasts[text])) != "slower"
+    ]
     chosen = [*may_win, *_different(order, may_win, forecasts)]
     chosen = [*chosen, *(text for text in order if text not in chosen)][:count]
     if first in forecasts and first not in chosen and count > 1:
         chosen[-1] = first
     return sorted(chosen, key=order.index)
-
-
-def _surely_slower(fastest: Forecast, other: Forecast) -> bool:
-    return fastest is not other and verdict(paired_interval(fastest, other)) == "slower"
 
 
 def _different(order: Sequence[str], chosen: Sequence[str], forecasts: Mapping[str, Forecast]) -> list[str]:
@@ -170,12 +169,8 @@ def held_out_regret(rounds: Rounds) -> float | None:
     count = min(map(len, rounds.values()), default=0)
     if len(rounds) < 2 or count < 2:
         return None
-    halves = [{plan: _median_s(steps[half::2]) for plan, steps in rounds.items()} for half in (0, 1)]
+    halves = [{plan: median(chain(*steps[half::2])) for plan, steps in rounds.items()} for half in (0, 1)]
     return fmean(judge[min(choose, key=choose.get)] / min(judge.values()) - 1 for choose, judge in (halves, halves[::-1]))
-
-
-def _median_s(rounds: Sequence[Sequence[float]]) -> float:
-    return median(s for steps in rounds for s in steps)
 
 
 def _tau(predicted_s: Mapping[str, float], measured_s: Mapping[str, float]) -> float | None:

@@ -38,32 +38,28 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class BatchNormParts:
+@contextmanager
+def batch_norm_by_parts(module: nn.Module, degrees: Mapping[str, Sequence[int]]) -> Iterator[None]:
     """A context in which some batch-norm layers of a module normalize each part of their input by itself.
 
     `degrees`: by path of a layer, the number of equal parts along images, height and width. Running statistics are those of the first part.
+    Raises SchedcastError if a path is not that of a batch-norm layer.
     """
-
-    def __init__(self, module: nn.Module, degrees: Mapping[str, Sequence[int]]):
-        """Raises SchedcastError if a path is not that of a batch-norm layer."""
-        modules = dict(module.named_modules())
-        self._layers = [(modules.get(path), tuple(own)) for path, own in degrees.items()]
+    modules = dict(module.named_modules())
+    for path in degrees:
+        if not isinstance(modules.get(path), _BatchNorm):
+            raise SchedcastError(
+                f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
+                " or synchronize the statistics",
+                Code.MODEL,
+            )
+    for path, own in degrees.items():
+        modules[path].forward = partial(_by_parts, modules[path], modules[path].forward, tuple(own))
+    try:
+        yield
+    finally:
         for path in degrees:
-            if not isinstance(modules.get(path), _BatchNorm):
-                raise SchedcastError(
-                    f"{path} is no batch-norm layer of the model, so plain PyTorch cannot normalize parts there; make it an nn.BatchNorm,"
-                    " or synchronize the statistics",
-                    Code.MODEL,
-                )
-
-    def __enter__(self) -> "BatchNormParts":
-        for layer, degrees in self._layers:
-            layer.forward = partial(_by_parts, layer, layer.forward, degrees)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        for layer, _ in self._layers:
-            del layer.forward
+            del modules[path].forward
 
 
 def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Sequence[int], x: Tensor) -> Tensor:
@@ -84,25 +80,22 @@ def _by_parts(layer: _BatchNorm, whole: Callable[[Tensor], Tensor], degrees: Seq
     return joined(x, [(dim, degree) for dim, degree in zip(_DIMENSIONS, degrees, strict=False) if degree > 1])
 
 
-class Checkpointing:
+@contextmanager
+def checkpointing(module: nn.Module, levels: Mapping[str, str]) -> Iterator[None]:
     """A context in which modules are checkpointed as users do it, by `torch.utils.checkpoint`.
 
     `levels`: by path of a module, "full", or "selective" for PyTorch's selective checkpointing with the policy of
     `simulator.model.checkpoint`.
     """
-
-    def __init__(self, module: nn.Module, levels: Mapping[str, str]):
-        self._levels = [(module.get_submodule(path), level) for path, level in levels.items()]
-        self._own = [vars(layer).get("forward") for layer, _ in self._levels]
-
-    def __enter__(self) -> "Checkpointing":
-        for layer, level in self._levels:
-            how: dict[str, Any] = {"context_fn": _selective_contexts} if level == choice.SELECTIVE else {}
-            layer.forward = partial(checkpoint.checkpoint, layer.forward, use_reentrant=False, **how)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        for (layer, _), own in zip(self._levels, self._own, strict=True):
+    layers = [module.get_submodule(path) for path in levels]
+    before = [vars(layer).get("forward") for layer in layers]
+    for layer, level in zip(layers, levels.values(), strict=True):
+        how: dict[str, Any] = {"context_fn": _selective_contexts} if level == choice.SELECTIVE else {}
+        layer.forward = partial(checkpoint.checkpoint, layer.forward, use_reentrant=False, **how)
+    try:
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
             if own is None:
                 del layer.forward
             else:
@@ -121,8 +114,6 @@ def _selective_contexts() -> Any:
 
 _BERNOULLI = torch.ops.aten.bernoulli_.float
 _NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
-
-
 _ATTENTION = functional.scaled_dot_product_attention
 _REENTRANT, _NOT_REENTRANT = checkpoint.CheckpointFunction, checkpoint._checkpoint_without_reentrant_generator
 

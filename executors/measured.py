@@ -191,15 +191,15 @@ def timeline_of(
     before = last - 1 if mode == "eager" else full[0] - 1
     window = ((ends[before] - zero) if before in ends else spans[0].start_s, ends[last] - zero)
     step_s = statistics.median(per_step) if per_step else window[1] - window[0]
-    length = window[1] - window[0]
-    use = tuple(
-        DeviceUse(
-            name, busy_seconds([s for s in spans if s.device == name], *window) / length if length else 0.0, (peak_bytes or {}).get(name, 0)
-        )
-        for name in plan.devices
-    )
-    timeline = Timeline("measured", spans, step_s, window, mode, devices=use, period_lengths_s=per_step)
+    uses = _uses(plan, spans, window, peak_bytes or {})
+    timeline = Timeline("measured", spans, step_s, window, mode, devices=uses, period_lengths_s=per_step)
     return with_memory(timeline, plan, memory_over_time(plan, spans))
+
+
+def _uses(plan: Plan, spans: Sequence[Span], window: tuple[float, float], peak_bytes: Mapping[str, int]) -> tuple[DeviceUse, ...]:
+    busy_s = {name: busy_seconds([s for s in spans if s.device == name], *window) for name in plan.devices}
+    length = window[1] - window[0]
+    return tuple(DeviceUse(name, busy_s[name] / length if length else 0.0, peak_bytes.get(name, 0)) for name in plan.devices)
 
 
 def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, ...], mode: str, peak_bytes: Mapping[str, int]) -> Timeline:
@@ -216,10 +216,6 @@ def _of_segments(plan: Plan, times: Sequence[Measured], per_step: tuple[float, .
             timeline = timeline_of(part, own, (), mode, peak_bytes)
             timelines.append(replace(timeline, window_s=(timeline.window_s[0], max(span.end_s for span in timeline.spans))))
     joined = one_after_another(timelines)
-    start_s, end_s = joined.window_s
-    uses = (
-        DeviceUse(name, busy_seconds([s for s in joined.spans if s.device == name], start_s, end_s) / (end_s - start_s), peak)
-        for name, peak in ((name, peak_bytes.get(name, 0)) for name in plan.devices)
-    )
-    step_s = statistics.median(per_step) if per_step else end_s - start_s
-    return replace(joined, step_s=step_s, devices=tuple(uses), period_lengths_s=per_step)
+    step_s = statistics.median(per_step) if per_step else joined.window_s[1] - joined.window_s[0]
+    uses = _uses(plan, joined.spans, joined.window_s, peak_bytes)
+    return replace(joined, step_s=step_s, devices=uses, period_lengths_s=per_step)

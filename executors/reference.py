@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from executors.binding import Forms
-from executors.contexts import BatchNormParts, Checkpointing, DeterministicDraws, MathAttentionForDropout
+from executors.contexts import DeterministicDraws, MathAttentionForDropout, batch_norm_by_parts, checkpointing
 from executors.kernels.update import torch_optimizer
 from simulator.model.built import mapped
 from simulator.plan.bodies.update import rate_at
@@ -52,8 +52,8 @@ class Reference:
     `rates`: learning rates by phase, as in `simulator.plan.bodies.update.Update`.
     `autocast`: returns the context in which forward and loss run. `scaler`: scales the loss, and skips steps whose gradients overflow.
 
-    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer (`BatchNormParts`),
-    and `checkpointed` which modules are checkpointed, and how (`Checkpointing`).
+    The attribute `batch_norm_parts` says which parts of a microbatch have batch-norm statistics of their own, by layer
+    (`batch_norm_by_parts`), and `checkpointed` which modules are checkpointed, and how (`checkpointing`).
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class Reference:
                 output = self.module(**inputs) if isinstance(inputs, dict) else self.module(*inputs)
                 loss = self.loss(output, target)
             self._use_weights("backward")
-            self._scaled(loss if count == 1 else loss / count).backward()
+            mean = loss if count == 1 else loss / count
+            (mean if self.scaler is None else self.scaler.scale(mean)).backward()
             losses.append(loss.detach())
         self._use_weights("update")
         if self.clip_norm is not None:
@@ -150,25 +151,18 @@ class Reference:
             self.scaler.update()
         self.steps += 1
 
-    def _scaled(self, loss: Tensor) -> Tensor:
-        return loss if self.scaler is None else self.scaler.scale(loss)
-
     def _forward_context(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context for each forward pass of the step."""
         dropout = self._dropout()
+        by_parts = partial(batch_norm_by_parts, self.module, self.batch_norm_parts) if self.batch_norm_parts else nullcontext
+        checkpointed = partial(checkpointing, self.module, self.checkpointed) if self.checkpointed else nullcontext
 
         @contextmanager
         def context() -> Iterator[None]:
-            with dropout(), self._batch_norm(), self._checkpointing(), self.autocast():
+            with dropout(), by_parts(), checkpointed(), self.autocast():
                 yield
 
         return context
-
-    def _batch_norm(self) -> AbstractContextManager:
-        return BatchNormParts(self.module, self.batch_norm_parts) if self.batch_norm_parts else nullcontext()
-
-    def _checkpointing(self) -> AbstractContextManager:
-        return Checkpointing(self.module, self.checkpointed) if self.checkpointed else nullcontext()
 
     def _dropout(self) -> Callable[[], AbstractContextManager]:
         """A function that returns the context in which a forward pass draws its random numbers."""
@@ -255,7 +249,6 @@ class Hooked(Reference):
         self.steps += 1
 
     def parameters(self) -> dict[str, Tensor]:
-        """As `Reference.parameters`, with all updates complete."""
         self.flush()
         return super().parameters()
 

@@ -155,7 +155,6 @@ class Execution:
         self._take_losses()
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy current tensors into `targets`, by the job's names. See `Executable`."""
         self._program.copy_current(targets)
 
     def _take_losses(self) -> None:

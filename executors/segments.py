@@ -82,7 +82,6 @@ class SegmentedExecutable:
 
     @property
     def kept(self) -> dict[str, torch.Tensor]:
-        """The kept values of the current program."""
         return self._program.kept
 
     @property
@@ -94,7 +93,9 @@ class SegmentedExecutable:
         chunks, done = [], 0
         while done < steps:
             if self._left() == 0:
-                chunks.append(self._switch())
+                chunks.append(self._drained(self._current))
+                self._programs[self._current] = None  # frees its activations, graphs and streams; the next one has the carried tensors
+                self._current += 1
             count = steps - done if self._left() is None else min(steps - done, self._left())
             chunks.append(self._chunk(self._current, self._program.run(count, None if inputs is None else inputs[done : done + count])))
             done += count
@@ -120,7 +121,6 @@ class SegmentedExecutable:
         return replace(chunk, steps_s=run_steps_s(self._parts, chunk.segments))
 
     def trace(self) -> list[Measured]:
-        """The times of every task in some typical periods of every segment."""
         times = [item for number, program in enumerate(self._programs) for item in self._of_plan(number, program.trace())]
         overheads = [program.twin_overhead for program in self._programs]
         self.twin_overhead = None if None in overheads else max(overheads)
@@ -130,7 +130,6 @@ class SegmentedExecutable:
         return self._program.parameter_difference(expected)
 
     def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        """See `Executable`: those of the current program."""
         return self._program.gradient_difference(expected)
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
@@ -139,13 +138,6 @@ class SegmentedExecutable:
     def _left(self) -> int | None:
         """Iterations before the next switch; None if there is none."""
         return None if self._current == len(self._switches) else self._switches[self._current] - self.iterations
-
-    def _switch(self) -> ChunkTimes:
-        """Complete every iteration of the current segment, and go over to the next one."""
-        drained = self._drained(self._current)
-        self._programs[self._current] = None  # frees its activations, graphs and streams; the next one has the carried tensors
-        self._current += 1
-        return drained
 
     def _drained(self, number: int) -> ChunkTimes:
         """Complete every iteration of a segment."""

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from executors.binding import Binding, apply_views
+from executors.binding import Binding, Instance, apply_views
 from executors.kernels.update import initial_state
+from executors.run import WARM_UP
 from simulator.model.built import Built
 from simulator.model.graph import TrainingGraph
 from simulator.model.job import Job
@@ -14,6 +15,36 @@ from simulator.plan.pieces import held
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, PARAMETER
 from traces.errors import Code, SchedcastError
+
+
+class BoundPlan:
+    """What programs of one segment have in common: their tensors, losses and unfinished iterations. See `executors.run.Executable`."""
+
+    unit = 1
+    warm_up = WARM_UP - 1  # the first period has no step length of its own
+    twin_overhead: float | None = None
+
+    def __init__(self, binding: Binding, first_iteration: int):
+        self.plan, self.binding = binding.plan, binding
+        self._instances: dict[int, Instance] = {}
+        self._period = 0  # the next period, counted from the last drain
+        self._first_iteration = first_iteration  # the iteration of period 0
+        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.kept: dict[str, torch.Tensor] = {}
+
+    @property
+    def iterations(self) -> int:
+        """Iterations begun so far: the number of the next one."""
+        return self._first_iteration + self._period
+
+    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
+        copy_current(self.plan, self.binding.carried, targets)
+
+    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        return parameter_difference(self.binding, expected)
+
+    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
+        return gradient_difference(self.binding, self.kept, expected)
 
 
 def parameter_difference(binding: Binding, expected: Mapping[str, torch.Tensor]) -> float:

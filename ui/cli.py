@@ -681,7 +681,7 @@ def main() -> None:
     _show_progress(logging.getLogger("schedcast.progress"))
     ranks = _ranks()
     if ranks is not None and not ranks.first:
-        from executors.distributed.rank_server import serve_rank
+        from executors.distributed.loaded_plans import serve_rank
 
         _exit_now(serve_rank(ranks))
     try:

@@ -1,7 +1,7 @@
 """Costs of the machine rather than of an op: the executor's time per task, peak rates, and the cache's effective size."""
 
 import statistics
-import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from calibrate.cpu.sampler import Sampler
 from calibrate.tiny_model import tiny_job, tiny_plan
 from executors.cpu.backend import CpuBackend
+from executors.measured import Measured
 from executors.run import Executable
 from executors.tensors import job_tensors
 from simulator.machine.this_cpu import this_cpu
@@ -18,6 +19,7 @@ from simulator.plan.keys import cost_key
 from simulator.plan.plan import Plan
 from simulator.plan.task import ACTIVATION, PARAMETER, Operand, Segment, Storage, Task, Value
 from traces.documents.profile import Dispatch, Profile, Stats
+from traces.process import seconds_of
 
 #: Ops per lane, elements of each op (about 60 us on one core), and runs with one lane and with two.
 _OPS, _ELEMENTS, _RUNS = 200, 20_000, 9
@@ -35,7 +37,8 @@ def shared_overhead_s(backend: CpuBackend, device: str) -> float:
     gaps_s: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(_RUNS):
         for lanes, program in programs.items():
-            gaps_s[lanes].append(_lane_gap_s(program))
+            first = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
+            gaps_s[lanes].append(Stats.from_samples(_gaps_s(first)).mean_s)  # winsorized
     return max(0.0, statistics.median(gaps_s[2]) - statistics.median(gaps_s[1]))
 
 
@@ -61,10 +64,9 @@ def _value(name: str, device: str, kind: str) -> Value:
     return Value(name, operand.shape, operand.strides, operand.dtype, device, kind, name, operand if kind == PARAMETER else None)
 
 
-def _lane_gap_s(program: Executable) -> float:
-    """Winsorized mean seconds from the end of a task to the start of the next on lane 0, without the reference kernel."""
-    lane = [item for item in program.run(1).times if program.binding.plan.tasks[item.index].stream == 0]
-    return Stats.from_samples([after.start_s - after.reference_s - before.end_s for before, after in pairwise(lane)]).mean_s
+def _gaps_s(lane: Sequence[Measured]) -> list[float]:
+    """Seconds from the end of each task of a lane to the start of the next, without the reference kernel."""
+    return [after.start_s - after.reference_s - before.end_s for before, after in pairwise(lane)]
 
 
 _CHUNKS, _STEPS, _SAMPLES = 6, 12, 15
@@ -117,7 +119,9 @@ def measure_host(backend: CpuBackend, profile: Profile) -> None:
         rates["fp32"] = _peak_flops(torch.float32)
         rates["bf16"] = _peak_flops(torch.bfloat16)
         rates["fp16"] = _peak_flops(torch.float16)
-        rates["bandwidth"] = _bandwidth()
+        source = torch.ones(16 << 20)
+        target = torch.empty_like(source)
+        rates["bandwidth"] = 2 * source.nbytes / _best_s(lambda: target.copy_(source), 5)
         rates["cache"] = _cache_bytes()
 
     backend.workers.run(work, (0,))
@@ -132,9 +136,7 @@ def _gap_s(backend: CpuBackend, device: str) -> float:
     tasks = [Task(f"empty{i}", Host(0.0), device) for i in range(_TASKS)]
     program = backend.load(Plan("overhead", (Segment(tuple(tasks)),), {}, {}), {})
     program.run(1)
-    times = program.run(1).times
-    gaps = [after.start_s - after.reference_s - before.end_s for before, after in pairwise(times)]
-    return statistics.median(gaps)
+    return statistics.median(_gaps_s(program.run(1).times))
 
 
 def _wake_s(backend: CpuBackend, device: str) -> float:
@@ -152,13 +154,11 @@ def _wake_s(backend: CpuBackend, device: str) -> float:
 
 def _best_s(function, repeats: int) -> float:
     """The shortest of several runs: a rate is a ceiling, not a typical value. Runs that take long are not repeated as often."""
-    best, begin = float("inf"), time.perf_counter()
+    best, spent_s = float("inf"), 0.0
     for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now - begin > _REPEAT_S:
+        taken_s = seconds_of(function)
+        best, spent_s = min(best, taken_s), spent_s + taken_s
+        if spent_s > _REPEAT_S:
             break
     return best
 
@@ -167,12 +167,6 @@ def _peak_flops(dtype: torch.dtype) -> float:
     """FLOP/s of a product in this type. A core without instructions for bf16 and fp16 is far slower with them than with fp32."""
     a, b = torch.randn(512, 512).to(dtype), torch.randn(512, 512).to(dtype)
     return 2 * 512**3 / _best_s(lambda: torch.mm(a, b), 20)
-
-
-def _bandwidth() -> float:
-    source = torch.ones(16 << 20)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_s(lambda: target.copy_(source), 5)
 
 
 def _cache_bytes() -> float:
@@ -188,9 +182,7 @@ def _cache_bytes() -> float:
         for _ in range(9):
             probe.sum()
             other[: int(size * (1 << 20)) // 4].sum()
-            begin = time.perf_counter()
-            probe.sum()
-            samples.append(time.perf_counter() - begin)
+            samples.append(seconds_of(probe.sum))
         seconds.append(statistics.median(samples))
     warm, cold = min(seconds), seconds[-1]
     middle = (warm + cold) / 2

@@ -36,7 +36,6 @@ class Disturbance:
 
     @property
     def rejected(self) -> bool:
-        """Whether what was measured meanwhile should be repeated."""
         return self.steal > LARGEST_STEAL or self.foreign > LARGEST_FOREIGN
 
 
@@ -66,7 +65,6 @@ class CpuMonitor:
         self._start = core_times(self._own_s)
 
     def stop(self) -> Disturbance:
-        """The disturbance since the start."""
         return self._start.until(core_times(self._own_s))
 
 

@@ -141,7 +141,6 @@ class ProcessLoop:
         return steps_s
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the module's parameters and buffers into `targets`, by name."""
         for name, tensor in self._process.ask("tensors").items():
             targets[name].detach().copy_(tensor)
 
@@ -166,7 +165,6 @@ class ProcessSampler:
             self.samples |= {key: Samples(task) for key, task in fresh.items()}
 
     def sample(self, keys: list[str], number: int) -> None:
-        """Take one cold and one warm sample of each key."""
         pairs_s, failures = self._process.ask("sample", keys, number)
         self.failures |= failures
         for key, pair_s in pairs_s.items():

@@ -57,13 +57,13 @@ def _fresh_s_per_byte() -> float:
     """How much longer the first write to fresh memory takes than a later one, per byte, on PyTorch's threads; 0 without glibc's malloc."""
     if platform.libc_ver()[0] != "glibc":
         return 0.0
-    return max(0.0, statistics.median(_first_write_s() for _ in range(_SAMPLES)) / _FRESH_BYTES)
 
+    def extra_s() -> float:
+        block = torch.frombuffer(mmap.mmap(-1, _FRESH_BYTES), dtype=torch.float32)
+        first_s, _, later_s = (seconds_of(lambda: block.fill_(1.0)) for _ in range(3))
+        return first_s - later_s
 
-def _first_write_s() -> float:
-    block = torch.frombuffer(mmap.mmap(-1, _FRESH_BYTES), dtype=torch.float32)
-    first_s, _, later_s = (seconds_of(lambda: block.fill_(1.0)) for _ in range(3))
-    return first_s - later_s
+    return max(0.0, statistics.median(extra_s() for _ in range(_SAMPLES)) / _FRESH_BYTES)
 
 
 #: Dropout draws its masks as PyTorch does.
@@ -107,7 +107,6 @@ class PlainServer:
         return steps_s, [float(loss) for loss in losses]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters and buffers by name."""
         return {name: tensor.detach() for name, tensor in module_tensors(self._plain.module).items()}
 
     def forget_keys(self) -> None:

@@ -23,6 +23,7 @@ from simulator.machine.machine import Machine
 from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from traces.documents.profile import Profile, Stats
+from traces.process import seconds_of
 
 #: Bytes read before each sample: more than a core's private caches, but not all of the shared one, where a step finds scratch memory of the
 #: op before. Chosen among 0.25 to 24 MiB by the errors of six models' steps on one CPU (EPYC, 32 MiB shared); on four other models the
@@ -31,6 +32,7 @@ FLUSH_BYTES = 12 << 20
 #: Up to `_FEW_FAULTS` page faults (a page is 4 KiB) during a sample do not count. Otherwise it is repeated, up to `_TRIES` times in all,
 #: and the last try counts.
 _FEW_FAULTS, _TRIES = 16, 4
+CPU = torch.device("cpu")
 
 
 class KeyPairs(Protocol):
@@ -65,44 +67,43 @@ class PairSampler:
                 continue
             self.samples[key] = Samples(task)
             try:
-                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), _on_cpu, self._forms)
+                self._compiled[key] = compile_alone(task, plan, fill(task, plan, self._pool), lambda name: CPU, self._forms)
             except Exception as error:
                 self.failures[key] = reason(error)
 
     def sample(self, keys: list[str], number: int) -> None:
-        """Take one cold and one warm sample of each key that does not fail."""
         for key in keys:
-            self._take_pair_if_usable(key, number)
+            self._take_pair(key, number)
 
-    def _take_pair_if_usable(self, key: str, number: int) -> None:
+    def _take_pair(self, key: str, number: int) -> None:
+        """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in an executor's steady steps.
+
+        Does nothing for a key that fails.
+        """
         if key in self.failures:
             return
         try:
-            self._take_pair(key, number)
+            for _ in range(_TRIES):
+                faults = page_faults()
+                pair_s = self.timed(key, seconds_of)
+                if page_faults() - faults <= _FEW_FAULTS:
+                    break
+            self.samples[key].keep(pair_s, number)
         except Exception as error:
             self.failures[key] = reason(error)
-
-    def _take_pair(self, key: str, number: int) -> None:
-        """Take a cold and a warm sample during which the allocator gets no new memory from the system, as in an executor's steady steps."""
-        for _ in range(_TRIES):
-            faults = page_faults()
-            pair_s = self.timed(key, _timed)
-            if page_faults() - faults <= _FEW_FAULTS:
-                break
-        self.samples[key].keep(pair_s, number)
 
     def run(self, key: str) -> None:
         """Run the task of `key` once, on this thread."""
         self._compiled[key]()
 
-    def timed(self, key: str, seconds_of: Callable[[Callable[[], None]], float]) -> tuple[float, float]:
+    def timed(self, key: str, measure: Callable[[Callable[[], None]], float]) -> tuple[float, float]:
         """Run the task of `key` on this thread with its data out of the caches, and again with its data in them.
 
-        Returns the cold and the warm seconds, each measured by `seconds_of`.
+        Returns the cold and the warm seconds, each measured by `measure`.
         """
         compiled = self._compiled[key]
         self._flush.sum()  # read, not written: dirty lines would be written back during the sample, which a step's data mostly are not
-        return seconds_of(compiled), seconds_of(compiled)
+        return measure(compiled), measure(compiled)
 
 
 class Sampler(PairSampler):
@@ -122,20 +123,10 @@ class Sampler(PairSampler):
             for key in keys:
                 if kernel is not None:
                     kernel.tick()
-                self._take_pair_if_usable(key, number)
+                self._take_pair(key, number)
 
         if keys:
             self.backend.workers.run(work, (position,))
-
-
-def _on_cpu(device: str) -> torch.device:
-    return torch.device("cpu")
-
-
-def _timed(compiled: Callable[[], None]) -> float:
-    begin = time.perf_counter_ns()
-    compiled()
-    return (time.perf_counter_ns() - begin) * 1e-9
 
 
 #: Samples per key: the first is discarded, eight are kept.

@@ -13,10 +13,9 @@ from calibrate.cpu.sampler import ROUNDS, KeyPairs, Sampler, calibrate_cpu
 from calibrate.identity import cpu_identity, describe_cpu
 from calibrate.operands import OperandPool
 from calibrate.samples import store_samples
-from calibrate.testbed import Progress, no_progress
+from calibrate.testbed import Progress, Testbed, no_progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
-from executors.run import Backend
 from simulator.machine import this_cpu as machines
 from simulator.machine.machine import Machine
 from simulator.machine.this_cpu import ALIAS_LINK
@@ -61,7 +60,7 @@ class KeySampler:
 PREVIEW_ROUNDS = 3
 
 
-class CpuTestbed:
+class CpuTestbed(Testbed):
     """This machine's CPU. Keys are measured in the same rounds as the steps, since its speed changes from minute to minute.
 
     Plain PyTorch runs in a process of its own (`plain_process`), and its keys in another one: the memory that a process has had decides
@@ -77,11 +76,9 @@ class CpuTestbed:
     def __init__(self, devices: int = 1, link: str = ALIAS_LINK):
         """`devices` is the number of core groups, which are joined by `link` (see `simulator.machine.this_cpu`)."""
         self.identity, self._devices, self._link = cpu_identity(), devices, link
-        self.backend: Backend | None = None
         self._sampler: KeySampler | None = None
         self._loop_sampler: KeySampler | None = None
         self._plain, self._training = PlainProcess(), PlainProcess()
-        self.memory_limit_bytes: float | None = None
 
     @cached_property
     def plain_threads(self) -> tuple[int, str]:
@@ -100,40 +97,47 @@ class CpuTestbed:
             profile.loop = self._plain.ask("loop_costs")
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing cost keys, and interference."""
         plans = list(plans)
-        measured = self._calibrate_keys(plans, machine, CpuBackend(machine, reference_kernel=True), profile, save_to, progress)
+        measured = self._calibrate_keys(plans, machine, profile, save_to, progress, ROUNDS, reference_kernel=True)
         if self._learn_contention(plans, machine, profile) and save_to is not None:
             profile.save(save_to)
         return measured
 
     def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
         """Take two samples of every missing key, after one that is discarded."""
-        return self._calibrate_keys(plans, machine, CpuBackend(machine), profile, None, no_progress, PREVIEW_ROUNDS)
+        return self._calibrate_keys(list(plans), machine, profile, None, no_progress, PREVIEW_ROUNDS, reference_kernel=False)
 
     def _calibrate_keys(
         self,
-        plans: Iterable[Plan],
+        plans: list[Plan],
         machine: Machine,
-        backend: CpuBackend,
         profile: Profile,
         save_to: Path | None,
         progress: Progress,
-        rounds: int = ROUNDS,
+        rounds: int,
+        reference_kernel: bool,
     ) -> int:
-        """Measure the missing cost keys of plans on the workers of `backend`, and those of plain PyTorch in its process."""
+        """Measure the missing cost keys of plans on workers of this process, and those of plain PyTorch in its process."""
+        backend = self._own_backend(machine, reference_kernel)
         own, loops = [plan for plan in plans if plan.strategy not in LOOPS], [plan for plan in plans if plan.strategy in LOOPS]
         measured = calibrate_cpu(own, machine, lambda: Sampler(backend), profile, save_to, progress, rounds, backend.reference_kernels)
         if loops:
             measured += calibrate_cpu(loops, machine, lambda: ProcessSampler(self._plain), profile, save_to, progress, rounds)
-        return measured
+        return measured + self._measure_collectives(plans, machine, profile, save_to, rounds)
+
+    def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:
+        """Measure the collectives and messages of plans, and return their number: 0 in one process."""
+        return 0
+
+    def _own_backend(self, machine: Machine, reference_kernel: bool) -> CpuBackend:
+        """The backend that measures keys."""
+        return CpuBackend(machine, reference_kernel)
 
     def _learn_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Measure the interference of the cost keys that meet in `plans`, and return whether the profile changed."""
         return learn_contention(plans, machine, profile)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend, and samplers without keys."""
         self.backend = backend = CpuBackend(machine, reference_kernel=True)
         self._open_samplers(backend, machine)
 
@@ -149,7 +153,6 @@ class CpuTestbed:
         return self.reference_kernel_s()
 
     def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Sample every cost key of PyTorch's own loop once."""
         if self._loop_sampler is None:
             self._loop_sampler = KeySampler(self._machine, ProcessSampler(self._plain))
         self._loop_sampler.sample([loop], number)
@@ -165,7 +168,6 @@ class CpuTestbed:
             self._interference.run_round(number)
 
     def reference_kernel_s(self) -> list[float]:
-        """Seconds of the reference kernels of all workers since the last call."""
         return [s for kernel in self._reference_kernels or () for s in kernel.take()]
 
     def monitor(self) -> CpuMonitor:
@@ -186,7 +188,6 @@ class CpuTestbed:
         return ProcessLoop(self._training, job, same_masks, units.threads(*self.plain_threads))
 
     def close(self) -> None:
-        """End the processes of plain PyTorch."""
         self._plain.close()
         self._training.close()
 

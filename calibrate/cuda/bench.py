@@ -110,7 +110,6 @@ class Bench:
         return self.between([graph.replay for graph in graphs], rounds, watch)
 
     def graphs(self, cases: Sequence[Case]) -> list[Graph]:
-        """Graphs of n and of 2n copies of each case."""
         return [self.capture(partial(issue, count)) for issue, n in cases for count in (n, 2 * n)]
 
     def slopes(
@@ -152,7 +151,7 @@ class Bench:
             self.driver.wait_for(marks[0][0][0], _stalled)
             watch()
         wait(self.driver)
-        return [[_seconds(*mark) for mark in column] for column in zip(*marks, strict=True)]
+        return [[first.elapsed_time(last) * 1e-3 for first, last in column] for column in zip(*marks, strict=True)]
 
     def _timed(self, issue: Issue) -> tuple[Event, Event]:
         first, last = self.driver.event(timing=True), self.driver.event(timing=True)
@@ -160,10 +159,6 @@ class Bench:
         issue()
         last.record(self.stream)
         return first, last
-
-
-def _seconds(first: Event, last: Event) -> float:
-    return first.elapsed_time(last) * 1e-3
 
 
 #: Whether a context of `objects_kept` is open. The number of frozen objects does not say so: Python 3.12 begins with some, and a process

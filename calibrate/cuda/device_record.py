@@ -62,7 +62,6 @@ class Conditions:
 
     @property
     def rejected(self) -> bool:
-        """Whether what was measured meanwhile should be repeated."""
         return bool(self.flags)
 
     @property
@@ -101,7 +100,6 @@ class GpuMonitor:
             self._shares.append(share)
 
     def stop(self) -> Conditions:
-        """The conditions since the start."""
         self.sample()
         flags = []
         if throttled := throttle_words(self._reasons & ~_POWER_CAP):
@@ -212,7 +210,6 @@ class _Nvml:
         return sum(percent for pid, percent in latest.items() if pid != os.getpid()) / 100
 
     def _pids(self) -> set[int] | None:
-        """The ids of all processes that use the GPU."""
         answers = [self._ask("GetComputeRunningProcesses"), self._ask("GetGraphicsRunningProcesses")]
         return None if answers == [None, None] else {process.pid for answer in answers for process in answer or ()}
 

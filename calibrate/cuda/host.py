@@ -262,7 +262,9 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[HostLane]
     """
     driver = bench.driver
     node_s, cross_s = cadence_s(bench), cross_cadence_s(bench)
-    host = HostLane("host", (), 0.0, record_s=_record_s(bench), wait_s=_wait_s(bench), switch_s=switch_s(bench))
+    event = driver.event()
+    record_s = _host_s(bench, lambda: event.record(bench.stream), _CALLS)
+    host = HostLane("host", (), 0.0, record_s=record_s, wait_s=_wait_s(bench), switch_s=switch_s(bench))
     callback_s, call_s = _calls_s(bench)
     profile.dispatch = Dispatch(
         dispatch_s=executor_s(host),
@@ -278,11 +280,6 @@ def measure_host(bench: Bench, profile: Profile, executor_s: Callable[[HostLane]
     )
     profile.identity.extras["node_cadence_s"] = node_s
     profile.priority_levels = driver.facts.priority_levels
-
-
-def _record_s(bench: Bench) -> float:
-    event = bench.driver.event()
-    return _host_s(bench, lambda: event.record(bench.stream), _CALLS)
 
 
 def _wait_s(bench: Bench) -> float:
@@ -337,7 +334,6 @@ def _host_s(bench: Bench, issue: Issue, calls: int) -> float:
 BEFORE, AFTER = "launch_before_profiler_s", "launch_after_profiler_s"
 #: The largest relative difference that is not reported.
 LARGEST = 0.10
-_PROFILER_CALLS = 200
 #: By GPU, seconds of a launch before this process's first profiler session.
 _before: WeakKeyDictionary[Driver, float] = WeakKeyDictionary()
 
@@ -345,13 +341,13 @@ _before: WeakKeyDictionary[Driver, float] = WeakKeyDictionary()
 def before_profiler(bench: Bench) -> float:
     """Host seconds of a launch before the first profiler session. Measured at the first call, which must come before that session."""
     if bench.driver not in _before:
-        _before[bench.driver] = _launch_s(bench)
+        _before[bench.driver] = _host_s(bench, tiny_kernel(bench.driver), _CALLS)
     return _before[bench.driver]
 
 
 def after_profiler(bench: Bench, profile: Profile) -> None:
     """Measure a launch again, and keep both times in the profile. If they differ, a note and a warning say so."""
-    before_s, after_s = before_profiler(bench), _launch_s(bench)
+    before_s, after_s = before_profiler(bench), _host_s(bench, tiny_kernel(bench.driver), _CALLS)
     profile.identity.extras |= {BEFORE: before_s, AFTER: after_s}
     if abs(after_s - before_s) > LARGEST * before_s:
         note = (
@@ -360,10 +356,3 @@ def after_profiler(bench: Bench, profile: Profile) -> None:
         )
         profile.notes = list(dict.fromkeys([*profile.notes, note]))
         log.warning("%s", note)
-
-
-def _launch_s(bench: Bench) -> float:
-    """Median host seconds of the launch of a tiny kernel, on an idle stream."""
-    issue = tiny_kernel(bench.driver)
-    bench.run(issue)
-    return statistics.median(bench.host_s(issue, _PROFILER_CALLS))

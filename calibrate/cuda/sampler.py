@@ -14,24 +14,12 @@ from typing import Any
 
 import torch
 
-from calibrate.cuda.bench import (
-    Bench,
-    Case,
-    Cold,
-    Effort,
-    flusher,
-    in_turn,
-    objects_kept,
-    per_copy,
-    repeated,
-    results_kept,
-    wait,
-)
+from calibrate.cuda.bench import Bench, Case, Cold, Effort, flusher, in_turn, objects_kept, per_copy, repeated, results_kept, wait
 from calibrate.cuda.geometry import PROFILER, TABLE, PartitionGeometry, longest
 from calibrate.operands import OperandPool, fill
 from calibrate.samples import Compiled, Samples, compile_alone, missing_keys, reason, save_samples, store_samples
 from calibrate.testbed import Progress
-from executors.binding import Forms, op_tasks
+from executors.binding import Forms, op_tasks, with_strides
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Graph, Partition
 from simulator.engine.costs.efficiencies import bound_by_compute
 from simulator.engine.costs.model import measurable
@@ -218,17 +206,11 @@ class CudaSampler:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return with_strides(tensor, tensor.stride())
 
 
 #: The first words of the reason why a key was not measured that made the GPU unusable.
 BROKEN = "it left the GPU unusable"
-
-
-def _harmful(failure: str) -> bool:
-    """Whether a key failed so that no process can use the GPU after another try. It is not measured again; its cost is estimated."""
-    return failure.startswith((STALLED, BROKEN))
 
 
 #: The most keys between two saves, which share one profiler session. A group is large, since each session takes about a second and a used
@@ -238,15 +220,10 @@ GROUP = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a session.
-
-    `measured` counts the keys that were tried, failures included; `left` are the keys that the deadline left; `notes` are oddities in
-    words.
-    """
+    """The result of a session: the number of keys that were tried, failures included, and the keys that the deadline left."""
 
     measured: int
     left: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def calibrate_gpu(
@@ -273,11 +250,12 @@ def calibrate_gpu(
         profile.failures[begun.read_text()] = f"{BROKEN}: its process died"
         profile.save(save_to)
         begun.unlink()
+    # A key that made the GPU unusable is not measured again; its cost is estimated.
     todo = [
         (plan, key, task)
         for plan, keys in missing_keys(plans, machine, profile)
         for key, task in keys.items()
-        if not _harmful(profile.failures.get(key, ""))
+        if not profile.failures.get(key, "").startswith((STALLED, BROKEN))
     ]
     partitions = {device: _partition(device, machine, driver) for device in dict.fromkeys(task.device for _, _, task in todo)}
     by_sms = {_sms(partition): partition for partition in partitions.values()}
@@ -289,7 +267,6 @@ def calibrate_gpu(
     more: dict[str, Any] = {"effort": effort, "sustained": sustained, "watch": watch}
     samplers = {sms: CudaSampler(driver, partition=partition, **more) for sms, partition in by_sms.items()}
     todo.sort(key=lambda item: _sms(partitions[item[2].device]))
-    notes: list[str] = []
     done = 0
     progress(0, len(todo), "")
     if begun is not None:
@@ -311,13 +288,12 @@ def calibrate_gpu(
                 sampler.learn_geometry()
             finally:  # stores what was measured before an interruption, too
                 store_samples(sampler.samples, sampler.failures, profile)
-                notes += sampler.notes
                 profile.notes = list(dict.fromkeys([*profile.notes, *sampler.notes]))
                 save_samples(sampler.samples if keep_samples else None, profile, save_to)
                 sampler.release()
                 if begun is not None:
                     begun.unlink(missing_ok=True)
-    return Outcome(done, tuple(key for _, key, _ in todo[done:]), tuple(notes))
+    return Outcome(done, tuple(key for _, key, _ in todo[done:]))
 
 
 def _partition(device: str, machine: Machine, driver: Driver) -> Partition | None:

@@ -1,7 +1,7 @@
 """The testbed of this machine's GPU, with plain PyTorch's training on it and the host's time in PyTorch's own loop."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -17,13 +17,12 @@ from calibrate.cuda.rates import EDGE, ReferenceKernel, measure_rates
 from calibrate.cuda.sampler import calibrate_gpu
 from calibrate.cuda.transfers import SIZES, measure_peers, measure_transfers
 from calibrate.numerics import reference
-from calibrate.testbed import Monitor, Progress
+from calibrate.testbed import Monitor, Progress, Testbed
 from calibrate.tiny_model import loop_costs
 from executors.cuda.backend import CudaBackend
 from executors.cuda.driver import STALLED, Driver, GpuStalledError, Stream
 from executors.cuda.partitions import runnable_mode
 from executors.reference import Reference
-from executors.run import Backend
 from executors.tensors import module_tensors
 from simulator.engine.costs.contention import concurrent_pairs, precisions
 from simulator.engine.costs.model import CostModel
@@ -66,7 +65,6 @@ class GpuLoop:
         return [length_s] * steps
 
     def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Copy the module's parameters and buffers into `targets`, by name."""
         for name, tensor in module_tensors(self._plain.module).items():
             targets[name].detach().copy_(tensor.detach())
 
@@ -107,7 +105,7 @@ log = logging.getLogger("schedcast")
 Figure = TypeVar("Figure")
 
 
-class GpuTestbed:
+class GpuTestbed(Testbed):
     """The GPU of `driver`, whole or in partitions.
 
     Keys are measured before the rounds of a validation, since the clocks are steady; what is not steady is flagged.
@@ -142,15 +140,9 @@ class GpuTestbed:
         self._kernels = kernels or Sizes()
         self._uuid = getattr(driver, "uuid", "")
         self.identity = gpu_identity(driver, self.precision, DeviceRecord.read(self._uuid))
-        self.backend: Backend | None = None
         self._reference_edge = reference_edge
         self._plain_stream = driver.stream()  # for plain PyTorch: it is of the whole GPU, and programs leave their own streams current
         self.left: tuple[str, ...] = ()  # keys that a deadline left unmeasured
-        self.memory_limit_bytes: float | None = None
-
-    @property
-    def plain_threads(self) -> None:
-        """None: on a GPU the number of threads does not matter."""
 
     @cached_property
     def _reference_kernel(self) -> ReferenceKernel:
@@ -248,10 +240,6 @@ class GpuTestbed:
             profile.save(save_to)
         return outcome.measured
 
-    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Do nothing: keys are measured before the strategies plan for good."""
-        return 0
-
     def measure_contention(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> bool:
         """Measure interference once in each precision of the products of plans whose lanes share the GPU.
 
@@ -290,37 +278,17 @@ class GpuTestbed:
         profile.notes = list(dict.fromkeys([*profile.notes, *conditions.notes]))
 
     def open(self, machine: Machine) -> None:
-        """Make the backend. No key is measured in rounds."""
         self.backend = CudaBackend(machine, self.driver, self.mode, self.precision)
 
-    def sample_keys(self, plans: Sequence[Plan], number: int) -> list[float]:
-        """Do nothing: keys are measured before the rounds."""
-        return []
-
-    def sample_loop_keys(self, loop: Plan, number: int) -> None:
-        """Do nothing: keys are measured before the rounds."""
-
-    def sample_interference(self, plans: Sequence[Plan], profile: Profile, number: int) -> None:
-        """Do nothing: interference is measured before the rounds."""
-
     def reference_kernel_s(self) -> list[float]:
-        """Time the reference kernel now."""
         return self._reference_kernel.sample()
 
     def monitor(self) -> Monitor:
-        """Watch clocks, throttling and other processes."""
         return GpuMonitor(self._uuid)
-
-    def record(self, profile: Profile, samples: Collection[int], loop_samples: Collection[int] = ()) -> dict[str, dict[int, float]]:
-        """Do nothing, and return nothing: keys are measured before the rounds."""
-        return {}
 
     def plain_loop(self, job: Job, built: Built, same_masks: bool) -> GpuLoop:
         """Plain PyTorch in this process: on a GPU neither the threads of our workers nor our allocator's settings matter to it."""
         return GpuLoop(reference(job, built, same_masks, self.backend), self.driver, self._plain_stream, job.batch)
-
-    def close(self) -> None:
-        """Do nothing: there is no other process."""
 
     def about(self) -> dict[str, object]:
         """The GPU as documents describe it, with the reason why plans do not run in the mode asked for, if there is one."""

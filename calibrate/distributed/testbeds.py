@@ -12,11 +12,11 @@ from typing import cast
 
 from calibrate.cpu.contention import learn_contention
 from calibrate.cpu.monitor import CpuMonitor, children_s
-from calibrate.cpu.testbed import PREVIEW_ROUNDS, CpuTestbed, cpu_machine
+from calibrate.cpu.testbed import CpuTestbed, cpu_machine
 from calibrate.cuda.testbed import GpuTestbed
 from calibrate.distributed.collectives import CollectiveSampler, measure_collectives
 from calibrate.identity import describe_cpu
-from calibrate.testbed import Progress, no_progress
+from calibrate.testbed import Progress
 from executors.cpu.backend import CpuBackend
 from executors.cpu.cores import available_cores
 from executors.cuda.driver import Driver
@@ -44,7 +44,6 @@ class GpuGroupTestbed(GpuTestbed):
         self._channel = channel
 
     def machine(self, profile: Profile | None) -> Machine:
-        """A machine with one GPU like this one per process."""
         return replicated(super().machine(profile), self._channel.ranks.world)
 
     def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
@@ -54,14 +53,12 @@ class GpuGroupTestbed(GpuTestbed):
         return measured + measure_collectives(plans, self._backend(machine), profile, save_to)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend in every process."""
         self.backend = self._backend(machine)
 
     def _backend(self, machine: Machine) -> DistributedBackend:
         return DistributedBackend(machine, self._channel, "cuda", self.precision)
 
     def about(self) -> dict[str, object]:
-        """The GPU, with the number of processes and their library."""
         return {**super().about(), "processes": self._channel.ranks.world, "library": NCCL}
 
 
@@ -104,26 +101,12 @@ class CpuGroupTestbed(CpuTestbed):
             log.warning("%d processes share %d cores; predictions assume one core per process", channel.ranks.local_world, cores)
 
     def machine(self, profile: Profile | None) -> Machine:
-        """This CPU with one device per process."""
         return cpu_machine(profile, self._devices, library=GLOO)
 
-    def calibrate(self, plans: Iterable[Plan], machine: Machine, profile: Profile, save_to: Path | None, progress: Progress) -> int:
-        """Measure missing cost keys, collectives and messages, and interference."""
-        plans = list(plans)
-        measured = self._calibrate_keys(plans, machine, self._own_backend(machine, reference_kernel=True), profile, save_to, progress)
-        measured += measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to)
-        if self._learn_contention(plans, machine, profile) and save_to is not None:
-            profile.save(save_to)
-        return measured
+    def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:
+        return measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)
 
-    def preview(self, plans: Iterable[Plan], machine: Machine, profile: Profile) -> int:
-        """Take two samples of every missing key and collective, after one that is discarded."""
-        plans = list(plans)
-        backend = self._own_backend(machine)
-        measured = self._calibrate_keys(plans, machine, backend, profile, None, no_progress, PREVIEW_ROUNDS)
-        return measured + measure_collectives(plans, DistributedBackend(machine, self._channel), profile, None, PREVIEW_ROUNDS)
-
-    def _own_backend(self, machine: Machine, reference_kernel: bool = False) -> CpuBackend:
+    def _own_backend(self, machine: Machine, reference_kernel: bool) -> CpuBackend:
         """A backend for this process's device alone."""
         return CpuBackend(replace(machine, devices=machine.devices[:1]), reference_kernel)
 
@@ -137,7 +120,6 @@ class CpuGroupTestbed(CpuTestbed):
             super().sample_interference(plans, profile, number)
 
     def open(self, machine: Machine) -> None:
-        """Make the backend in every process, and samplers without keys."""
         self.backend = backend = DistributedBackend(machine, self._channel)
         self._open_samplers(cast(CpuBackend, backend.local), machine)
         self._collectives = CollectiveSampler(backend)
@@ -163,7 +145,6 @@ class CpuGroupTestbed(CpuTestbed):
         return relative
 
     def about(self) -> dict[str, object]:
-        """The CPU, with the number of processes and their library."""
         return {**describe_cpu(self.identity), "processes": self._channel.ranks.world, "library": GLOO}
 
 

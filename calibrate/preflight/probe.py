@@ -136,7 +136,6 @@ class Context:
 
     @cached_property
     def record(self) -> DeviceRecord:
-        """What NVML reports about the GPU."""
         return DeviceRecord.read(getattr(self.driver, "uuid", ""))
 
     @cached_property
@@ -157,12 +156,7 @@ class Context:
         """The GPU, whole or in partitions, as documents describe it."""
         return describe_gpu(self.identities[False], partitions)
 
-    def testbed(self, mode: str, precision: str, partitions: int = 1) -> "ProbeTestbed":
-        """A testbed for the probe, with the GPU set to its precision."""
-        return ProbeTestbed(self, mode, precision, partitions)
-
     def left_s(self) -> float:
-        """Seconds that are left."""
         return self.end_s - self.clock()
 
     def progress(self, done: int, total: int, text: str) -> None:
@@ -201,8 +195,7 @@ class Context:
 class ProbeTestbed(GpuTestbed):
     """A testbed that stops at the time limit, and adds the disturbances of the rounds to the flags of the probe."""
 
-    def __init__(self, context: Context, mode: str, precision: str, partitions: int):
-        """See `Context.testbed`."""
+    def __init__(self, context: Context, mode: str, precision: str, partitions: int = 1):
         scale = context.scale
         sizes = scale.effort, scale.reference_edge, scale.transfer_sizes
         more: dict[str, Any] = {"keep_samples": context.keep_samples, "kernels": scale.kernels, "partitions": partitions}
@@ -232,7 +225,6 @@ class _FlagCollector:
     flags: list[str]
 
     def stop(self) -> Conditions:
-        """The conditions since the start."""
         conditions = self.monitor.stop()
         self.flags.extend(conditions.notes)
         return conditions

@@ -77,7 +77,6 @@ class _Starter:
         return subprocess.Popen([*_COMMAND, json.dumps(request)], env=environment, stdin=given, **more)
 
     def close(self) -> None:
-        """End the server."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -192,7 +191,6 @@ class Processes:
         raise TimeoutError
 
     def _ended(self) -> str:
-        """How the process ended."""
         process = self._process
         self.close(5.0)
         if process.returncode is None:
@@ -240,7 +238,6 @@ class Runner:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Begin to count the time."""
         self.begin_s = self.clock()
         self.device: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
@@ -250,7 +247,6 @@ class Runner:
         self._earlier = _earlier(self.folder) if self.resume else None
 
     def left_s(self) -> float:
-        """Seconds that are left."""
         return 60 * self.minutes - (self.clock() - self.begin_s)
 
     def run(self) -> GpuReport:
@@ -296,12 +292,9 @@ class Runner:
         yield attempt()
         while self._again and self.left_s() > 0:
             yield attempt()
-        if self._breaks(probe) and self.left_s() > 0:  # the key that broke the GPU is left out now
+        # A long probe has made the GPU unusable for its process. Another one may survive: the key that broke the GPU is left out now.
+        if probe.file is not None and self.records[probe.name].status == "failed" and not self._usable and self.left_s() > 0:
             yield attempt()
-
-    def _breaks(self, probe: Probe) -> bool:
-        """Whether a long probe has just made the GPU unusable for its process, in a way that another one may survive."""
-        return probe.file is not None and self.records[probe.name].status == "failed" and not self._usable
 
     def _hindered(self, probe: Probe) -> str:
         """Why a probe cannot work: one that it needs failed, and none that needs that one was measured all the same. "" if it can."""

@@ -10,7 +10,7 @@ from calibrate.cuda.testbed import MODE_REASON
 from calibrate.identity import same_device
 from calibrate.numerics import Numerics
 from calibrate.planned import skipped_row
-from calibrate.preflight.probe import Context, CutShortError, FreshProcessError, Probe, UnsuitedError, usable
+from calibrate.preflight.probe import Context, CutShortError, FreshProcessError, Probe, ProbeTestbed, UnsuitedError, usable
 from calibrate.validation import BASELINE, validate
 from simulator.model.job import Job
 from simulator.model.user_code import brief
@@ -82,7 +82,6 @@ class Case:
     partitions: int = 1
 
     def job(self) -> Job:
-        """The job to validate."""
         job = Job(self.target.model, self.target.batch, self.image_size, optimizer=self.optimizer, form=self.form)
         fields: dict[str, Any] = job.describe() | {"precision": self.precision, "layout": self.layout}
         return Job(**fields)
@@ -112,7 +111,6 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The validation in words."""
         model = self.job().label.removesuffix(f"-b{self.target.batch}")
         job = f"{model} batch {self.target.batch}, {self.mode}, {self.precision}" + (", nhwc" if self.layout == "nhwc" else "")
         more = "" if self.optimizer == "momentum" else f", {self.optimizer}:{self.form}"
@@ -210,7 +208,7 @@ def _machine_probe(tf32: bool, priority: int) -> Probe:
 def _machine(tf32: bool, context: Context) -> str:
     profile = context.profiles[tf32]
     before = list(profile.notes)
-    context.testbed("eager", "tf32" if tf32 else "fp32").measure_machine(profile, again=True)
+    ProbeTestbed(context, "eager", "tf32" if tf32 else "fp32").measure_machine(profile, again=True)
     profile.save(context.profile_path(tf32))
     context.flags += [note for note in profile.notes if note not in before]
     return ""
@@ -247,7 +245,7 @@ def _validate(case: Case, context: Context) -> str:
 
 
 def _measure(case: Case, names: Sequence[str], context: Context) -> Validation:
-    testbed = context.testbed(case.mode, case.precision, case.partitions)
+    testbed = ProbeTestbed(context, case.mode, case.precision, case.partitions)
     profile, path = context.profiles[case.tf32], context.profile_path(case.tf32)
     outcome = validate(case.job(), names, {}, profile, testbed, save_to=path, progress=context.progress, timelines=False, rounds=ROUNDS)
     if outcome.rejected_rounds:

@@ -39,7 +39,6 @@ class KeyCosts:
         self._tasks: dict[str, Task] = {}
 
     def add(self, task: Task, sample: Sample) -> None:
-        """Add a sample of a task."""
         key = cost_key(task, self._machine)
         self._tasks.setdefault(key, task)
         self._samples.setdefault(key, []).append(sample)
@@ -72,7 +71,8 @@ def key_costs(steps: Steps, plans: Sequence[Plan], machine: Machine, facts: GpuF
     for step in steps.complete:
         for index, op in step.pairs:
             task = steps.plan.tasks[index]
-            whole = _whole(steps.run, task, op)
+            start_s, end_s = steps.run.issuing(op, task.body.target)
+            whole = Sample(op.works, end_s - start_s - steps.run.blocked_s.within(start_s, end_s))
             costs.add(task, whole)
             for part, sample in zip(parts.get(index, ()), _divided(steps.run, op, whole, parts.get(index, ())), strict=False):
                 costs.add(part, sample)
@@ -88,11 +88,6 @@ def key_costs(steps: Steps, plans: Sequence[Plan], machine: Machine, facts: GpuF
             parameters = len(tasks)
             costs.add(tasks[0], Sample(works, issue_s / parameters, 1 / parameters))
     return costs
-
-
-def _whole(run: RecordedRun, task: Task, op: RecordedOp) -> Sample:
-    start_s, end_s = run.issuing(op, task.body.target)
-    return Sample(op.works, end_s - start_s - run.blocked_s.within(start_s, end_s))
 
 
 def _parts(whole: Plan, divided: Plan) -> dict[int, tuple[Task, ...]]:

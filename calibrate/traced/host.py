@@ -29,7 +29,7 @@ class HostTimes(NamedTuple):
 
 def host_times(steps: Steps) -> HostTimes:
     """Measure the loop between the ops of the steps that count."""
-    parameters = _parameters(steps)
+    parameters = max(1, sum(len(task.body.parameters) for task in steps.plan.tasks if task.body.is_update))
     view_s = _view_s(steps)
     zeroing, updating = _ranges(steps, ZEROING), _ranges(steps, UPDATE)
     gaps = {phase: _between(steps, phase) for phase in (FORWARD, BACKWARD)}
@@ -41,10 +41,6 @@ def host_times(steps: Steps) -> HostTimes:
         parameter_s, update_s = parameter_s + update_s / parameters, 0.0
     loop = LoopCosts(forward_s=each_s[FORWARD], backward_s=each_s[BACKWARD], view_s=view_s, update_s=update_s, parameter_s=parameter_s)
     return HostTimes(loop, _outside_s(steps, zeroing))
-
-
-def _parameters(steps: Steps) -> int:
-    return max(1, sum(len(task.body.parameters) for task in steps.plan.tasks if task.body.is_update))
 
 
 def _view_s(steps: Steps) -> float:

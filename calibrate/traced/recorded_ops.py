@@ -153,17 +153,14 @@ class RecordedRun:
         return node, common_name(name), phase
 
     def seconds(self, works: Sequence[int]) -> float:
-        """Device time of some works together."""
         return sum(self.recording.works[index].duration_s for index in works)
 
     @cached_property
     def _annotated(self) -> bool:
-        """Whether the optimizer's steps are annotated."""
         return any(phase_within(operator.name) == UPDATE for operator in self.operators.all)
 
     @cached_property
     def has_shapes(self) -> bool:
-        """Whether the shapes of arguments were recorded."""
         return any(shape for operator in self.operators.all for shape in operator.shapes or ())
 
     @cached_property

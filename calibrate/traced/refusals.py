@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 
 from calibrate.traced.recorded_ops import RecordedRun, is_aten
 from calibrate.traced.steps import Steps
@@ -25,6 +25,7 @@ _HALF = re.compile(
     r"bf16|f16f16|fp16|h884|h1688|h16816|s884|s1688gemm_fp16|s16816|16816gemm|hgemm|hcudnn|__half|c10::Half|BFloat16", re.IGNORECASE
 )
 _TF32 = re.compile(r"tf32", re.IGNORECASE)
+_percent = partial(percent, signed=False)
 #: Classes of the optimizer, as the profiler names them, by ours.
 _OPTIMIZERS = {"sgd": "SGD", "momentum": "SGD", "nesterov": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad",
                "rmsprop": "RMSprop", "adadelta": "Adadelta"}  # fmt: skip
@@ -71,13 +72,15 @@ def check_shares(run: RecordedRun, steps: Steps, named: Steps, job: Job, model: 
         return
     both = f"matched: {_percent(recorded_share)} of its kernel time, {_percent(plan_share)} of the expected time of {job.model}"
     if named.share >= LEAST_SHARE and _plan_share(named, model) >= LEAST_SHARE and _same_weights(named):
+        recorded_shape, expected_shape = _first_shapes(named)
         raise SchedcastError(
-            f"{name} is of another batch or image size than --batch {job.batch}: its first op takes {_first_shape(named)}, that of the job"
-            f" {_expected_shape(named)} ({both})"
+            f"{name} is of another batch or image size than --batch {job.batch}: its first op takes {recorded_shape}, that of the job"
+            f" {expected_shape} ({both})"
         )
     if plan_share >= LEAST_SHARE:
+        others = ", ".join(f"{count} {op}" for op, count, _ in steps.others_by_name()[:3]) or "unnamed work"
         raise SchedcastError(
-            f"{name} has another model or other work beside {job.model}: most of it is {_others(steps)} ({both}, expected at least"
+            f"{name} has another model or other work beside {job.model}: most of it is {others} ({both}, expected at least"
             f" {_percent(LEAST_SHARE)}); record {job.model} alone"
         )
     raise SchedcastError(
@@ -160,28 +163,8 @@ def _plan_share(steps: Steps, model: CostModel) -> float:
     return sum(seconds for task, seconds in counted if id(task) not in missing) / total_s if total_s else 0.0
 
 
-def _first_pair(steps: Steps):
-    return next(((index, op) for step in steps.complete for index, op in step.pairs if op.shapes), None)
-
-
-def _first_shape(steps: Steps) -> str:
-    pair = _first_pair(steps)
-    return _shape(pair[1].shapes[0]) if pair else "no tensor"
-
-
-def _expected_shape(steps: Steps) -> str:
-    pair = _first_pair(steps)
-    shapes = [o.shape for o in steps.plan.tasks[pair[0]].inputs if o.shape] if pair else []
-    return _shape(shapes[0]) if shapes else "no tensor"
-
-
-def _percent(share: float) -> str:
-    return percent(share, signed=False)
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def _others(steps: Steps) -> str:
-    return ", ".join(f"{count} {name}" for name, count, _ in steps.others_by_name()[:3]) or "unnamed work"
+def _first_shapes(steps: Steps) -> list[str]:
+    """The shape that the first op with tensors takes, as recorded and as the plan has it."""
+    index, op = next(((index, op) for step in steps.complete for index, op in step.pairs if op.shapes), (None, None))
+    planned = [o.shape for o in steps.plan.tasks[index].inputs if o.shape] if op else []
+    return [f"[{', '.join(map(str, shapes[0]))}]" if shapes else "no tensor" for shapes in (op.shapes if op else (), planned)]

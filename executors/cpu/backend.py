@@ -23,7 +23,7 @@ from executors.kernels.registry import handlers
 from executors.measured import ChunkTimes, Measured, ends_from_start, lengths
 from executors.run import WARM_UP, Executable, failure
 from executors.segments import AT_FIRST, Start, highest_of_parts, load_parts
-from executors.tensors import copy_current, gradient_difference, parameter_difference
+from executors.tensors import BoundPlan
 from simulator.machine.machine import Machine
 from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
@@ -64,14 +64,9 @@ class CpuBackend:
         self.callers = Callers()
         self.reference_kernels = [ReferenceKernel() for _ in positions] if reference_kernel else None
 
-    def device(self, name: str) -> torch.device:
-        """The torch device of a plan's device: always torch's CPU device."""
-        return torch.device("cpu")
-
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
-        """Bind a plan to copies of `tensors`, or to those to start with."""
         return load_parts(plan, keep, lambda part, kept, begin: CpuExecutable(self, part, tensors, seed, kept, begin), start)
 
     def peak_bytes(self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, int]:
@@ -92,11 +87,9 @@ class CpuBackend:
             return highest_of_parts(plan, peaks)
 
 
-class CpuExecutable:
-    """A plan of one segment bound to tensors; see `Executable`. It keeps parameters, optimizer state and unfinished iterations."""
+class CpuExecutable(BoundPlan):
+    """A plan of one segment bound to tensors; see `Executable`."""
 
-    unit = 1
-    warm_up = WARM_UP - 1  # the first period has no step length of its own
     twin_overhead = 0.0  # every step times its own tasks
 
     def __init__(
@@ -108,9 +101,8 @@ class CpuExecutable:
         keep: tuple[str, ...],
         start: Start = AT_FIRST,
     ):
-        self.backend, self.plan = backend, plan
-        self.tasks = plan.tasks
-        self.binding = Binding(plan, tensors, backend.device, seed, carried=start.carried)
+        super().__init__(Binding(plan, tensors, lambda name: backend.torch_device, seed, carried=start.carried), start.iteration)
+        self.backend, self.tasks = backend, plan.tasks
         self.dependencies = Dependencies(plan, receives=backend.machine.receives)
         compile_by_kind = handlers()
         self._run = [compile_by_kind[task.body.kind](task, self.binding) for task in self.tasks]
@@ -124,18 +116,8 @@ class CpuExecutable:
         self._storage_slots: list[list[int]] = [slots.get(storage, []) for storage in index]
         self._keep = keep
         self._inputs = {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, torch.nn.Parameter)}
-        self._instances: dict[int, Instance] = {}
-        self._period = 0  # the next period, counted from the last drain
-        self._first_iteration = start.iteration  # the iteration of period 0
         self._calls = 0
-        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
-        self.kept: dict[str, torch.Tensor] = {}
         self.watch: MemoryWatch | None = None
-
-    @property
-    def iterations(self) -> int:
-        """Iterations begun so far: the number of the next one."""
-        return self._first_iteration + self._period
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods back to back. `inputs`: the feeds of each new iteration (default: the job's own inputs)."""
@@ -151,7 +133,6 @@ class CpuExecutable:
         return self._chunk_times(measured)
 
     def sync(self) -> ChunkTimes:
-        """Run the lagging tasks, so that every iteration begun is complete."""
         end = self._period + self.dependencies.largest_lag
         measured = self._execute(self._entries(self._period, end, self._period), self._period)
         self._finish(end - 1)
@@ -160,17 +141,7 @@ class CpuExecutable:
         return self._chunk_times(measured)
 
     def trace(self) -> list[Measured]:
-        """Task times of a few more periods."""
         return list(self.run(WARM_UP).times)
-
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        copy_current(self.binding.plan, self.binding.carried, targets)
-
-    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        return parameter_difference(self.binding, expected)
-
-    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        return gradient_difference(self.binding, self.kept, expected)
 
     @staticmethod
     def _chunk_times(measured: list[Measured]) -> ChunkTimes:

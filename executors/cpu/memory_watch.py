@@ -10,7 +10,6 @@ from executors.binding import Binding, Instance, task_storages
 from executors.cpu import allocator
 from simulator.engine.memory.over_time import owners
 from simulator.plan.plan import Plan
-from simulator.plan.task import Task
 
 #: The place of bytes that belong to no device: the program's own lists and numbers.
 OTHER = ""
@@ -29,7 +28,8 @@ class MemoryWatch:
         self._plan, self._binding = plan, binding
         owner = owners(plan)
         self._place = {name: plan.storages[owner.get(name, name)].device for name in plan.storages}
-        self._task_place = [self._results_place(task) for task in plan.tasks]
+        # A task's results are all on one device.
+        self._task_place = [next((self._value_place(o.value) for o in task.writes), task.device) for task in plan.tasks]
         self._storage_place = [self._place[name] for name in task_storages(plan, plan.tasks)[0]]
         self._fed: dict[int, Instance] = {}
         self._watching = False
@@ -84,7 +84,3 @@ class MemoryWatch:
 
     def _value_place(self, name: str) -> str:
         return self._place[self._plan.values[name].storage]
-
-    def _results_place(self, task: Task) -> str:
-        """The place of a task's results, which are all on one device."""
-        return next((self._value_place(operand.value) for operand in task.writes), task.device)

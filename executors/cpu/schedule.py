@@ -78,11 +78,6 @@ class EmulatedLinks:
         return min((lane.current[0] for lane in self._lanes.values() if lane.current is not None), default=inf)
 
 
-def _servers_of(tasks: tuple[Task, ...]) -> list[str]:
-    """Who runs each task: its device's workers, or, if it waits for other processes, its stream's thread."""
-    return [f"{t.device} network {t.stream}" if t.body.waits_for_peers else t.device for t in tasks]
-
-
 class Schedule:
     """The entries (period, task) of one run. A worker takes its `first` entry, runs it, and asks `advance` for the next one.
 
@@ -93,8 +88,8 @@ class Schedule:
     def __init__(self, tasks: tuple[Task, ...], dependencies: Dependencies, entries: list[Entry], iterations: int | None):
         """`iterations`: how many there are in all when a drain runs the last ones, otherwise None."""
         self._tasks = tasks
-        #: By task, the name of the device or thread that runs it.
-        self.servers = _servers_of(tasks)
+        #: By task, who runs it: its device's workers, or, if it waits for other processes, its stream's thread.
+        self.servers = [f"{t.device} network {t.stream}" if t.body.waits_for_peers else t.device for t in tasks]
         self._changed = threading.Condition()
         self._left = len(entries)
         self._stopped = False

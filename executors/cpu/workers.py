@@ -3,6 +3,8 @@
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import torch
@@ -24,7 +26,7 @@ class Workers:
         for core in cores:
             requests: SimpleQueue = SimpleQueue()
             self._requests.append(requests)
-            threading.Thread(target=self._serve, args=(core, requests), daemon=True, name=f"schedcast-core{core}").start()
+            threading.Thread(target=_serve, args=(requests, core), daemon=True, name=f"schedcast-core{core}").start()
 
     def run(self, work: Callable[[int], None], positions: tuple[int, ...] | None = None) -> None:
         """Run `work(position)` on the workers at `positions` (default: all) and wait for them."""
@@ -32,24 +34,7 @@ class Workers:
         results: SimpleQueue = SimpleQueue()  # of this call only: the workers of an interrupted call may still put results into theirs
         for position in positions:
             self._requests[position].put((work, position, results))
-        errors = [error for error in (_next(results) for _ in positions) if error is not None]
-        if errors:
-            raise errors[0]
-
-    def _serve(self, core: int, requests: SimpleQueue) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {core})
-        torch.set_grad_enabled(False)
-        while True:
-            work, position, results = requests.get()
-            torch.set_num_threads(1)  # the plain-PyTorch reference sets it to all cores in between
-            try:
-                work(position)
-            except BaseException as error:
-                results.put(error)
-            else:
-                results.put(None)
-            del work
+        _wait(results, len(positions))
 
 
 class Callers:
@@ -68,24 +53,21 @@ class Callers:
         for name in names:
             if name not in self._requests:
                 self._requests[name] = SimpleQueue()
-                threading.Thread(target=_serve_calls, args=(self._requests[name],), daemon=True, name=f"schedcast {name}").start()
+                threading.Thread(target=_serve, args=(self._requests[name],), daemon=True, name=f"schedcast {name}").start()
             self._requests[name].put((work, name, results))
-
-        def wait() -> None:
-            errors = [error for error in (_next(results) for _ in names) if error is not None]
-            if errors:
-                raise errors[0]
-
-        return wait
+        return partial(_wait, results, len(names))
 
 
-def _serve_calls(requests: SimpleQueue) -> None:
+def _serve(requests: SimpleQueue, core: int | None = None) -> None:
+    """Answer requests on this thread, which is pinned to `core` if there is one."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
     torch.set_grad_enabled(False)
-    torch.set_num_threads(1)
     while True:
-        work, name, results = requests.get()
+        work, argument, results = requests.get()
+        torch.set_num_threads(1)  # the plain-PyTorch reference sets it to all cores in between
         try:
-            work(name)
+            work(argument)
         except BaseException as error:
             results.put(error)
         else:
@@ -93,10 +75,13 @@ def _serve_calls(requests: SimpleQueue) -> None:
         del work
 
 
-def _next(results: SimpleQueue) -> BaseException | None:
-    """Wait for the next result: an error, or None. Ctrl-C ends the wait."""
-    while True:
-        try:
-            return results.get(timeout=SIGNAL_CHECK_S)
-        except Empty:
-            pass
+def _wait(results: SimpleQueue, count: int) -> None:
+    """Wait for so many results, and raise the first error among them. Ctrl-C ends the wait."""
+    errors = []
+    while count:
+        with suppress(Empty):
+            error = results.get(timeout=SIGNAL_CHECK_S)
+            count -= 1
+            errors += [error] if error is not None else []
+    if errors:
+        raise errors[0]

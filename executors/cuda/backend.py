@@ -40,7 +40,6 @@ class CudaBackend:
     def load(
         self, plan: Plan, tensors: Mapping[str, torch.Tensor], seed: int = 0, keep: tuple[str, ...] = (), start: Start = AT_FIRST
     ) -> Executable:
-        """Bind a plan to copies of `tensors`, or to those to start with."""
         site = Site(self.driver, self.partitions, self.forms)
 
         def load(part: Plan, kept: tuple[str, ...], begin: Start) -> Executable:

@@ -117,16 +117,16 @@ class Streams:
     def _driver_stream(self, api: DriverApi, priority: int, partition: Partition | None) -> torch.cuda.Stream:
         """A stream created by the driver, or one that is not in use any more."""
         spare = self._spare.setdefault((partition, priority), [])
-        handle = spare.pop() if spare else self._create(api, priority, partition)
+        if spare:
+            handle = spare.pop()
+        elif partition is not None:
+            handle = open_stream(api, partition, priority)
+        else:
+            with torch.cuda.device(self._device):  # the driver creates a stream in the current context
+                handle = int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))
         stream = torch.cuda.ExternalStream(handle, device=self._device)
         weakref.finalize(self._lend(stream), spare.append, handle).atexit = False
         return stream
-
-    def _create(self, api: DriverApi, priority: int, partition: Partition | None) -> int:
-        if partition is not None:
-            return open_stream(api, partition, priority)
-        with torch.cuda.device(self._device):  # the driver creates a stream in the current context
-            return int(api("cuStreamCreateWithPriority", int(api.names.CUstream_flags.CU_STREAM_NON_BLOCKING), priority))
 
 
 #: The first CUDA version that has cuGreenCtxStreamCreate.
@@ -211,7 +211,10 @@ def call_host(stream: int, duration_s: float) -> None:
     driver = _driver()
     code = driver.cuLaunchHostFunc(stream, _function("usleep" if microseconds else "labs"), microseconds)
     if code:
-        raise SchedcastError(f"cuLaunchHostFunc failed with {_error_name(driver, code)}; see the CUDA driver's documentation of that error")
+        name = ctypes.c_char_p()
+        driver.cuGetErrorName(code, ctypes.byref(name))  # leaves it empty if the driver does not know the error
+        error = name.value.decode() if name.value else f"error {code}"
+        raise SchedcastError(f"cuLaunchHostFunc failed with {error}; see the CUDA driver's documentation of that error")
 
 
 @cache
@@ -230,10 +233,3 @@ def _driver() -> ctypes.CDLL:
 def _function(name: str) -> int:
     """The address of a C library function with one integer argument. Such a function needs neither Python nor its global lock."""
     return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
-
-
-def _error_name(driver: ctypes.CDLL, code: int) -> str:
-    """The error's name, or its number if the driver does not know a name."""
-    name = ctypes.c_char_p()
-    driver.cuGetErrorName(code, ctypes.byref(name))
-    return name.value.decode() if name.value else f"error {code}"

@@ -21,7 +21,7 @@ REPEATS = 3
 
 
 class EagerMarks:
-    """Records a timing event before and after every k-th task of an eager run.
+    """Records a timing event before and after every k-th task of an eager run; called right before a task is issued, and right after.
 
     On an idle lane the event before a task is reached as soon as it is issued, which may be long before the task starts. So a task's start
     is not taken to be earlier than the host's time of issuing it: after its launch if it has one launch, before its first launch otherwise.
@@ -117,18 +117,16 @@ def repeat_period(offsets: Mapping[int, tuple[float, float]], step_s: float, lar
     ]
 
 
-def with_starts(
-    ends: Mapping[tuple[int, int], float], lanes: Sequence[tuple[str, int]], dependencies: Dependencies, begin_s: float = 0.0
-) -> list[Measured]:
+def with_starts(ends: Mapping[tuple[int, int], float], lanes: Sequence[tuple[str, int]], dependencies: Dependencies) -> list[Measured]:
     """Task times with starts derived from ends: a task starts when its lane is idle and the tasks that it waits for have ended.
 
-    `ends`: seconds by (period, task) from the start of a graph's replay. `lanes`: by task. No task starts before `begin_s`.
+    `ends`: seconds by (period, task) from the start of a graph's replay. `lanes`: by task.
     """
     times: list[Measured] = []
     last: dict[tuple[str, int], float] = {}
     for (period, index), end in sorted(ends.items()):
-        waited_for = [ends.get((period - edge.delta, edge.index), begin_s) for edge in dependencies.edges(period)[index]]
-        begin = max([last.get(lanes[index], begin_s), *waited_for])
+        waited_for = [ends.get((period - edge.delta, edge.index), 0.0) for edge in dependencies.edges(period)[index]]
+        begin = max([last.get(lanes[index], 0.0), *waited_for])
         last[lanes[index]] = max(begin, end)
         times.append(Measured(index, period, begin, max(begin, end), 0))
     return times

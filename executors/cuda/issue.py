@@ -4,10 +4,10 @@ The same loop runs a plan eagerly and issues the work of a CUDA graph's capture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from executors.binding import Binding, Instance
-from executors.cuda.driver import Driver, Event, Partition, Stream
+from executors.cuda.driver import Driver, Event, Stream
+from executors.cuda.instrumented import EagerMarks, EndMarks
 from executors.kernels.registry import handlers
 from executors.run import RUN_PLAIN, failure
 from simulator.engine.memory.release import Releases, releases
@@ -22,7 +22,7 @@ Lane = tuple[str, int]
 def lane_priorities(plan: Plan) -> dict[Lane, int]:
     """The priority of each lane's tasks. Raises SchedcastError if a lane's tasks differ, because a CUDA stream has one priority."""
     priorities: dict[Lane, int] = {}
-    for task in (task for segment in plan.segments for task in segment.tasks):
+    for task in plan.every_task:
         priority = priorities.setdefault(task.lane, task.priority)
         if priority != task.priority:
             raise SchedcastError(
@@ -31,20 +31,6 @@ def lane_priorities(plan: Plan) -> dict[Lane, int]:
                 Code.PLAN,
             )
     return priorities
-
-
-def make_streams(plan: Plan, driver: Driver, partitions: Mapping[str, Partition | None]) -> dict[Lane, Stream]:
-    return {lane: driver.stream(priority, partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
-
-
-class Marks(Protocol):
-    """Called around every task that is issued, to time some of them."""
-
-    def before(self, period: int, index: int, stream: Stream) -> None:
-        """Called right before task `index` is issued."""
-
-    def after(self, period: int, index: int, stream: Stream) -> None:
-        """Called right after task `index` has been issued."""
 
 
 class CompiledPlan:
@@ -56,7 +42,8 @@ class CompiledPlan:
         self.tasks: tuple[Task, ...] = plan.tasks
         self.dependencies = Dependencies(plan)
         self.releases: Releases = releases(plan, self.dependencies)
-        compile_by_kind = handlers() | {"host": lambda task, binding: _host_call(task, driver)}
+        # The lane of a host task waits for the task's duration. The issuing thread does not wait.
+        compile_by_kind = handlers() | {"host": lambda task, binding: lambda instance: driver.call_host(task.body.duration_s)}
         self.run: list[Callable[[Instance], None]] = [compile_by_kind[task.body.kind](task, binding) for task in self.tasks]
         slots = binding.slots_by_storage(keep)
         #: `releases` with slots instead of storages: (slots, age) by task, and (slots, iteration) by (period, task).
@@ -71,12 +58,6 @@ class CompiledPlan:
                 _empty(instances.get(period - age), slots)
         for slots, iteration in self._early.get((period, index), ()):
             _empty(instances.get(iteration), slots)
-
-
-def _host_call(task: Task, driver: Driver) -> Callable[[Instance], None]:
-    """A function that lets the task's lane wait for the task's duration. The issuing thread does not wait."""
-    duration_s = task.body.duration_s
-    return lambda instance: driver.call_host(duration_s)
 
 
 def _empty(instance: Instance | None, slots: Sequence[int]) -> None:
@@ -107,7 +88,9 @@ class Issuer:
         self._awaited = {index for index, task in enumerate(compiled.tasks) if task.body.blocks_host}
         self._current: Stream | None = None
 
-    def period(self, period: int, instances: Mapping[int, Instance], marks: Marks | None = None, advice: str = RUN_PLAIN) -> None:
+    def period(
+        self, period: int, instances: Mapping[int, Instance], marks: EagerMarks | EndMarks | None = None, advice: str = RUN_PLAIN
+    ) -> None:
         """Issue the tasks of one period. Raises TaskFailedError, with the `advice`, if a task fails."""
         compiled, driver = self._compiled, self._driver
         tasks, run, streams = compiled.tasks, compiled.run, self._streams
@@ -122,14 +105,18 @@ class Issuer:
                     driver.use(stream)
                     self._current = stream
                 for edge in row[index]:
-                    self._wait(stream, edge.index, period - edge.delta)
+                    if period - edge.delta >= self._first:
+                        stream.wait_event(self._events[edge.index][(period - edge.delta) % self._depth])
                 if marks is not None:
                     marks.before(period, index, stream)
                 run[index](instances[period - tasks[index].lag])
                 if marks is not None:
                     marks.after(period, index, stream)
                 if index in self._recorded:
-                    self._record(index, position, stream)
+                    event = self._events[index][position]
+                    if event is None:
+                        event = self._events[index][position] = driver.event()
+                    event.record(stream)
                 if index in self._awaited:
                     event = driver.event()
                     event.record(stream)
@@ -144,16 +131,6 @@ class Issuer:
             if task.lane == lane and not all(event.query() for event in events if event is not None):
                 return task.name
         return None
-
-    def _wait(self, stream: Stream, index: int, period: int) -> None:
-        if period >= self._first:
-            stream.wait_event(self._events[index][period % self._depth])
-
-    def _record(self, index: int, position: int, stream: Stream) -> None:
-        event = self._events[index][position]
-        if event is None:
-            event = self._events[index][position] = self._driver.event()
-        event.record(stream)
 
 
 def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:

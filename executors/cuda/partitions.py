@@ -45,8 +45,7 @@ class Probe:
         """The SMs that the blocks of one launch on `stream` ran on. With `replayed`, the launch is part of a replayed graph."""
         if replayed:
             return self.sm_ids_in_one_graph(driver, [stream])[0]
-        seen = self._launched(driver, [stream])
-        return _marked(seen[0])
+        return _marked(self._launched(driver, [stream])[0])
 
     def sm_ids_in_one_graph(self, driver: Driver, streams: Sequence[torch.cuda.Stream]) -> list[frozenset[int]]:
         """The SMs of one launch on each stream, with all launches in one graph, which is captured from the first stream."""
@@ -94,8 +93,8 @@ log = logging.getLogger("schedcast")
 _refusals: WeakKeyDictionary[Driver, dict[int, str]] = WeakKeyDictionary()
 
 
-def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
-    """Run a probe kernel on every partition. Returns False, and logs a warning, if the kernel cannot be compiled.
+def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> None:
+    """Run a probe kernel on every partition. Only logs a warning if the kernel cannot be compiled.
 
     Raises SchedcastError if two partitions share an SM, or if one uses more SMs than it has.
     """
@@ -104,11 +103,10 @@ def check_disjoint(driver: Driver, partitions: Sequence[Partition]) -> bool:
             sms = [driver.sm_ids(driver.stream(partition=partition), replayed) for partition in partitions]
         except SchedcastError as error:
             log.warning("the GPU's partitions could not be checked to be disjoint: %s", error)
-            return False
+            return
         overlap = _overlap(partitions, sms, "in a graph" if replayed else "eagerly")
         if overlap:
             raise SchedcastError(f"{overlap}; leave --partition out")
-    return True
 
 
 def check_events(driver: Driver, partitions: Sequence[Partition]) -> None:

@@ -12,11 +12,11 @@ import torch
 from executors.binding import Binding, Forms, Instance, fits, input_piece, with_strides
 from executors.cuda.driver import STALLED, Driver, Event, GpuStalledError, Partition
 from executors.cuda.instrumented import EagerMarks, repeat_period, run_instrumented
-from executors.cuda.issue import CompiledPlan, Issuer, make_streams
+from executors.cuda.issue import CompiledPlan, Issuer, lane_priorities
 from executors.measured import ChunkTimes, Measured, lengths
 from executors.run import WARM_UP
 from executors.segments import AT_FIRST, Start
-from executors.tensors import copy_current, gradient_difference, parameter_difference
+from executors.tensors import BoundPlan
 from simulator.machine.machine import HOST
 from simulator.plan.plan import Plan
 from traces.process import gc_paused
@@ -110,15 +110,12 @@ class Site:
         return torch.device("cpu") if name == HOST else self.driver.device
 
 
-class EagerProgram:
-    """A plan of one segment bound to tensors; see `Executable`. It keeps parameters, optimizer state and unfinished iterations."""
-
-    unit = 1
-    warm_up = WARM_UP - 1  # the first period has no step length of its own
+class EagerProgram(BoundPlan):
+    """A plan of one segment bound to tensors; see `Executable`."""
 
     def __init__(
         self,
-        site: "Site",
+        site: Site,
         plan: Plan,
         tensors: Mapping[str, torch.Tensor],
         seed: int,
@@ -126,34 +123,23 @@ class EagerProgram:
         start: Start = AT_FIRST,
     ):
         driver = site.driver
-        self.driver, self.plan = driver, plan
-        self.binding = Binding(plan, tensors, site.device, seed, site.forms, start.carried)
+        super().__init__(Binding(plan, tensors, site.device, seed, site.forms, start.carried), start.iteration)
+        self.driver = driver
         self._compiled = CompiledPlan(plan, self.binding, {*keep, *plan.losses}, driver)
-        self._streams = make_streams(plan, driver, site.partitions)
+        self._streams = {lane: driver.stream(priority, site.partitions[lane[0]]) for lane, priority in lane_priorities(plan).items()}
         self._keep = tuple(name for name in keep if name in self.binding.slot)
         self._feeds = Feeds(self.binding, driver)
         self._inputs = self._feeds.place(tensors)  # the job's own inputs
-        self._instances: dict[int, Instance] = {}
         #: The inputs of each iteration. They lie in no lane's order, so they are kept until a wait, when no lane reads them any more.
         self._placed: dict[int, Placed] = {}
-        self._period = 0  # the next period, counted from the last drain
-        self._first_iteration = start.iteration  # the iteration of period 0
         self._unwaited = 0  # periods issued since the last wait
         self._longest_wait_s: float | None = None  # per period
         self._ends: dict[int, list[Event]] = {}  # events at the end of each period of the current run
         self._issuer = Issuer(self._compiled, driver, self._streams)
         #: The largest of a value over all processes that trace together, so that all of them make the same number of runs.
         self.max_over_ranks: Callable[[float], float] = lambda value: value
-        self.twin_overhead: float | None = None
-        self.losses: dict[int, tuple[torch.Tensor, ...]] = {}
         self._reported: set[int] = set()  # iterations that still have an instance, and whose losses are in `losses`
-        self.kept: dict[str, torch.Tensor] = {}
         driver.synchronize()  # the tensors were copied on another stream
-
-    @property
-    def iterations(self) -> int:
-        """Iterations begun so far: the number of the next one."""
-        return self._first_iteration + self._period
 
     def run(self, steps: int, inputs: list[Mapping[str, torch.Tensor]] | None = None) -> ChunkTimes:
         """Issue `steps` more periods back to back and wait for them. `inputs`: the feeds of each new iteration (default: the job's own).
@@ -257,7 +243,6 @@ class EagerProgram:
         return f"plan {self.plan.strategy} ({'; '.join(lanes) or 'all lanes done'})"
 
     def sync(self) -> ChunkTimes:
-        """Run the lagging tasks, so that every iteration begun is complete."""
         self._wait()
         begin_s = self.driver.now_s()
         end = self._period + self._compiled.dependencies.largest_lag
@@ -288,18 +273,15 @@ class EagerProgram:
         for iteration in [i for i in self._instances if i <= period]:
             instance = self._instances[iteration]
             if iteration not in self._reported:
-                self._take_losses(iteration, instance)
+                losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
+                if all(loss is not None for loss in losses):
+                    self.losses[instance.iteration] = losses
+                    self._reported.add(iteration)
             if iteration + lag == period:
                 self.kept = {name: instance.slots[self.binding.slot[name]] for name in self._keep}
             if iteration + max(lag, oldest) <= period:
                 del self._instances[iteration]
                 self._reported.discard(iteration)
-
-    def _take_losses(self, iteration: int, instance: Instance) -> None:
-        losses = tuple(instance.slots[self.binding.slot[name]] for name in self.plan.losses)
-        if all(loss is not None for loss in losses):
-            self.losses[instance.iteration] = losses
-            self._reported.add(iteration)
 
     def trace(self) -> list[Measured]:
         """Start and end of every task in a typical period, repeated several times, from instrumented runs."""
@@ -313,15 +295,6 @@ class EagerProgram:
 
         task_times, self.twin_overhead = run_instrumented(step_s, int(self.max_over_ranks(len(self._compiled.tasks))), run_once)
         return repeat_period(task_times, step_s, self._compiled.dependencies.largest_lag)
-
-    def copy_current(self, targets: Mapping[str, torch.Tensor]) -> None:
-        copy_current(self.binding.plan, self.binding.carried, targets)
-
-    def parameter_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        return parameter_difference(self.binding, expected)
-
-    def gradient_difference(self, expected: Mapping[str, torch.Tensor]) -> float:
-        return gradient_difference(self.binding, self.kept, expected)
 
 
 def _ends_s(origin: Event, ends: list[list[Event]]) -> list[float]:

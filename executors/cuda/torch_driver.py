@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,7 +110,6 @@ class TorchDriver:
         self._streams = Streams(self.device, self._api)
         self._workspaces = Workspaces(self.device, self.stream)
         self._splits: dict[int, tuple[Partition, ...]] = {}
-        self._probe: Probe | None = None
         properties = torch.cuda.get_device_properties(self.device)
         self.uuid = str(properties.uuid)
         self.facts = _facts(properties, self._api, index, self._streams.levels)
@@ -202,15 +202,14 @@ class TorchDriver:
         return tuple(drivers)
 
     def sm_ids(self, stream: Any, replayed: bool = False) -> frozenset[int]:
-        return self._compiled_probe().sm_ids(self, stream, replayed)
+        return self._probe.sm_ids(self, stream, replayed)
 
     def sm_ids_in_one_graph(self, streams: Sequence[Any]) -> list[frozenset[int]]:
-        return self._compiled_probe().sm_ids_in_one_graph(self, streams)
+        return self._probe.sm_ids_in_one_graph(self, streams)
 
-    def _compiled_probe(self) -> Probe:
-        if self._probe is None:
-            self._probe = Probe()
-        return self._probe
+    @cached_property
+    def _probe(self) -> Probe:
+        return Probe()
 
 
 _drivers: dict[int, TorchDriver] = {}

@@ -75,10 +75,6 @@ class DistributedBackend:
         self.channel.send({"command": "cpu_seconds"})
         return [answer["cpu_s"] for answer in self.channel.gather(cpu_seconds())]
 
-    def device(self, name: str) -> torch.device:
-        """The torch device of a plan's device in this process."""
-        return self.local.device(name)
-
     def load(self, plan: Plan, tensors: Named, seed: int = 0, keep: tuple[str, ...] = ()) -> Executable:
         """Bind every process's part of a plan to copies of `tensors`. Raises SchedcastError if a process cannot run its part."""
         return load_parts(plan, keep, lambda part, kept, start: self._load(part, tensors, seed, kept, start))
@@ -87,7 +83,10 @@ class DistributedBackend:
         """Load a plan of one segment."""
         require_own_values(plan)
         number = next(self.numbers)
-        self._prepare(plan, tensors, self._drop_unused())
+        unused = list(self._unused)  # the programs that nothing refers to any more; the other ranks drop them with the plan
+        del self._unused[: len(unused)]
+        self.loaded.drop(unused)
+        self._prepare(plan, tensors, unused)
         before = cast(DistributedProgram, start.before)
         begin = {"iteration": start.iteration, "before": None if before is None else before.number}
         message = {"command": "load", "program": number, "seed": seed, "keep": keep, **begin}
@@ -102,26 +101,20 @@ class DistributedBackend:
 
     def _prepare(self, plan: Plan, tensors: Named, dropped: Sequence[int] = ()) -> None:
         """Let every process cut its part out of the plan. Raises SchedcastError with the message of a process that fails."""
-        message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": _parameters(tensors)}
+        parameters = [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]
+        message = {"command": "prepare", "dropped": dropped, "plan": dump(plan), "parameters": parameters}
         self.run_everywhere(lambda: self.loaded.prepare(plan, tensors), message, tensors)
-
-    def _drop_unused(self) -> list[int]:
-        """Drop the programs that nothing refers to any more. Returns their numbers; the other ranks drop them with the next plan."""
-        unused = list(self._unused)
-        del self._unused[: len(unused)]
-        self.loaded.drop(unused)
-        return unused
 
     def peak_bytes(self, plan: Plan, tensors: Named, seed: int = 0) -> dict[str, int]:
         """Highest bytes that each process's allocator held for its part, by device."""
-        return highest_of_parts(plan, lambda part: self._peak_bytes(part, tensors, seed))
 
-    def _peak_bytes(self, plan: Plan, tensors: Named, seed: int) -> dict[str, int]:
-        """Those of a plan of one segment."""
-        self._prepare(plan, tensors)
-        self.channel.send({"command": "peak_bytes", "seed": seed})
-        answers = self.channel.gather(self.loaded.peak_bytes(seed))
-        return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
+        def peaks(part: Plan) -> dict[str, int]:
+            self._prepare(part, tensors)
+            self.channel.send({"command": "peak_bytes", "seed": seed})
+            answers = self.channel.gather(self.loaded.peak_bytes(seed))
+            return {name: peak for answer in answers for name, peak in answer["peak_bytes"].items()}
+
+        return highest_of_parts(plan, peaks)
 
 
 class DistributedProgram:
@@ -212,7 +205,6 @@ class DistributedProgram:
                 yield replace(item, end_s=arrived_s.get((item.index, item.period), item.end_s)) if one_clock else item
 
     def trace(self) -> list[Measured]:
-        """Task times of a few more periods, on all devices."""
         channel, loaded = self._backend.channel, self._backend.loaded
         channel.send({"command": "trace", "program": self.number})
         return self._times(channel.gather(loaded.trace(self.number)))
@@ -234,7 +226,6 @@ class DistributedProgram:
         return self._difference(expected, gradients=False)
 
     def gradient_difference(self, expected: Named) -> float:
-        """The largest difference on any device; see `Executable`."""
         return self._difference(expected, gradients=True)
 
     def _difference(self, expected: Named, gradients: bool) -> float:
@@ -251,11 +242,6 @@ def require_own_values(plan: Plan) -> None:
         raise SchedcastError(
             f"{plan.strategy} with sends=staged is predicted only: here processes send to each other; leave it out", Code.DEVICES
         )
-
-
-def _parameters(tensors: Named) -> list[str]:
-    """The names of the tensors that are parameters."""
-    return [name for name, tensor in tensors.items() if isinstance(tensor, torch.nn.Parameter)]
 
 
 def _latest(ends_s: list[list[float]]) -> tuple[float, ...]:

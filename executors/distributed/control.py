@@ -66,7 +66,7 @@ class ControlChannel:
             for name, shape, strides, dtype in headers:
                 tensors[name] = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
                 if tensors[name].numel():
-                    dist.broadcast(_as_bytes(tensors[name]), 0)
+                    dist.broadcast(communication.as_bytes(tensors[name]), 0)
         return message, tensors
 
     def gather(self, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ class ControlChannel:
         """Receive a tensor that `rank` gives, into a dense CPU tensor of its shape and strides."""
         if empty.numel():
             with _peer_errors():
-                dist.recv(_as_bytes(empty), rank)
+                dist.recv(communication.as_bytes(empty), rank)
         return empty
 
     def max_over_ranks(self, value: float) -> float:
@@ -213,9 +213,4 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.device.type != "cpu" or tensor.stride() != tuple(_strides(tensor)):
         tensor = torch.empty_like(tensor, device="cpu").copy_(tensor)
-    return _as_bytes(tensor)
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a dense tensor, as a view of shape [bytes]."""
-    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+    return communication.as_bytes(tensor)

@@ -1,7 +1,12 @@
-"""The commands that every rank executes alike: load its device's part of a plan, run it, and measure its memory."""
+"""The commands that every rank executes alike: load its device's part of a plan, run it, and measure its memory.
+
+The process of a rank other than 0 executes rank 0's commands until rank 0 ends (`serve_rank`). It prints nothing, unless it fails while it
+cannot report to rank 0.
+"""
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from executors.cpu.cores import available_cores
-from executors.distributed.control import ControlChannel, Named
+from executors.distributed.control import ControlChannel, Named, join_channel
 from executors.distributed.ranks import Ranks
+from executors.errors import GRACE_S, PeerLostError
 from executors.kernels import communication
 from executors.run import Executable
 from executors.segments import Start
 from simulator.engine.collectives.local import LocalPlan, groups_of, local_plan
 from simulator.machine.machine import Device, Machine, Memory
+from simulator.model.user_code import brief
+from simulator.plan.json import load
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError
+from traces.process import ignore_stopping, stopped_status, terminated
 
 if TYPE_CHECKING:
     from executors.cpu.backend import CpuBackend
@@ -46,9 +55,7 @@ class LoadedPlans:
     def gpu(self) -> str:
         """The name of this process's GPU; empty on a CPU. See `gpu_name`."""
         driver = getattr(self.backend, "driver", None)
-        if driver is None:
-            return ""
-        return gpu_name(driver)
+        return "" if driver is None else gpu_name(driver)
 
     @property
     def library(self) -> str:
@@ -192,3 +199,83 @@ def cores_of(local_rank: int, count: int) -> list[int]:
 def as_parameters(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> dict[str, torch.Tensor]:
     """`tensors`, with those of `names` turned back into nn.Parameter: programs read every other tensor as a default input."""
     return {name: torch.nn.Parameter(t, requires_grad=False) if name in names else t for name, t in tensors.items()}
+
+
+#: Commands that every process executes in step with the others. A failure here ends the process, since the others are waiting for it.
+COLLECTIVE_COMMANDS = ("run", "trace", "peak_bytes", "current")
+
+
+def serve_rank(ranks: Ranks) -> int:
+    """Execute rank 0's commands. Returns the status to exit with."""
+    ignore_stopping()  # Ctrl-C and SIGTERM reach every process; rank 0 handles them, and when it ends its connections close
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        channel = join_channel(ranks)
+        return channel if isinstance(channel, int) else RankServer(channel).serve()
+    except PeerLostError:
+        return stopped_status() if terminated() else 1
+    except SchedcastError as error:
+        return _report(ranks, str(error), error.exit_status)
+    except Exception as error:
+        return _report(ranks, f"failed: {brief(error)}", 1)
+
+
+def _report(ranks: Ranks, message: str, status: int) -> int:
+    """Print an error that cannot be reported to rank 0. Returns `status`."""
+    time.sleep(GRACE_S)
+    print(f"schedcast: process {ranks.rank} of {ranks.world}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return status
+
+
+class RankServer:
+    """Executes the commands that arrive on a control channel, on this process's device."""
+
+    def __init__(self, channel: ControlChannel):
+        self.channel = channel
+        self.loaded: LoadedPlans | None = None
+
+    def serve(self) -> int:
+        """Execute commands until rank 0 ends. Returns rank 0's exit status."""
+        while True:
+            message, tensors = self.channel.receive()
+            if message["command"] == "end":
+                self.channel.close()
+                return message["status"]
+            try:
+                answer = self._execute(message, tensors)
+            except PeerLostError:
+                raise
+            except Exception as error:
+                if message["command"] in COLLECTIVE_COMMANDS:
+                    raise
+                answer = {"error": str(error) if isinstance(error, SchedcastError) else brief(error)}
+            self.channel.gather(answer)
+
+    def _execute(self, message: dict[str, Any], tensors: Named) -> dict[str, Any]:
+        """Execute a command. Returns the answer for rank 0."""
+        loaded = self.loaded
+        if loaded is not None:
+            loaded.drop(message.get("dropped", ()))
+        match message["command"]:
+            case "open":
+                self.loaded = LoadedPlans.open(self.channel, message["kind"], message["devices"], message["sms"], message["precision"])
+                return {"gpu": self.loaded.gpu}
+            case "prepare":
+                loaded.prepare(load(message["plan"]), as_parameters(tensors, message["parameters"]))
+            case "load":
+                loaded.load(message["program"], message["seed"], message["keep"], message["iteration"], message["before"])
+            case "cpu_seconds":
+                return cpu_seconds()
+            case "run":
+                names = message["feeds"]
+                feeds = None if names is None else [{name: tensors[f"{i} {name}"] for name in names} for i in range(message["steps"])]
+                return loaded.run(message["program"], message["steps"], feeds)
+            case "trace":
+                return loaded.trace(message["program"])
+            case "difference":
+                return loaded.difference(message["program"], tensors, message["gradients"])
+            case "current":
+                loaded.send_current(message["program"], message["names"])
+            case "peak_bytes":
+                return loaded.peak_bytes(message["seed"])
+        return {}

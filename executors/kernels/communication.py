@@ -180,6 +180,11 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a dense tensor in memory order, as a view of shape [bytes]."""
+    return flat_view(tensor).view(torch.uint8)
+
+
 def compile_message(task: Task, binding: Binding) -> Callable[[Instance], None]:
     """A function that sends the reads, or that receives the writes or the mutated operands. `task` belongs to a local plan.
 
@@ -191,7 +196,7 @@ def compile_message(task: Task, binding: Binding) -> Callable[[Instance], None]:
 
     def exchange(tensors: list[torch.Tensor]) -> None:
         operation, peer = (dist.isend, ranks[1]) if body.sends(task) else (dist.irecv, ranks[0])
-        operations = [dist.P2POp(operation, flat_view(tensor).view(torch.uint8), peer, group) for tensor in tensors if tensor.numel()]
+        operations = [dist.P2POp(operation, as_bytes(tensor), peer, group) for tensor in tensors if tensor.numel()]
         with _peers(task):
             for work in dist.batch_isend_irecv(operations) if operations else ():
                 work.wait()

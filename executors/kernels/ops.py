@@ -93,7 +93,6 @@ class SavedResults:
         self._slot = binding.local_slot(f"{value}::saved")
 
     def save(self, instance: Instance, items: Iterable) -> None:
-        """Save the items for the backward ops."""
         if self.users:
             instance.slots[self._slot] = (tuple(items), [self.users])  # type: ignore[call-overload]  # no tensor, as no value
 

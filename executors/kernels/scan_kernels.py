@@ -143,15 +143,12 @@ class Shape:
         return source("scan_level.cu", self.defines())
 
     def product_blocks(self, count: int) -> int:
-        """Blocks for `count` products of matrices."""
         return -(-count // self.pairs) * self.tiles**2
 
     def vector_blocks(self, count: int) -> int:
-        """Blocks for `count` matrix-vector products."""
         return -(-count // self.vectors) * self.tiles
 
     def copy_blocks(self, vectors: int) -> int:
-        """Blocks that copy `vectors` vectors."""
         return -(-vectors * self.width // (_THREADS * _COPIES))
 
 

@@ -11,7 +11,6 @@ the sums in one pass.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -46,15 +45,9 @@ def weighted_sums(weights: Tensor, rows: Tensor, index: Tensor, indptr: Tensor) 
     return torch.embedding_bag(rows, index, indptr, False, 0, False, weights, True)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Gathers the rows of one factor, one row per term. `index`: [terms]; None if the rows are already in the order of the terms."""
-
-    index: Tensor | None
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Returns the rows [terms, V] of `rows` [n, V]."""
-        return rows if self.index is None else rows.index_select(0, self.index)
+def _gathered(rows: Tensor, index: Tensor | None) -> Tensor:
+    """The rows of one factor, one row per term. `index`: [terms]; None if the rows are already in the order of the terms."""
+    return rows if index is None else rows.index_select(0, index)
 
 
 def sum_products(
@@ -62,21 +55,21 @@ def sum_products(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A function from left [n, V] and right [m, W] to the sums [len(indptr) − 1, max(V, W)]. `samples`: (V, W)."""
     terms = int(indptr[-1])
-    gathers = [Gather(None if index is None else on_device(index, device)) for index in (left, right)]
+    i, j = (None if index is None else on_device(index, device) for index in (left, right))
     single = terms == len(indptr) - 1
     if single and samples[0] == samples[1]:
-        return _elementwise_products(*gathers)
+        return _elementwise_products(i, j)
     if min(samples) > 1:
         return _by_sample(indptr, left, right, max(samples), device)
     ends = on_device(indptr, device)
-    factor, summed = gathers if samples[0] == 1 else reversed(gathers)
-    index = summed.index if summed.index is not None else torch.arange(terms, dtype=torch.int32, device=device)
+    factor, summed = (i, j) if samples[0] == 1 else (j, i)
+    index = summed if summed is not None else torch.arange(terms, dtype=torch.int32, device=device)
     if samples[0] == 1:
-        return lambda a, b: weighted_sums(factor(a.reshape(-1)), b, index, ends)
-    return lambda a, b: weighted_sums(factor(b.reshape(-1)), a, index, ends)
+        return lambda a, b: weighted_sums(_gathered(a.reshape(-1), factor), b, index, ends)
+    return lambda a, b: weighted_sums(_gathered(b.reshape(-1), factor), a, index, ends)
 
 
-def _elementwise_products(left: Gather, right: Gather) -> Callable[[Tensor, Tensor], Tensor]:
+def _elementwise_products(i: Tensor | None, j: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     """The case in which every sum has one term and both factors have the same number of samples.
 
     A single sample is gathered from vectors, which is five times as fast as from [n, 1].
@@ -84,8 +77,8 @@ def _elementwise_products(left: Gather, right: Gather) -> Callable[[Tensor, Tens
 
     def multiply(a: Tensor, b: Tensor) -> Tensor:
         if a.shape[1] == 1:
-            return (left(a.reshape(-1)) * right(b.reshape(-1))).unsqueeze(1)
-        return left(a) * right(b)
+            return (_gathered(a.reshape(-1), i) * _gathered(b.reshape(-1), j)).unsqueeze(1)
+        return _gathered(a, i) * _gathered(b, j)
 
     return multiply
 
@@ -154,7 +147,8 @@ def compile_product(body: JacobianProduct, samples: tuple[int, int], device: tor
             return _full_gradient
         return torch.matmul if isinstance(right, Full) else _full_sparse(right.pattern(), samples, device)
     if isinstance(right, Gradient):
-        return _sparse_gradient(left.pattern(), samples, device)
+        pattern = left.pattern()
+        return sum_products(pattern.indptr, None, None if pattern.diagonal else pattern.indices, samples, device)
     if isinstance(right, Full):
         return _sparse_full(left.pattern(), samples, device)
     multiply = sparse_sparse(left, right, samples, device)
@@ -175,11 +169,6 @@ def sparse_sparse(left: Recipe, right: Recipe, samples: tuple[int, int], device:
 def _is_identity(index: np.ndarray, extent: int) -> bool:
     """Whether an index is 0, 1, ..., extent − 1."""
     return len(index) == extent and bool((index == np.arange(extent)).all())
-
-
-def _sparse_gradient(pattern: Pattern, samples: tuple[int, int], device: torch.device) -> Multiply:
-    right = None if pattern.diagonal else pattern.indices
-    return sum_products(pattern.indptr, None, right, samples, device)
 
 
 def _full_gradient(matrix: Tensor, gradient: Tensor) -> Tensor:
@@ -213,11 +202,8 @@ def _full_sparse(pattern: Pattern, samples: tuple[int, int], device: torch.devic
         height = matrix.shape[-2]
         weights = _stacked_values(values.index_select(0, positions), swapped)
         rows = matrix.transpose(-1, -2).reshape(-1, height)
-        return (
-            _unstack(weighted_sums(weights, rows.contiguous(), index, indptr), transposed.rows, height, samples)
-            .transpose(-1, -2)
-            .contiguous()
-        )
+        sums = weighted_sums(weights, rows.contiguous(), index, indptr)
+        return _unstack(sums, transposed.rows, height, samples).transpose(-1, -2).contiguous()
 
     return multiply
 

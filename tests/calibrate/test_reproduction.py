@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrate import bppsa_tables, fusion_tables, pipeline_tables, pruned_network
+from calibrate import bppsa_tables, fusion_tables, pipeline_tables
 from calibrate.cpu.testbed import CpuTestbed
 from simulator.model.job import Job
 from simulator.model.workloads.data import digits
@@ -138,15 +138,15 @@ def test_both_curves_of_a_scan_and_of_back_propagation_are_measured():
 
 def test_the_largest_weights_of_all_layers_together_are_kept():
     weights = [torch.tensor([[0.1, -4.0], [3.0, 0.2]]), torch.tensor([[5.0, 0.3]])]
-    masks = pruned_network.largest(weights, 0.5)
+    masks = bppsa_tables.largest(weights, 0.5)
     assert [mask.tolist() for mask in masks] == [[[0, 1], [1, 0]], [[1, 0]]]
 
 
 def test_a_network_is_pruned_while_it_trains():
-    course = pruned_network.Course(before=20, while_pruned=20, after=20, every=5, batch=16, rate=3e-3, kept=0.25)
+    course = bppsa_tables.Course(before=20, while_pruned=20, after=20, every=5, batch=16, rate=3e-3, kept=0.25)
     assert [course.share(step) for step in (0, 20, 40, 60)] == [1.0, 1.0, 0.25, 0.25]
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    pruned = pruned_network.train(model, digits(1, 16, 8, 0), course, lambda *_: None)
+    pruned = bppsa_tables.train(model, digits(1, 16, 8, 0), course, lambda *_: None)
     assert min(pruned.before, pruned.after) > 0.3
     assert sum(int(mask.sum()) for mask in pruned.masks) == (64 * 32 + 32 * 10) // 4
     for weight, mask in zip((model[1].weight, model[3].weight), pruned.masks, strict=True):
@@ -158,7 +158,7 @@ def test_a_chain_has_the_positions_that_a_layer_keeps():
     mask = torch.zeros(2, 1, 3, 3)
     mask[1, 0, 1, 1] = 1.0
     relu = bppsa_sparse.Operator("1", bppsa_sparse.FIRST["ReLU"], 1.0)
-    chain = pruned_network.with_masks([relu, bppsa_sparse.Operator("0", rule, 1.0)], {"0": mask})
+    chain = bppsa_tables.with_masks([relu, bppsa_sparse.Operator("0", rule, 1.0)], {"0": mask})
     assert chain[0] is relu
     assert chain[1].rule.nnz == 16, "one weight, which every output of a channel reads"
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from executors.contexts import BatchNormParts, DeterministicDraws
+from executors.contexts import DeterministicDraws, batch_norm_by_parts
 from executors.kernels.lowering.dropout import draw_seed, drop, mask
 from tests.support.refusals import refuses
 from traces.errors import Code
@@ -158,7 +158,7 @@ def model() -> nn.Module:
 def test_every_part_is_normalized_by_itself():
     """Two halves of the images times three parts of the height; the first of the six makes the running statistics."""
     divided, alone = model(), model()
-    with BatchNormParts(divided, {"0": [2, 3, 1]}):
+    with batch_norm_by_parts(divided, {"0": [2, 3, 1]}):
         output = divided(X)
     for image in range(0, 4, 2):
         for row in range(0, 6, 2):
@@ -171,7 +171,7 @@ def test_every_part_is_normalized_by_itself():
 
 def test_outside_the_context_and_in_evaluation_the_layer_is_as_it_was():
     layer, other = model(), model()
-    with BatchNormParts(layer, {"0": [2, 1, 1]}):
+    with batch_norm_by_parts(layer, {"0": [2, 1, 1]}):
         torch.testing.assert_close(layer.eval()(X), other.eval()(X))
     torch.testing.assert_close(layer.train()(X), other.train()(X))
     assert "forward" not in vars(layer[0])
@@ -179,5 +179,5 @@ def test_outside_the_context_and_in_evaluation_the_layer_is_as_it_was():
 
 @pytest.mark.parametrize("path", ["1", "features.0"])
 def test_only_batch_norm_layers_have_parts(path):
-    with refuses(Code.MODEL):
-        BatchNormParts(model(), {path: [2, 1, 1]})
+    with refuses(Code.MODEL), batch_norm_by_parts(model(), {path: [2, 1, 1]}):
+        pass

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from calibrate.numerics import STEPS, References, compare
 from executors.distributed.backend import DistributedBackend
 from executors.distributed.control import end_ranks, join_channel, open_channel
-from executors.distributed.rank_server import RankServer
+from executors.distributed.loaded_plans import RankServer
 from executors.distributed.ranks import launched
 from executors.kernels.update import torch_optimizer
 from executors.tensors import job_tensors

@@ -8,12 +8,12 @@ import json
 import torch
 from torch import Tensor
 
-from executors.kernels.lowering.rms_norm import BACKWARD, backward
 from simulator.model.division.divide import Division
 from simulator.model.graph import Op, TrainingGraph
 from simulator.model.job import Job
 from simulator.model.ops.aten_json import Slot, decode, decode_item, resolve
 from simulator.model.ops.products import by_group
+from simulator.model.ops.rms_norm import BACKWARD, backward
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.plan.task import Operand
 

@@ -322,7 +322,7 @@ def main() -> None:
     """Check the collectives; then control the other ranks, or serve rank 0."""
     from executors.cuda import torch_driver
     from executors.distributed.control import end_ranks, join_channel, open_channel
-    from executors.distributed.rank_server import RankServer
+    from executors.distributed.loaded_plans import RankServer
     from executors.distributed.ranks import launched
     from tests.fake_gpu import FakeGpu
 

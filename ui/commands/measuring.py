@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from calibrate.cpu.testbed import CpuTestbed
 from calibrate.placement import Placement
 from calibrate.planned import plan_all
 from calibrate.profiles import open_profile, warn_if_foreign
 from calibrate.rounds import QUICK_ROUNDS, ROUNDS
 from calibrate.testbed import Testbed
-from calibrate.testbeds import cpu_testbed, monitor_of, testbed_for
+from calibrate.testbeds import monitor_of, testbed_for
 from calibrate.traced.from_trace import profile_from_trace
 from calibrate.validation import Outcome
 from calibrate.validation import validate as compare
@@ -203,9 +204,9 @@ def demo(out: Path, as_json: bool, wait_s: float = 0.0) -> None:
     check_outputs({"--out": OutputFolder(out, REPORT)})
     profile, place = open_profile(None, create=True)
     check_writable(place)
-    wait_for_quiet(cpu_testbed(), wait_s, as_json)
+    wait_for_quiet(CpuTestbed(), wait_s, as_json)
     outcomes = [
-        run_validation(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, cpu_testbed())
+        run_validation(Job(model, batch, size), strategies.names(1), {}, profile, place, True, as_json, CpuTestbed())
         for model, batch, size in DEMO
     ]
     _show(outcomes, out, as_json)

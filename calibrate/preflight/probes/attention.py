@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Probe
+from calibrate.preflight.probe import UNCERTAIN, WRONG, Context, Probe, ProbeTestbed
 from executors.kernels.lowering.attention import BACKWARD, FORWARD, FUSED, KERNELS, Call, choice
 from simulator.plan import task
 from simulator.plan.bodies.opcall import OpCall
@@ -51,7 +51,7 @@ def _attention(context: Context) -> str:
 
 def _case(context: Context, dtype: str, causal: bool, only: SDPBackend | None) -> dict:
     """The figures of the kernel that PyTorch chooses, or of the kernel `only`; no kernel if that cannot run here."""
-    testbed, driver = context.testbed("eager", "fp32"), context.driver
+    testbed, driver = ProbeTestbed(context, "eager", "fp32"), context.driver
     machine = testbed.machine(None)
     testbed.open(machine)
     driver.use(driver.stream())

@@ -1,11 +1,19 @@
-"""Products of groups in float64, for which PyTorch has no kernel: a product for each group."""
+"""Ops for which PyTorch has no kernel: RMS norm's backward on the CPU (its forward is decomposed), and products of groups in float64."""
 
 from collections.abc import Callable
 
 from executors.binding import Binding, Instance
 from simulator.model.ops.products import by_group
+from simulator.model.ops.rms_norm import BACKWARD, backward
 from simulator.plan.bodies.op_class import GROUPED_PRODUCT
 from simulator.plan.task import Task
+
+
+def _rms_norm_backward(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
+    if binding.forms.cuda:
+        return None
+    fill, store = binding.arguments(task), binding.results(task)
+    return lambda instance: store(instance, backward(*fill(instance)[0]))
 
 
 def _by_group(task: Task, binding: Binding) -> Callable[[Instance], None] | None:
@@ -20,4 +28,4 @@ def _by_group(task: Task, binding: Binding) -> Callable[[Instance], None] | None
     return run
 
 
-TARGETS = {GROUPED_PRODUCT: _by_group}
+TARGETS = {str(BACKWARD): _rms_norm_backward, GROUPED_PRODUCT: _by_group}
