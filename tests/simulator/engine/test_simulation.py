@@ -586,7 +586,6 @@ def test_a_run_takes_as_long_as_in_the_reference(seed):
 
 
 def test_a_settled_step_is_that_of_a_long_run_of_the_reference():
-    """`python -m tests.benchmarks settle` tries many more plans, and larger ones, in longer runs."""
     settled = tried = 0
     for seed in range(14):
         run = random_small_run(seed, tasks=5)
