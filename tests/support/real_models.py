@@ -1,4 +1,4 @@
-"""Small models of timm, transformers and PyTorch, with random weights: of every family one, as real as its code and as small as it can be.
+"""Small models of timm and transformers, with random weights: of every family one, as real as its code and as small as it can be.
 
 Each function is a factory: `factory(batch_size)` returns the module, its inputs, the target and, unless it is cross-entropy, the loss.
 """
@@ -59,43 +59,6 @@ def _images(batch: int, name: str, size: int, **settings) -> tuple:
     return model, torch.randn(batch, 3, size, size), torch.randint(0, CLASSES, (batch,))
 
 
-class _Encoder(nn.Module):
-    def __init__(self, first: bool):
-        super().__init__()
-        self.embedding = nn.Embedding(WORDS, WIDTH)
-        layer = nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, batch_first=first)
-        self.encoder, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(WIDTH, CLASSES)
-        self.first = first
-
-    def forward(self, words):
-        x = self.embedding(words)
-        return self.head(self.encoder(x).mean(1) if self.first else self.encoder(x.transpose(0, 1)).mean(0))
-
-
-class _Reader(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.rnn, self.head = nn.Embedding(WORDS, 16), nn.LSTM(16, WIDTH, 2, batch_first=True), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, words):
-        return self.head(self.rnn(self.embedding(words))[0][:, -1])
-
-
-def _classified(batch: int, model: nn.Module) -> tuple:
-    return model, torch.randint(0, WORDS, (batch, LENGTH)), torch.randint(0, CLASSES, (batch,))
-
-
-class _Spectral(nn.Module):
-    """A layer of a Fourier neural operator."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.head = nn.Parameter(torch.randn(8, 5, 2)), nn.Linear(64, CLASSES)
-
-    def forward(self, x):
-        return self.head(torch.fft.irfft2(torch.fft.rfft2(x) * torch.view_as_complex(self.weight)).flatten(1))
-
-
 #: By name, the factory of each model.
 MODELS: dict[str, Callable[[int], tuple]] = {
     "gpt2": lambda batch: _language(batch, "GPT2:LMHeadModel", n_embd=WIDTH, n_layer=2, n_head=2, n_positions=16),
@@ -118,9 +81,5 @@ MODELS: dict[str, Callable[[int], tuple]] = {
     "beit": lambda batch: _images(batch, "beit_base_patch16_224", 32, img_size=32, depth=2, embed_dim=WIDTH, num_heads=2),
     "convnext": lambda batch: _images(batch, "convnext_atto", 32, depths=(1, 1, 1, 1), dims=(8, 16, 24, 32)),
     "levit": lambda batch: _images(batch, "levit_128s", 64, img_size=64),
-    "encoder": lambda batch: _classified(batch, _Encoder(first=False)),
-    "encoder_first": lambda batch: _classified(batch, _Encoder(first=True)),
-    "lstm": lambda batch: _classified(batch, _Reader()),
-    "spectral": lambda batch: (_Spectral(), torch.randn(batch, 8, 8), torch.randint(0, CLASSES, (batch,))),
 }  # fmt: skip
 globals().update(MODELS)
