@@ -1,21 +1,18 @@
 """Run all benchmarks, or the named ones, each in a process of its own.
 
 python -m tests.benchmarks
-    [engine|startup|profile|calibration|accuracy|ablation|bppsa|csr|devices|replay|op-latency|efficiencies|collectives|ranks|ddp
-     |products|coverage|published|preset-links|division-search|canvas-timeline|app-waits|plain-pytorch|strategy-numerics|unseen|settle|protocols|watching|transformers]...
+    [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch|unseen|protocols
+     |watching|transformers]...
 """
 
 import subprocess
 import sys
 
 MODULES = {
-    "engine": "bench_engine", "startup": "startup", "profile": "profile_load", "calibration": "calibration",
-    "accuracy": "accuracy", "ablation": "ablation", "bppsa": "bppsa", "devices": "devices", "replay": "replay_traces",
-    "op-latency": "op_latency", "efficiencies": "efficiencies", "csr": "csr_products", "collectives": "collectives",
-    "ranks": "ranks", "ddp": "ddp", "coverage": "coverage", "published": "published", "preset-links": "preset_links",
-    "division-search": "division_search", "canvas-timeline": "canvas_timeline", "app-waits": "app_waits",
-    "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen", "settle": "settle",
-    "products": "fit_products", "protocols": "protocols", "watching": "watching", "transformers": "transformers",
+    "engine": "bench_engine", "startup": "startup", "accuracy": "accuracy", "ablation": "ablation", "bppsa": "bppsa",
+    "devices": "devices", "efficiencies": "efficiencies", "products": "fit_products", "coverage": "coverage", "published": "published",
+    "preset-links": "preset_links", "plain-pytorch": "plain_pytorch", "unseen": "unseen", "protocols": "protocols", "watching": "watching",
+    "transformers": "transformers",
 }  # fmt: skip
 
 

@@ -5,11 +5,9 @@ order of any two levels whose measured step times differ by more than 5 %. `pyth
 With SCHEDCAST_SAVE=FOLDER the documents are saved there.
 """
 
-import os
 import statistics
 import sys
 from itertools import combinations
-from pathlib import Path
 
 from simulator.strategies import registry as strategies
 from tests.benchmarks.accuracy import print_header, print_row, validated
@@ -34,14 +32,11 @@ def in_order(rows: list[ValidationResult]) -> tuple[int, int]:
 def main() -> None:
     """Print a row per level, and the figures of all models together."""
     errors, missed, right, scored = [], 0, 0, 0
-    folder = os.environ.get("SCHEDCAST_SAVE")
     print_header()
     for model, batch, size in MODELS:
         if sys.argv[1:] and model not in sys.argv[1:]:
             continue
-        validation = validated(model, batch, size, LEVELS)
-        if folder:
-            validation.save(Path(folder) / f"turbodl-{model}-b{batch}.json")
+        validation = validated(model, batch, size, LEVELS, file=f"turbodl-{model}-b{batch}")
         for row in validation.ran:
             print_row(validation, row)
         rows = [row for row in validation.ran if row.strategy == "turbodl"]

@@ -30,15 +30,23 @@ MODELS = (
 STRATEGIES = tuple(name for name in strategies.names(1) if name != "bppsa")
 
 
-def validated(model: str, batch: int, size: int | None, chosen: tuple[str, ...] = (), more: tuple[str, ...] = ()) -> Validation:
-    """Run `schedcast validate --json` for the `chosen` strategies, or for all. `more`: further arguments."""
+def validated(
+    model: str, batch: int, size: int | None, chosen: tuple[str, ...] = (), more: tuple[str, ...] = (), file: str = ""
+) -> Validation:
+    """Run `schedcast validate --json` for the `chosen` strategies, or for all. `more`: further arguments.
+
+    `file`: the document's name in the folder of SCHEDCAST_SAVE, if that is set.
+    """
     arguments = ["validate", "--model", model, "--batch", str(batch), "--json", *(["--image-size", str(size)] if size else [])]
     arguments += [*more, *(word for strategy in chosen for word in ("--strategy", strategy))]
     command = [sys.executable, "-c", "from ui.cli import main; main()", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     document = json.loads(done.stdout)
     document.pop("schema")
-    return Validation.model_validate(document)
+    validation = Validation.model_validate(document)
+    if file and "SCHEDCAST_SAVE" in os.environ:
+        validation.save(Path(os.environ["SCHEDCAST_SAVE"]) / f"{file}.json")
+    return validation
 
 
 def print_header() -> None:
@@ -60,13 +68,10 @@ def print_row(validation: Validation, row: ValidationResult) -> None:
 def main() -> None:
     """Print a row per strategy, and the figures of all models together."""
     errors, right, scored, documents = [], 0, 0, []
-    folder = os.environ.get("SCHEDCAST_SAVE")
     print_header()
     for model, batch, size in MODELS:
-        validation = validated(model, batch, size, STRATEGIES)
+        validation = validated(model, batch, size, STRATEGIES, file=f"{model}-b{batch}")
         documents.append(validation)
-        if folder:
-            validation.save(Path(folder) / f"{model}-b{batch}.json")
         for row in validation.ran:
             errors.append(abs(row.scored_error))
             print_row(validation, row)

@@ -5,10 +5,8 @@ max(target, 2 x A/A spread). Every run is printed. The hybrid scan, which choose
 With SCHEDCAST_SAVE=FOLDER the documents are saved there. `python -m tests.benchmarks.bppsa 64 256` runs these lengths only.
 """
 
-import os
 import statistics
 import sys
-from pathlib import Path
 
 from tests.benchmarks.accuracy import print_header, print_row, validated
 
@@ -19,13 +17,10 @@ TARGET = 0.08
 
 def main() -> None:
     """Print a row per length, batch and strategy, and the figures of all runs together."""
-    folder = os.environ.get("SCHEDCAST_SAVE")
     errors, missed = [], 0
     for length in map(int, sys.argv[1:] or LENGTHS):
         for batch in BATCHES:
-            validation = validated("rnn_bitstream", batch, length, STRATEGIES)
-            if folder:
-                validation.save(Path(folder) / f"bppsa-rnn_bitstream-t{length}-b{batch}.json")
+            validation = validated("rnn_bitstream", batch, length, STRATEGIES, file=f"bppsa-rnn_bitstream-t{length}-b{batch}")
             print(f"T = {length}, B = {batch}")
             print_header()
             for row in validation.ran:

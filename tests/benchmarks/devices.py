@@ -5,10 +5,8 @@ moved; peak bytes of each device within 10 %. Every run is printed. With SCHEDCA
 `python -m tests.benchmarks.devices resnet18` runs the named models only.
 """
 
-import os
 import statistics
 import sys
-from pathlib import Path
 
 from tests.benchmarks.accuracy import print_header, print_row, validated
 
@@ -20,14 +18,12 @@ MEDIAN, WORST, PEAK = 0.08, 0.15, 0.10
 
 def main() -> None:
     """Print a row per model, link and strategy, and the pooled figures."""
-    folder = os.environ.get("SCHEDCAST_SAVE")
     errors, missed, peaks = [], 0, []
     for model in sys.argv[1:] or MODELS:
         batch, size = MODELS[model]
         for link in LINKS:
-            found = validated(model, batch, size, STRATEGIES, ("--devices", "2", "--link", link))
-            if folder:
-                found.save(Path(folder) / f"devices-{model}-b{batch}-{link.replace(':', '-')}.json")
+            file = f"devices-{model}-b{batch}-{link.replace(':', '-')}"
+            found = validated(model, batch, size, STRATEGIES, ("--devices", "2", "--link", link), file)
             print(f"{model}, batch {batch}, link {link}, drift {found.anchor_drift:.3f}")
             print_header()
             for row in found.ran:

@@ -8,6 +8,7 @@ Check: the optimizer-fusion paper's MobileNetV2 on TITAN Xp, a GPU and a paper t
 
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,6 @@ from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.predict.forecast import forecast_many
 from tests.benchmarks.fit_efficiencies import Scored, predict, refit, rms
-from tests.benchmarks.op_latency import read_rows
 from tests.benchmarks.public_ops import BACKWARD, FORWARD, UPDATE, Measured, Op, all_sources, neusight_ops
 from tests.support.shared_data import shared_folder
 
@@ -88,11 +88,13 @@ def sum_lines(folder: Path, sources: Sequence[Measured], scored: Sequence[Scored
 
 
 def repeated(path: Path, layers: int) -> list[dict]:
-    """The rows of a model, with those of its layer repeated for every layer."""
+    """The rows of a model, with those of its one layer repeated for every layer. A residual sum may follow the layer's last module."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    before, layer, after = read_rows(rows)
-    chosen = [*before, *layer * layers, *after]
+    inside = [index for index, row in enumerate(rows) if row["op"] == "call_module" and re.search(r"_(layer|h)_0_", row["Name"])]
+    first = inside[0]
+    end = next(index for index, row in enumerate(rows) if index > inside[-1] and row["op"] == "call_module")
+    chosen = [*rows[:first], *rows[first:end] * layers, *rows[end:]]
     return [row for row in chosen if row["output_shape"] and "float32" in row["dtype"] and float(row["fw_latency"] or 0) > 0]
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from tests.benchmarks.accuracy import validated
 from tests.support.places import ROOT
 
-_NETWORKS = ROOT / "simulator" / "workloads" / "networks"
+_NETWORKS = ROOT / "simulator" / "model" / "workloads" / "networks"
 #: The largest relative difference that meets the target.
 TARGET = 0.15
 #: Processes before and after a validation, and how long the loop runs in each: the speed of a shared machine changes within seconds.
@@ -68,10 +68,10 @@ def _images(name: str, batch: int, size: int, file: str, module: str, channels: 
 
 _TRANSFORMER = ROOT / "tests" / "benchmarks" / "small_transformer.py"
 MODELS = {
-    "lenet5": _images("lenet5", 256, 32, "lenet.py", "names['LeNet5']()", 1, 10),
-    "resnet18": _images("resnet18", 16, 64, "resnet.py", "names['ResNet'](names['BasicBlock'], (2, 2, 2, 2))"),
-    "mobilenet_v2": _images("mobilenet_v2", 8, 64, "mobilenet.py", "names['MobileNetV2']()"),
-    "vgg11": _images("vgg11", 8, 64, "vgg.py", "names['VGG'](names['VGG11'])"),
+    "lenet5": _images("lenet5", 256, 32, "chains.py", "names['LeNet5']()", 1, 10),
+    "resnet18": _images("resnet18", 16, 64, "shortcuts.py", "names['ResNet']((2, 2, 2, 2), bottleneck=False)"),
+    "mobilenet_v2": _images("mobilenet_v2", 8, 64, "shortcuts.py", "names['MobileNetV2']()"),
+    "vgg11": _images("vgg11", 8, 64, "chains.py", "names['VGG']((1, 1, 2, 2, 2))"),
     "transformer": Model(f"{_TRANSFORMER}:make", 8, None, str(_TRANSFORMER), "names['make'](8)"),
 }
 

@@ -12,6 +12,7 @@ fitted on these, and only on Red Hat's: `network_tree_hop_s` of the switch, by i
 """
 
 import csv
+import gzip
 import math
 import statistics
 from collections import defaultdict
@@ -25,14 +26,35 @@ from simulator.engine.links import Links
 from simulator.machine.machine import NETWORK, Machine
 from simulator.machine.presets import load_machine
 from simulator.plan.bodies.copy import Collective
-from tests.benchmarks.collectives import Sample, all_reduces
+from tests.support.shared_data import shared_folder
 
 #: Bytes below which latency decides, and from which on bandwidth does.
 SMALL_BYTES, LARGE_BYTES = 2**16, 16e6
 #: The same of all-reduces between nodes that reach every adapter.
 ALL_BYTES = 2**26
 GPUS_PER_NODE = 8
+VIDUR = "a100_dgx_all_reduce.csv.gz"
 NODES = Path(__file__).with_name("two_nodes.csv")
+
+
+class Sample(NamedTuple):
+    """The median seconds of all-reduces of one size in bytes."""
+
+    size: float
+    seconds: float
+
+
+def all_reduces() -> dict[tuple[int, int], list[Sample]]:
+    """Vidur's samples by (ranks, nodes), in order of size; empty without the shared data."""
+    folder = shared_folder("collectives")
+    if folder is None or not (folder / VIDUR).is_file():
+        return {}
+    found = defaultdict(dict)
+    with gzip.open(folder / VIDUR, "rt") as file:
+        for row in csv.DictReader(file):
+            ranks, per_node = int(row["num_workers"]), int(row["devices_per_node"])
+            found[ranks, ranks // per_node][float(row["size"])] = float(row["time_stats.all_reduce.median"]) * 1e-3
+    return {name: [Sample(*each) for each in sorted(found[name].items())] for name in sorted(found, key=lambda name: name[::-1])}
 
 
 class Cluster(NamedTuple):
@@ -54,7 +76,7 @@ def clusters() -> dict[Cluster, list[Sample]]:
     with NODES.open(newline="") as file:
         for row in csv.DictReader(file):
             cluster = Cluster(row["source"], row["preset"], float(row["gbit_per_s"]) / 8 * 1e9)
-            found[cluster].append(Sample(float(row["bytes"]), float(row["us"]) * 1e-6, 0.0))
+            found[cluster].append(Sample(float(row["bytes"]), float(row["us"]) * 1e-6))
     return found
 
 

@@ -5,17 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-
-class Residual(nn.Module):
-    """Two layers with a skip connection."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x):
-        x = torch.tanh(self.first(x))
-        return self.last(torch.tanh(self.inner(x)) + x)
+from tests.support.nets import Net
 
 
 def _images(batch, *layers, size=8, classes=3):
@@ -46,7 +36,14 @@ def every_layer(batch):
 
 
 def residual(batch):
-    return Residual(), torch.randn(batch, 6), torch.randint(3, (batch,))
+    """Two layers with a skip connection."""
+
+    def step(net, x):
+        x = torch.tanh(net.first(x))
+        return net.last(torch.tanh(net.inner(x)) + x)
+
+    net = Net(step, first=nn.Linear(6, 6), inner=nn.Linear(6, 6), last=nn.Linear(6, 3))
+    return net, torch.randn(batch, 6), torch.randint(3, (batch,))
 
 
 def normalised(batch):

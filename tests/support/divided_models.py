@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.support.nets import Net
+
 WORDS, LENGTH, CLASSES = 12, 4, 6
 
 
@@ -46,28 +48,21 @@ def smoothed(batch):
     return _classified(batch, _perceptron(), lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1))
 
 
-class _Shifted(nn.Module):
+def shifted(batch):
     """A number is added to what a divided layer makes."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False), nn.Linear(8, CLASSES)
+    def step(net, x):
+        return net.head((net.second(net.first(x).relu()) + 3.0).tanh())
 
-    def forward(self, x):
-        return self.head((self.second(self.first(x).relu()) + 3.0).tanh())
-
-
-def shifted(batch):
-    return _classified(batch, _Shifted())
+    first, second = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)
+    return _classified(batch, Net(step, first=first, second=second, head=nn.Linear(8, CLASSES)))
 
 
-class _Reader(nn.Module):
-    def __init__(self, **options):
-        super().__init__()
-        self.tokens, self.head = nn.Embedding(WORDS, 8, **options), nn.Linear(8, WORDS, bias=False)
+def _reader(**options) -> nn.Module:
+    def step(net, words):
+        return net.head(net.tokens(words).tanh()).flatten(0, 1)
 
-    def forward(self, words):
-        return self.head(self.tokens(words).tanh()).flatten(0, 1)
+    return Net(step, tokens=nn.Embedding(WORDS, 8, **options), head=nn.Linear(8, WORDS, bias=False))
 
 
 def _read(batch: int, module: nn.Module) -> tuple:
@@ -78,103 +73,74 @@ def _read(batch: int, module: nn.Module) -> tuple:
 
 
 def words(batch):
-    return _read(batch, _Reader())
+    return _read(batch, _reader())
 
 
 def padded(batch):
     """A token of the second of two devices has no gradient."""
-    return _read(batch, _Reader(padding_idx=6))
+    return _read(batch, _reader(padding_idx=6))
 
 
 def by_frequency(batch):
     """Gradients are divided by how often a token occurs in the batch."""
-    return _read(batch, _Reader(scale_grad_by_freq=True))
-
-
-class _DroppedRows(nn.Module):
-    """Dropout on all tokens of the batch as rows of one matrix."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(WORDS, 8)
-        self.first, self.second, self.norm, self.head = nn.Linear(8, 16), nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, WORDS)
-
-    def forward(self, words):
-        x = self.tokens(words).flatten(0, 1)
-        y = F.dropout(self.first(x).relu(), 0.5)
-        return self.head(self.norm(F.dropout(self.second(y), 0.3) + x))
+    return _read(batch, _reader(scale_grad_by_freq=True))
 
 
 def dropped_rows(batch):
-    return _read(batch, _DroppedRows())
+    """Dropout on all tokens of the batch as rows of one matrix."""
 
+    def step(net, words):
+        x = net.tokens(words).flatten(0, 1)
+        y = F.dropout(net.first(x).relu(), 0.5)
+        return net.head(net.norm(F.dropout(net.second(y), 0.3) + x))
 
-class _Gated(nn.Module):
-    """Two products in one, with dropout on them."""
-
-    def __init__(self):
-        super().__init__()
-        self.both, self.head = nn.Linear(8, 24), nn.Linear(12, CLASSES)
-
-    def forward(self, x):
-        gate, value = self.both(x).chunk(2, -1)
-        return self.head(F.dropout(gate.sigmoid() * value, 0.3))
+    layers = {"first": nn.Linear(8, 16), "second": nn.Linear(16, 8), "norm": nn.LayerNorm(8), "head": nn.Linear(8, WORDS)}
+    return _read(batch, Net(step, tokens=nn.Embedding(WORDS, 8), **layers))
 
 
 def gated(batch):
-    return _classified(batch, _Gated())
+    """Two products in one, with dropout on them."""
 
+    def step(net, x):
+        gate, value = net.both(x).chunk(2, -1)
+        return net.head(F.dropout(gate.sigmoid() * value, 0.3))
 
-class _Joined(nn.Module):
-    """A layer reads what two layers of unequal width make, one beside the other."""
-
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow, self.head = nn.Linear(8, 16), nn.Linear(8, 8), nn.Linear(24, CLASSES)
-
-    def forward(self, x):
-        return self.head(torch.cat([self.wide(x), self.narrow(x)], 1).tanh())
+    return _classified(batch, Net(step, both=nn.Linear(8, 24), head=nn.Linear(12, CLASSES)))
 
 
 def joined(batch):
-    return _classified(batch, _Joined())
+    """A layer reads what two layers of unequal width make, one beside the other."""
 
+    def step(net, x):
+        return net.head(torch.cat([net.wide(x), net.narrow(x)], 1).tanh())
 
-class _Written(nn.Module):
-    """What divided layers make is written into rows of one tensor, which all devices read then."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.head = nn.Linear(8, 16), nn.Linear(16, CLASSES)
-
-    def forward(self, x):
-        rows = x.new_zeros(len(x), 2, 16)
-        rows[:, 0] = self.first(x).tanh()
-        rows[:, 1] = self.first(-x).tanh()
-        return self.head(rows.mean(1))
+    return _classified(batch, Net(step, wide=nn.Linear(8, 16), narrow=nn.Linear(8, 8), head=nn.Linear(24, CLASSES)))
 
 
 def written(batch):
-    return _classified(batch, _Written())
+    """What divided layers make is written into rows of one tensor, which all devices read then."""
 
+    def step(net, x):
+        rows = x.new_zeros(len(x), 2, 16)
+        rows[:, 0] = net.first(x).tanh()
+        rows[:, 1] = net.first(-x).tanh()
+        return net.head(rows.mean(1))
 
-class _Averaged(nn.Module):
-    """A buffer with an average of hidden channels, which the next step uses."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, CLASSES)
-        self.register_buffer("average", torch.zeros(16))
-
-    def forward(self, x):
-        hidden = self.first(x).tanh()
-        x = self.second(hidden - self.average.flip(0))
-        self.average.mul_(0.9).add_(hidden.detach().sum(0), alpha=0.1)
-        return self.head(x)
+    return _classified(batch, Net(step, first=nn.Linear(8, 16), head=nn.Linear(16, CLASSES)))
 
 
 def averaged(batch):
-    return _classified(batch, _Averaged())
+    """A buffer with an average of hidden channels, which the next step uses."""
+
+    def step(net, x):
+        hidden = net.first(x).tanh()
+        x = net.second(hidden - net.average.flip(0))
+        net.average.mul_(0.9).add_(hidden.detach().sum(0), alpha=0.1)
+        return net.head(x)
+
+    net = Net(step, first=nn.Linear(8, 16), second=nn.Linear(16, 16), head=nn.Linear(16, CLASSES))
+    net.register_buffer("average", torch.zeros(16))
+    return _classified(batch, net)
 
 
 #: All of them.

@@ -33,7 +33,7 @@ JUNK = st.sampled_from([
     None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64 - 1, HUGE, 0.0, -0.0, -1.5, 1e-308, 5e-324, 1e9, 1e12, 1e30, 1e300, 1.7e308, -1e300,
     float("nan"), float("inf"), float("-inf"), "", "0", "1e5", "nan", "inf", "text", "a\0b", "\ud800", "a\nb", "é😀", "/etc/passwd",
     "$x_{$", "[bold]", "<b>", "x" * 5000, "9" * 5000, [], [[]], {}, {"": None}, [0], [1, 2, 3], ["a"], [None] * 40, {"a": 1},
-    {"\0": "\ud800"},
+    {"\0": "\ud800"}, "[" * 10_000, '["a"]',
 ])  # fmt: skip
 #: What takes the place of a stretch of text.
 TEXT_JUNK = ["", "\0", "\ud800", "9" * 400, "-", '"', "[", "{", "\n", "1e999", "é"]

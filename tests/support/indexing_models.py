@@ -6,24 +6,15 @@ from torch.nn import functional
 
 from simulator.model.workloads.language_models import LanguageModel
 from simulator.model.workloads.networks.decoders import Experts
-
-
-class Net(nn.Module):
-    """A table with 5 rows of 4 numbers and a linear layer of 3 classes; `step(module, ids)` is the forward."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.table, self.head = nn.Parameter(torch.randn(5, 4)), nn.Linear(4, 3)
-        self.bag = nn.EmbeddingBag(11, 4)
-        self.register_buffer("pairs", torch.tensor([[4, 0, 1], [0, 4, 3]]))
-        self.step = step
-
-    def forward(self, ids):
-        return self.head(self.step(self, ids))
+from tests.support.nets import Net
 
 
 def _made(step, batch):
-    return Net(step), torch.randint(5, (batch, 3)), torch.randint(3, (batch,))
+    """A table with 5 rows of 4 numbers and a linear layer of 3 classes; `step(module, ids)` is the forward before that layer."""
+    parts = {"table": nn.Parameter(torch.randn(5, 4)), "head": nn.Linear(4, 3), "bag": nn.EmbeddingBag(11, 4)}
+    net = Net(lambda net, ids: net.head(step(net, ids)), **parts)
+    net.register_buffer("pairs", torch.tensor([[4, 0, 1], [0, 4, 3]]))
+    return net, torch.randint(5, (batch, 3)), torch.randint(3, (batch,))
 
 
 def rows_by_a_buffer(batch):

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from tests.support.nets import Net
+
 
 def _data(batch):
     return torch.randn(batch, 8), torch.randint(8, (batch,))
@@ -13,20 +15,14 @@ def chain(batch):
     return nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(3))), *_data(batch)
 
 
-class SixLayers(nn.Module):
+def six(batch):
     """A fork, branches of two, one and one layers, and a merge."""
 
-    def __init__(self):
-        super().__init__()
-        self.fork, self.long1, self.long2, self.middle, self.short, self.merge = (nn.Linear(8, 8) for _ in range(6))
+    def step(net, x):
+        x = net.fork(x)
+        return net.merge(net.long2(net.long1(x)) + net.middle(x) + net.short(x))
 
-    def forward(self, x):
-        x = self.fork(x)
-        return self.merge(self.long2(self.long1(x)) + self.middle(x) + self.short(x))
-
-
-def six(batch):
-    return SixLayers(), *_data(batch)
+    return Net(step, **{name: nn.Linear(8, 8) for name in ("fork", "long1", "long2", "middle", "short", "merge")}), *_data(batch)
 
 
 def grouped(batch):

@@ -21,10 +21,13 @@ def linked_gpus(count: int, *links: LinkEntry) -> Machine:
     return replace(preset("linked", MachineEntry(gpu="t4", count=count, host="2016", links=list(links))), hosts=(), protocols=())
 
 
-def gpus(count: int = 2, bytes_per_s: float = 1e9) -> Machine:
-    """GPUs that a library's collectives join, each with a link of this rate to every other, and without a host that takes time."""
+def gpus(count: int = 2, bytes_per_s: float = 1e9, shared: str = "") -> Machine:
+    """GPUs that a library's collectives join, each with a link of this rate to every other, and without a host that takes time.
+
+    `shared`: a channel that all links share.
+    """
     names = [f"g{i}" for i in range(count)]
-    links = tuple(Link(a, b, 0.0, bytes_per_s) for a in names for b in names if a != b)
+    links = tuple(Link(a, b, 0.0, bytes_per_s, channel=shared) for a in names for b in names if a != b)
     return replace(tiny_gpu(*names, links=links), library="nccl")
 
 

@@ -64,20 +64,11 @@ def skipped(strategy="gpipe"):
 
 def validation(*results, aa_spread=0.01, **more):
     """A validation of these rows, whose intervals hold for all of them at once."""
-    return Validation(
-        model="small-cnn",
-        batch_size=64,
-        optimizer="sgd",
-        precision="fp32",
-        mode="eager",
-        device={"name": "this-cpu"},
-        anchor_drift=1.01,
-        aa_spread=aa_spread,
-        reference_step_s=0.030,
-        results=results,
-        comparisons=max(1, sum(row.ok for row in results)),
-        **more,
-    )
+    fields = {
+        "model": "small-cnn", "batch_size": 64, "optimizer": "sgd", "precision": "fp32", "mode": "eager", "device": {"name": "this-cpu"},
+        "anchor_drift": 1.01, "aa_spread": aa_spread, "reference_step_s": 0.030, "comparisons": max(1, sum(row.ok for row in results)),
+    }  # fmt: skip
+    return Validation(results=results, **fields | more)
 
 
 def prediction(**changes):

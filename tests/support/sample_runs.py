@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.page_samples import skipped
-from traces.documents.comparison import Comparison, Shares, Validation, ValidationResult
+from tests.support.page_samples import result, skipped, validation
+from traces.documents.comparison import Comparison, Shares
 from traces.documents.timeline import Cause, CriticalSpan, DeviceUse, HeldByKind, Span, Timeline, busy_seconds
 from ui.present.report import write_report
 
@@ -169,44 +169,23 @@ def comparisons():
 
 def _row(strategy, predicted, measured, base):
     p, m = predicted.step_s, measured.step_s
-    return ValidationResult(
-        strategy=strategy,
+    of_device = {kind: {d.name: d.peak_bytes for d in run.devices} for kind, run in (("predicted", predicted), ("measured", measured))}
+    return result(
+        strategy, p, m, (base[0].step_s, base[1].step_s), 1.0,
         options={"microbatches": 4} if strategy == "1f1b" else {},
-        predicted_step_s=p,
-        predicted_interval_s=(p * 0.97, p * 1.035),
-        measured_step_s=m,
-        measured_runs_s=(m * 0.994, m, m * 1.011),
-        error=p / m - 1,
-        error_drift_corrected=p / m - 1,
-        predicted_speedup=base[0].step_s / p,
-        measured_speedup=base[1].step_s / m,
-        max_grad_error=0.0,
-        max_param_error=2.4e-7,
+        predicted_interval_s=(p * 0.97, p * 1.035), measured_runs_s=(m * 0.994, m, m * 1.011), max_param_error=2.4e-7,
         semantics={"batch_norm": "statistics per microbatch"} if strategy == "1f1b" else {},
-        predicted_peak_bytes=max(d.peak_bytes for d in predicted.devices),
-        measured_peak_bytes=max(d.peak_bytes for d in measured.devices),
-        predicted_peak_bytes_by_device={d.name: d.peak_bytes for d in predicted.devices},
-        measured_peak_bytes_by_device={d.name: d.peak_bytes for d in measured.devices},
-        shares=Shares(measured=0.94, fitted=0.06, guessed=0.0),
-        calibration="interleaved",
-        status="ok",
-    )
+        **{f"{kind}_peak_bytes": max(peaks.values()) for kind, peaks in of_device.items()},
+        **{f"{kind}_peak_bytes_by_device": peaks for kind, peaks in of_device.items()},
+        shares=Shares(measured=0.94, fitted=0.06, guessed=0.0), calibration="interleaved",
+    )  # fmt: skip
 
 
 def sample_validation(rows):
     """A validation with these rows."""
-    return Validation(
-        model="resnet50",
-        batch_size=32,
-        optimizer="sgd",
-        precision="fp32",
-        mode="eager",
-        device={"name": "NVIDIA H200", "kind": "cuda"},
-        anchor_drift=1.004,
-        aa_spread=0.006,
-        reference_step_s=rows[0].measured_step_s * 0.98,
-        results=tuple(rows),
-    )
+    job = {"model": "resnet50", "batch_size": 32, "device": {"name": "NVIDIA H200", "kind": "cuda"}}
+    step_s = rows[0].measured_step_s * 0.98
+    return validation(*rows, aa_spread=0.006, anchor_drift=1.004, reference_step_s=step_s, comparisons=1, **job)
 
 
 def write_sample_report(folder: Path) -> Path:

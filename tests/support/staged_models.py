@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from tests.support.nets import Net
+
 
 class Residual(nn.Module):
     """Two residual blocks with batch-norm and dropout. The second one's shortcut is a convolution, to which the block is added in place."""
@@ -27,35 +29,24 @@ def residual(batch):
     return Residual(), torch.randn(batch, 3, 4, 4), torch.randint(3, (batch,))
 
 
-class Tied(nn.Module):
+def tied(batch):
     """An embedding whose weights are also those of the output, with a layer in between."""
 
-    def __init__(self):
-        super().__init__()
-        self.table, self.inner = nn.Embedding(7, 4), nn.Linear(4, 4)
+    def step(net, x):
+        return torch.tanh(net.inner(net.table(x))) @ net.table.weight.t()
 
-    def forward(self, x):
-        return torch.tanh(self.inner(self.table(x))) @ self.table.weight.t()
-
-
-def tied(batch):
-    return Tied(), torch.randint(7, (batch,)), torch.randint(7, (batch,))
-
-
-class Long(nn.Module):
-    """A chain of equal layers, and a scale (a buffer that nothing changes) that the first and the last of them use."""
-
-    def __init__(self, layers=8):
-        super().__init__()
-        self.register_buffer("scale", torch.tensor(0.5))
-        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(layers))
-
-    def forward(self, x):
-        x = x * self.scale
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x * self.scale
+    return Net(step, table=nn.Embedding(7, 4), inner=nn.Linear(4, 4)), torch.randint(7, (batch,)), torch.randint(7, (batch,))
 
 
 def chain(batch):
-    return Long(), torch.randn(batch, 6), torch.randint(6, (batch,))
+    """A chain of eight equal layers, and a scale (a buffer that nothing changes) that the first and the last of them use."""
+
+    def step(net, x):
+        x = x * net.scale
+        for layer in net.layers:
+            x = torch.tanh(layer(x))
+        return x * net.scale
+
+    net = Net(step, layers=nn.ModuleList(nn.Linear(6, 6) for _ in range(8)))
+    net.register_buffer("scale", torch.tensor(0.5))
+    return net, torch.randn(batch, 6), torch.randint(6, (batch,))

@@ -7,21 +7,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-
-class Net(nn.Module):
-    """Two linear layers; `step(module, x)` is the forward."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
-        self.step = step
-
-    def forward(self, x):
-        return self.step(self, x)
+from tests.support.nets import Net
 
 
 def _made(step, batch):
-    return Net(step), torch.randn(batch, 4), torch.randint(3, (batch,))
+    return Net(step, first=nn.Linear(4, 4), second=nn.Linear(4, 3)), torch.randn(batch, 4), torch.randint(3, (batch,))
 
 
 def draws_noise(batch):

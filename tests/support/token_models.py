@@ -6,21 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.support.nets import Net
+
 TOKENS, WIDTH, HEADS, CLASSES = 8, 8, 2, 6
-
-
-class _Attending(nn.Module):
-    """One block of attention; `attend` maps queries, keys and values [sequences, heads, tokens, width] to as many queries."""
-
-    def __init__(self, attend, dropout: float = 0.0):
-        super().__init__()
-        self.attend, self.dropout = attend, nn.Dropout(dropout)
-        self.embedding, self.project, self.head = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        parts = (each.unflatten(2, (HEADS, -1)).transpose(1, 2) for each in self.project(x).chunk(3, dim=2))
-        return self.head(self.dropout(x + self.attend(*parts).transpose(1, 2).flatten(2))).flatten(0, 1)
 
 
 def _written_out(query, key, value):
@@ -37,9 +25,18 @@ def _last(query, key, value):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=torch.ones(1, 1, 1, TOKENS, dtype=torch.bool).tril(TOKENS - 2))
 
 
-def _made(batch, attend, **options):
+def _made(batch, attend, dropout=0.0):
+    """One block of attention; `attend` maps queries, keys and values [sequences, heads, tokens, width] to as many queries."""
+
+    def step(net, tokens):
+        x = net.embedding(tokens)
+        parts = (each.unflatten(2, (HEADS, -1)).transpose(1, 2) for each in net.project(x).chunk(3, dim=2))
+        return net.head(net.dropout(x + attend(*parts).transpose(1, 2).flatten(2))).flatten(0, 1)
+
+    layers = {"embedding": nn.Embedding(CLASSES, WIDTH), "project": nn.Linear(WIDTH, 3 * WIDTH), "head": nn.Linear(WIDTH, CLASSES)}
     tokens = torch.randint(CLASSES, (2, batch, TOKENS))
-    return _Attending(attend, **options), tokens[0], tokens[1], lambda output, target: F.cross_entropy(output, target.flatten())
+    net = Net(step, dropout=nn.Dropout(dropout), **layers)
+    return net, tokens[0], tokens[1], lambda output, target: F.cross_entropy(output, target.flatten())
 
 
 #: Every token attends to all; with a row of the mask for each query; with one row for all; in the math form.
@@ -50,16 +47,11 @@ written_out = partial(_made, attend=_written_out)
 dropout = partial(_made, attend=F.scaled_dot_product_attention, dropout=0.5)
 
 
-class _Mean(nn.Module):
+def mean(batch):
     """A class for each sequence, from the mean of its tokens."""
 
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.position, self.head = nn.Embedding(CLASSES, WIDTH), nn.Embedding(TOKENS, WIDTH), nn.Linear(WIDTH, CLASSES)
+    def step(net, tokens):
+        return net.head((net.embedding(tokens) * net.position(torch.arange(TOKENS))).tanh().mean(1))
 
-    def forward(self, tokens):
-        return self.head((self.embedding(tokens) * self.position(torch.arange(TOKENS))).tanh().mean(1))
-
-
-def mean(batch):
-    return _Mean(), torch.randint(CLASSES, (batch, TOKENS)), torch.randint(CLASSES, (batch,))
+    net = Net(step, embedding=nn.Embedding(CLASSES, WIDTH), position=nn.Embedding(TOKENS, WIDTH), head=nn.Linear(WIDTH, CLASSES))
+    return net, torch.randint(CLASSES, (batch, TOKENS)), torch.randint(CLASSES, (batch,))

@@ -6,28 +6,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-
-class Net(nn.Module):
-    """`layers` by name and a linear layer of 3 classes; `step(net, x)` is the forward before that layer."""
-
-    def __init__(self, step, **layers):
-        super().__init__()
-        self.head, self.step = nn.Linear(8, 3), step
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.head(self.step(self, x))
+from tests.support.nets import Net
 
 
-def _classified(batch, net, x):
+def _classified(batch, x, step, **layers):
+    """`step(net, x)` is the forward before a linear layer of 3 classes."""
+    net = Net(lambda net, x: net.head(step(net, x)), head=nn.Linear(8, 3), **layers)
     return net, x, torch.randint(3, (batch,))
 
 
 def spectral_norm(batch):
     """Power iterations write into buffers by `out=`, as in the discriminator of a GAN."""
     layer = nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))
-    return _classified(batch, Net(lambda net, x: net.layer(x).relu(), layer=layer), torch.randn(batch, 8))
+    return _classified(batch, torch.randn(batch, 8), lambda net, x: net.layer(x).relu(), layer=layer)
 
 
 def results_into_tensors(batch):
@@ -39,7 +30,7 @@ def results_into_tensors(batch):
             torch.max(x, 1, out=(largest, places))
         return x * largest[:, None] + places[:, None]
 
-    return _classified(batch, Net(step), torch.randn(batch, 8))
+    return _classified(batch, torch.randn(batch, 8), step)
 
 
 def distinct_words(batch):
@@ -49,7 +40,7 @@ def distinct_words(batch):
         distinct, places = torch.unique(words, return_inverse=True)
         return net.words(distinct)[places]
 
-    return _classified(batch, Net(step, words=nn.Embedding(9, 8)), torch.arange(batch) % 3)
+    return _classified(batch, torch.arange(batch) % 3, step, words=nn.Embedding(9, 8))
 
 
 def runs_of_words(batch):
@@ -59,7 +50,7 @@ def runs_of_words(batch):
         distinct, counts = torch.unique_consecutive(words, return_counts=True)
         return net.words(distinct).repeat_interleave(counts, 0)
 
-    return _classified(batch, Net(step, words=nn.Embedding(9, 8)), torch.arange(batch) // 2)
+    return _classified(batch, torch.arange(batch) // 2, step, words=nn.Embedding(9, 8))
 
 
 class Speech(nn.Module):
@@ -95,7 +86,7 @@ def lstm_cell_in_a_loop(batch):
             state = net.cell(x[:, number], state)
         return state[0]
 
-    return _classified(batch, Net(step, cell=nn.LSTMCell(4, 8)), torch.randn(batch, 6, 4))
+    return _classified(batch, torch.randn(batch, 6, 4), step, cell=nn.LSTMCell(4, 8))
 
 
 def gru_cell_in_a_loop(batch):
@@ -105,7 +96,7 @@ def gru_cell_in_a_loop(batch):
             state = net.cell(item, state)
         return state
 
-    return _classified(batch, Net(step, cell=nn.GRUCell(4, 8)), torch.randn(batch, 6, 4))
+    return _classified(batch, torch.randn(batch, 6, 4), step, cell=nn.GRUCell(4, 8))
 
 
 def own_cell_in_a_loop(batch):
@@ -119,13 +110,13 @@ def own_cell_in_a_loop(batch):
             states[:, number] = state
         return states.mean(1)
 
-    return _classified(batch, Net(step, inner=nn.Linear(4, 8), outer=nn.Linear(8, 8)), torch.randn(batch, 6, 4))
+    return _classified(batch, torch.randn(batch, 6, 4), step, inner=nn.Linear(4, 8), outer=nn.Linear(8, 8))
 
 
 def depthwise_filter_longer_than_the_image(batch):
     """A filter of 17 x 1 for each of two channels of 8 x 8, as in Nystroemformer: no op may take one channel alone."""
     layer = nn.Conv2d(2, 2, (17, 1), padding=(8, 0), groups=2, bias=False)
-    return _classified(batch, Net(lambda net, x: net.layer(net.layer(x)).sum((1, 2)), layer=layer), torch.randn(batch, 2, 8, 8))
+    return _classified(batch, torch.randn(batch, 2, 8, 8), lambda net, x: net.layer(net.layer(x)).sum((1, 2)), layer=layer)
 
 
 def fake_quantization(batch):
@@ -136,7 +127,7 @@ def fake_quantization(batch):
         weight = torch.fake_quantize_per_channel_affine(net.layer.weight, scales, zeros, 0, -128, 127)
         return functional.linear(torch.fake_quantize_per_tensor_affine(x.tanh(), 0.05, 3, -128, 127), weight, net.layer.bias)
 
-    return _classified(batch, Net(step, layer=nn.Linear(8, 8)), torch.randn(batch, 8))
+    return _classified(batch, torch.randn(batch, 8), step, layer=nn.Linear(8, 8))
 
 
 #: The names of all factories above.

@@ -205,7 +205,7 @@ def reduced(machine: Machine, *collectives: tuple[str, tuple[str, ...]], others=
     return simulate(plan, machine, costs, iterations=1)
 
 
-RANKS = [2, 3, 4, 5, 8]
+RANKS = [2, 3, 4, 5, 7, 8]
 
 
 def on(count: int) -> tuple[str, ...]:

@@ -60,41 +60,26 @@ def check_same(shown: Forecast, whole: Forecast) -> None:
     assert mfus[0] == (mfus[1] and pytest.approx(mfus[1], rel=1e-9))
 
 
-@pytest.mark.thorough
+@THOROUGH
 @pytest.mark.parametrize(
     "text",
-    [
-        "baseline",
-        pytest.param("pytorch", marks=THOROUGH),
-        "fsdp:fold=on",
-        pytest.param("fsdp:fold=on,prefetch=0", marks=THOROUGH),
-        pytest.param("fsdp:fold=on,shard=2", marks=THOROUGH),
-        pytest.param("fsdp:fold=on,shard=1,prefetch=0,gradients=kept", marks=THOROUGH),
-        pytest.param("fsdp:fold=on,shard=0", marks=THOROUGH),
-        pytest.param("fsdp:fold=on,tp=2", marks=THOROUGH),
-        pytest.param("data-parallel:fold=on", marks=THOROUGH),
-        pytest.param("data-parallel:fold=on,update=backward-fusion", marks=THOROUGH),
-        pytest.param("forward-fusion", marks=THOROUGH),
-    ],
-)
+    ["baseline", "pytorch", "fsdp:fold=on", "fsdp:fold=on,prefetch=0", "fsdp:fold=on,shard=2",
+     "fsdp:fold=on,shard=1,prefetch=0,gradients=kept", "fsdp:fold=on,shard=0", "fsdp:fold=on,tp=2", "data-parallel:fold=on",
+     "data-parallel:fold=on,update=backward-fusion", "forward-fusion"],
+)  # fmt: skip
 def test_accumulated_microbatches_take_what_all_of_them_take(text):
     job = Job(DECODER, 8 * 19, 4096, "adamw", precision="mixed", accumulate=19)
     check_same(*both(text, job, *preset_costs(job, "8xh100")))
 
 
+OTHER_PIPELINES = (
+    "1f1b:stages=4", "1f1b:stages=2,replicas=2", "1f1b:stages=2,tp=2,replicas=2,shard=1", "1f1b:stages=2,update=backward-fusion",
+    "interleaved-1f1b:stages=4,per_device=2", "zero-bubble:stages=2",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("microbatches", [20, pytest.param(31, marks=THOROUGH)])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1f1b:stages=2",
-        pytest.param("1f1b:stages=4", marks=THOROUGH),
-        pytest.param("1f1b:stages=2,replicas=2", marks=THOROUGH),
-        pytest.param("1f1b:stages=2,tp=2,replicas=2,shard=1", marks=THOROUGH),
-        pytest.param("1f1b:stages=2,update=backward-fusion", marks=THOROUGH),
-        pytest.param("interleaved-1f1b:stages=4,per_device=2", marks=THOROUGH),
-        pytest.param("zero-bubble:stages=2", marks=THOROUGH),
-    ],
-)
+@pytest.mark.parametrize("text", ["1f1b:stages=2", *(pytest.param(text, marks=THOROUGH) for text in OTHER_PIPELINES)])
 def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microbatches):
     job = Job(DECODER, 2 * microbatches, 4096, "adamw", precision="mixed")
     check_same(*both(f"{text},microbatches={microbatches},fold=on", job, *preset_costs(job, "8xh100")))
@@ -108,7 +93,7 @@ def test_images_on_four_gpus(text):
     check_same(*both(f"{text},fold=on", job, *preset_costs(job, "p100x4")))
 
 
-@pytest.mark.thorough
+@THOROUGH
 def test_a_cpu_and_a_graph():
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
@@ -152,7 +137,7 @@ def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
     assert planned_forecast(job, "baseline", {}, machine, CostModel(machine)).plan.left_out is None
 
 
-@pytest.mark.thorough
+@THOROUGH
 def test_a_step_that_does_not_get_into_its_pace_is_planned_with_all():
     """The host issues the tasks of a microbatch in nearly the time that they take: stage after stage, GPUs catch up with it for long."""
     job = Job("lm:form=llama,layers=2,d_model=64,heads=4,kv_heads=2,ffn=96,vocab=100", 24, 16, precision="mixed")

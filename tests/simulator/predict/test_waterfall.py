@@ -1,5 +1,6 @@
 """Waterfalls: the parts of a step add up to it, and the parts of a difference to the difference."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 
@@ -7,19 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.machine.machine import HOST, Link
+from simulator.engine.costs.cost import Cost
+from simulator.engine.simulation import timed_simulation
+from simulator.machine.machine import HOST, Link, Machine
 from simulator.model.job import Job
+from simulator.plan.dependencies import Dependencies
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD, PHASES, UPDATE
 from simulator.predict.forecast import Forecast, forecast_many, prediction
 from simulator.predict.preset import preset_costs
-from simulator.predict.waterfall import OnPath, StepParts, measured_waterfall, waterfall
+from simulator.predict.waterfall import OnPath, StepParts, measured_waterfall, step_parts, task_seconds, waterfall
 from simulator.strategies import registry
-from tests.support.parts import parts_of
 from tests.support.random_plans import MACHINES, plans
 from tests.support.tiny import build, copy, cpu, gpu, host, task
 from traces.documents.comparison import Change
 from traces.documents.timeline import Span, Timeline
+
+
+def parts_of(
+    plan: Plan, costs: Sequence[Cost], machine: Machine, mode: str = "eager", multipliers: Mapping[tuple[str, str], float] | None = None
+) -> StepParts:
+    """The parts of the steady step."""
+    timeline, _, alone_s = timed_simulation(plan, machine, costs, mode, Dependencies(plan), multipliers)
+    return step_parts(timeline, task_seconds(plan, machine, costs, alone_s))
 
 
 def nonzero(parts: StepParts) -> dict[str, float]:

@@ -13,7 +13,7 @@ from executors.tensors import job_tensors
 from simulator.engine.collectives.local import local_plan
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Device, Link, Machine, Memory
+from simulator.machine.machine import HOST, NETWORK, Device, Link, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
@@ -30,7 +30,6 @@ from simulator.strategies.hybrid_pipeline import in_turn
 from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.schedule import FORWARD, Action, timed
 from simulator.strategies.pipeline.staleness import staleness
-from tests.benchmarks.ddp import predicted
 from tests.support import norm_models, staged_models
 from tests.support.jobs import planned
 from tests.support.pipeline_plans import costs, devices, plan_pipeline
@@ -435,9 +434,29 @@ def test_equal_devices_share_costs_and_others_have_their_own():
     assert sum(c.cold_s for c in costs["cuda:1"]) > sum(c.cold_s for c in costs["cuda:0"])
 
 
+def exposed_s(nodes: int, replicas: int, network_bytes_per_s: float | None = None) -> float:
+    """Exposed seconds of the gradients of replicas that are spread evenly over the first of 16 nodes of 4 T4."""
+    whole = load_machine("16xg4dn-12xlarge")
+    chosen = {f"cuda:{4 * node + slot}" for node in range(nodes) for slot in range(replicas // nodes)}
+    ends = {*chosen, *(f"bridge {node}" for node in range(nodes)), HOST, NETWORK}
+    links = [link for link in whole.links if {link.source, link.target} <= ends]
+    if network_bytes_per_s is not None:
+        slow = {"bandwidth_bytes_per_s": network_bytes_per_s}
+        links = [replace(link, **slow) if NETWORK in (link.source, link.target) else link for link in links]
+    machine = replace(
+        whole,
+        devices=tuple(device for device in whole.devices if device.name in chosen),
+        hosts=tuple(host for host in whole.hosts if host.devices[0] in chosen),
+        links=tuple(links),
+    )
+    model = CostModel(machine)
+    plan = data_parallel.plan(Job("lenet5", 8 * replicas), machine, model, Options(fetch=False))
+    return simulate(plan, machine, model.resolve(plan)).exposed_transfer_s
+
+
 def test_gradients_take_longer_over_more_nodes_and_a_slower_network():
-    one_gpu_each = [predicted(nodes, nodes, 8, model="lenet5").sync_s for nodes in (2, 4, 8)]
+    one_gpu_each = [exposed_s(nodes, nodes) for nodes in (2, 4, 8)]
     assert one_gpu_each == sorted(set(one_gpu_each))
-    of_four = [predicted(nodes, 4, 8, model="lenet5").sync_s for nodes in (1, 2, 4)]
+    of_four = [exposed_s(nodes, 4) for nodes in (1, 2, 4)]
     assert of_four == sorted(set(of_four))  # each hop between nodes takes the network's latency
-    assert predicted(4, 4, 8, network_bytes_per_s=1e9, model="lenet5").sync_s > one_gpu_each[1]
+    assert exposed_s(4, 4, network_bytes_per_s=1e9) > one_gpu_each[1]

@@ -1,6 +1,7 @@
 """Moves of tasks, and what is said of an order that computes other numbers."""
 
 import random
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,12 @@ from simulator.engine.costs.model import CostModel
 from simulator.model.job import Job
 from simulator.plan.editor.editor import Move, ScheduleEditor
 from simulator.plan.editor.order import Entry, Order, OrderError
+from simulator.plan.plan import Plan, program
 from simulator.plan.task import UPDATE
 from simulator.predict.forecast import forecast
 from simulator.strategies import registry as strategies
 from tests.support import mlp, tiny
 from tests.support.jobs import planned
-from tests.support.plan_meaning import computed
 from tests.support.random_plans import plans
 
 #: Forward, backward and update of two layers. The update of the second layer may run before the first layer's backward.
@@ -136,6 +137,27 @@ def test_orders_of_other_tasks(editor):
         editor.moved(editor.own, Move("u3", "d", 0))
     with pytest.raises(OrderError, match="'f1' is not on stream 1 of d"):
         editor.moved(editor.own, Move("u2", "d", 1, before="f1"))
+
+
+def computed(plan: Plan, iterations: int) -> dict[tuple[str, int], int]:
+    """What a plan computes, as symbols: by task and iteration, a number that stands for all that the execution read.
+
+    The plan has one segment and no views: a storage is read and written as a whole.
+    """
+    contents: dict[tuple[str, int], int] = defaultdict(int)  # of each instance of a storage
+    read: dict[tuple[str, int], int] = {}
+    for period, _, task in program(plan.tasks, iterations):
+        iteration = period - task.lag
+
+        def instance(operand, iteration=iteration):
+            storage = plan.storage_of(operand)
+            return storage, -1 if storage in plan.carried else iteration
+
+        inputs = tuple(contents[instance(operand)] for operand in task.inputs)
+        read[task.name, iteration] = hash(inputs)
+        for operand in (*task.mutates, *task.writes):
+            contents[instance(operand)] = hash((task.name, iteration, inputs))
+    return read
 
 
 @settings(max_examples=100)

@@ -6,9 +6,8 @@ import pytest
 
 from simulator.strategies import interleaved_1f1b, zero_bubble
 from simulator.strategies.pipeline import orders
-from simulator.strategies.pipeline.schedule import UNITS, Action, check, timed
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_WEIGHT, FORWARD, UNITS, Action, Schedule, check, timed
 from tests.support.exact_schedules import shortest
-from tests.support.peak_forwards import peak_forwards
 from tests.support.pipelines import OURS, excess, makespan_s, units
 from tests.support.refusals import refuses
 from tests.support.torch_orders import SIZES, torch_order
@@ -25,6 +24,19 @@ SAME = {
     "Interleaved1F1B": interleaved_1f1b.order,
     "ZBVZeroBubble": lambda p, m: zero_bubble.order(2 * p, m, most_alive=2 * p, shape="v"),
 }
+
+
+def peak_forwards(schedule: Schedule) -> list[int]:
+    """The most forwards of each rank whose activations are alive at once: from the forward to the end of its backward by the weights."""
+    peaks = []
+    for actions in schedule.ranks:
+        live = peak = 0
+        for action in actions:
+            live += action.kind == FORWARD
+            peak = max(peak, live)
+            live -= action.kind in (BACKWARD, BY_WEIGHT)
+        peaks.append(peak)
+    return peaks
 
 
 @pytest.mark.sampled(4)

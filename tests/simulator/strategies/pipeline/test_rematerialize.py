@@ -8,7 +8,6 @@ from executors.run import execute
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Device, Machine, Memory
 from simulator.machine.presets import load_machine
 from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
@@ -20,7 +19,7 @@ from simulator.strategies.pipeline import orders
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.pipeline import at_once
 from tests.support import staged_models
-from tests.support.pipeline_plans import plan_pipeline
+from tests.support.pipeline_plans import devices, plan_pipeline
 from tests.support.same_numbers import largest_error
 
 MACHINE = this_cpu(devices=2)
@@ -127,14 +126,8 @@ def test_numbers_of_coarse_plans_do_not_change(strategy, model):
     assert largest_error(training, plan, CpuBackend(MACHINE), 4) == 0.0
 
 
-def without_overheads() -> Machine:
-    """Four devices of one lane each that add no time to tasks."""
-    each = (Device(f"cpu:{i}", "cpu", 1, {"fp32": 1e12}, "ram", priority_levels=2) for i in range(4))
-    return Machine("made up", tuple(each), (Memory("ram", 1 << 40, 1e13, 1),))
-
-
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("machine", [without_overheads(), load_machine("p100x4")], ids=["cpu", "p100x4"])
+@pytest.mark.parametrize("machine", [devices(4), load_machine("p100x4")], ids=["cpu", "p100x4"])
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("model", ["lenet5", "resnet20"])
 def test_steps_take_as_long_within_a_percent(model, strategy, machine):

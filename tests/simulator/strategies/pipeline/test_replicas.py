@@ -9,7 +9,7 @@ from executors.tensors import job_tensors
 from simulator.engine.costs.cost import Cost
 from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
-from simulator.machine.machine import Link, Machine
+from simulator.machine.machine import Machine
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
 from simulator.plan.json import dump, load
@@ -17,22 +17,16 @@ from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, OPTIMIZER_STATE, PARAMETER
 from simulator.strategies.pipeline import planning
-from tests.support import mlp, staged_models, tiny
+from tests.support import mlp, staged_models
 from tests.support.applicable import core_groups
 from tests.support.jobs import planned
+from tests.support.linked_gpus import gpus
 from tests.support.pipeline_plans import plan_pipeline
 from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
 from traces.errors import Code
 
 CHAIN = f"{staged_models.__file__}:chain"
-
-
-def gpus(count: int, bytes_per_s: float = 1e9, shared: str = "") -> Machine:
-    """GPUs with a link to every other, or with one that all share, without a host that takes time."""
-    names = [f"g{i}" for i in range(count)]
-    links = tuple(Link(a, b, 0.0, bytes_per_s, channel=shared) for a in names for b in names if a != b)
-    return replace(tiny.gpu(*names, links=links), library="nccl")
 
 
 def test_a_stages_replicas_are_neighbors_and_sum_its_gradients_after_its_last_backward():

@@ -1,10 +1,13 @@
 """The best configuration of every layer of real networks."""
 
 import random
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
 
 from simulator.machine.presets import load_machine
 from simulator.model.job import Job
@@ -13,7 +16,6 @@ from simulator.strategies.sharding.configuration import Configuration
 from simulator.strategies.sharding.configurations import layer_called
 from simulator.strategies.sharding.network import Network
 from simulator.strategies.sharding.search import IrreducibleError, candidates, cheapest, cheapest_of, cost_tables, min_plus, reduced
-from tests.support.integer_programs import by_integer_program
 from tests.support.refusals import refuses
 from traces.errors import Code
 
@@ -36,6 +38,43 @@ def random_graph(rng: random.Random, nodes: int, most_choices: int):
 
 def total(nodes, edges, choices) -> float:
     return sum(node[c] for node, c in zip(nodes, choices, strict=True)) + sum(table[choices[u], choices[v]] for u, v, table in edges)
+
+
+def by_integer_program(nodes: Sequence[np.ndarray], edges: Sequence[tuple[int, int, np.ndarray]]) -> tuple[tuple[int, ...], float]:
+    """The choice of every node and the smallest sum of costs: an oracle that knows nothing of eliminations.
+
+    A variable for each choice of a node, one of which is 1. Edges are linearized: a variable for each pair of choices at the ends of an
+    edge; the variables of one choice of an end add up to that choice.
+    """
+    starts = np.cumsum([0, *(node.size for node in nodes)])
+    costs = [np.asarray(node, float) for node in nodes]
+    rows, columns, values, sums = [], [], [], []
+    for node, start in zip(nodes, starts, strict=False):
+        _add(rows, columns, values, sums, [(start + choice, 1.0) for choice in range(node.size)], 1.0)
+    first = int(starts[-1])
+    for u, v, table in edges:
+        pairs = first + np.arange(table.size).reshape(table.shape)
+        for place, own in enumerate(pairs):
+            _add(rows, columns, values, sums, [(starts[u] + place, -1.0), *((pair, 1.0) for pair in own)], 0.0)
+        for place, own in enumerate(pairs.T):
+            _add(rows, columns, values, sums, [(starts[v] + place, -1.0), *((pair, 1.0) for pair in own)], 0.0)
+        costs.append(table.ravel())
+        first += table.size
+    objective = np.concatenate(costs)
+    whole = np.concatenate([np.ones(starts[-1]), np.zeros(first - starts[-1])])
+    matrix = coo_array((values, (rows, columns)), shape=(len(sums), first)).tocsr()
+    result = milp(objective, integrality=whole, bounds=Bounds(0, 1), constraints=LinearConstraint(matrix, sums, sums))
+    assert result.status == 0, result.message
+    choices = tuple(int(np.argmax(result.x[start : start + node.size])) for node, start in zip(nodes, starts, strict=False))
+    return choices, float(result.fun)
+
+
+def _add(rows: list, columns: list, values: list, sums: list, terms: list[tuple[int, float]], equals: float) -> None:
+    for column, value in terms:
+        rows.append(len(sums))
+        columns.append(int(column))
+        values.append(value)
+    sums.append(equals)
 
 
 def test_a_chain_chooses_alike_unless_a_node_gains_more_than_two_changes_cost():
@@ -119,7 +158,6 @@ def tables_of(model, batch, machine, cost="exact", size=None):
     ],
 )  # fmt: skip
 def test_it_is_the_optimum_of_an_integer_program(model, batch, machine, cost):
-    """Inception-v3 on 16 devices: tests/benchmarks/division_search.py."""
     tables = tables_of(model, batch, machine, cost)
     result = reduced(tables)
     assert len(result.enumerated) == 2
