@@ -1,8 +1,8 @@
 """Run all benchmarks, or the named ones, each in a process of its own.
 
 python -m tests.benchmarks
-    [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch|unseen|protocols
-     |watching|transformers]...
+    [engine|startup|accuracy|ablation|bppsa|devices|efficiencies|products|coverage|published|preset-links|plain-pytorch
+     |strategy-numerics|unseen|protocols|watching|transformers]...
 """
 
 import subprocess
@@ -11,8 +11,8 @@ import sys
 MODULES = {
     "engine": "bench_engine", "startup": "startup", "accuracy": "accuracy", "ablation": "ablation", "bppsa": "bppsa",
     "devices": "devices", "efficiencies": "efficiencies", "products": "fit_products", "coverage": "coverage", "published": "published",
-    "preset-links": "preset_links", "plain-pytorch": "plain_pytorch", "unseen": "unseen", "protocols": "protocols", "watching": "watching",
-    "transformers": "transformers",
+    "preset-links": "preset_links", "plain-pytorch": "plain_pytorch", "strategy-numerics": "strategy_numerics", "unseen": "unseen",
+    "protocols": "protocols", "watching": "watching", "transformers": "transformers",
 }  # fmt: skip
 
 
