@@ -1,4 +1,4 @@
-"""The command line. It imports typer alone and loads everything else when a command needs it, so that --help answers at once."""
+"""The command line. It imports commands, and PyTorch, when they run, so that --help answers at once."""
 
 import errno
 import os
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ui.commands import job_options
-from ui.commands.job_options import takes_job
-from ui.commands.output import OnceCommand
 from ui.preload import PACKAGES, load_packages, read_torch_ahead
+
+load_packages()  # before the first import from them: a user's traces.py may be earlier on the path
+
+from ui.commands import job_options  # noqa: E402
+from ui.commands.job_options import takes_job  # noqa: E402
+from ui.commands.output import OnceCommand  # noqa: E402
 
 if TYPE_CHECKING:
     import logging
@@ -670,7 +673,6 @@ def main() -> None:
     """Run the command line. A request that cannot be served gets one line on standard error and exit status 2."""
     import logging
 
-    load_packages()
     from executors.cpu.cores import wait_passively
     from traces.process import heed_termination, ignore_until_exit
 

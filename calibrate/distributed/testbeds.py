@@ -101,7 +101,7 @@ class CpuGroupTestbed(CpuTestbed):
             log.warning("%d processes share %d cores; predictions assume one core per process", channel.ranks.local_world, cores)
 
     def machine(self, profile: Profile | None) -> Machine:
-        return cpu_machine(profile, self._devices, library=GLOO)
+        return cpu_machine(profile, self._devices, library=GLOO).with_memory_limit(self.memory_limit_bytes)
 
     def _measure_collectives(self, plans: list[Plan], machine: Machine, profile: Profile, save_to: Path | None, rounds: int) -> int:
         return measure_collectives(plans, DistributedBackend(machine, self._channel), profile, save_to, rounds)

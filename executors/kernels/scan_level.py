@@ -49,7 +49,7 @@ def down(jacobians: Tensor | None, above: Tensor, gradient: Tensor | None, eleme
 
 
 def linear(jacobians: Tensor, gradient: Tensor, sequence: list[int], places: list[int]) -> Tensor:
-    """Computes every prefix one after another, [m + 1, B, H]. See `native.scan_level.linear` for the arguments."""
+    """Computes every prefix one after another, [m + 1, B, H]. See `scan_kernels.linear` for the arguments."""
     prefixes = gradient.new_empty(len(places), *gradient.shape)
     transposed = jacobians.transpose(-1, -2).unbind()
     rows = prefixes.unsqueeze(2).unbind()

@@ -304,7 +304,7 @@ class Task:
 
     `priority`: smaller is more urgent. `after`: names of tasks of the same period that must end first. `reads`, `writes` and `mutates`
     are disjoint. Bodies refer to `reads + mutates` by position. `view_calls`: by how many calls plain PyTorch makes more views
-    than the executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`stages.schedule.Action`).
+    than the executor before this op. `action`: the pipeline action that the task is part of, such as "0F3" (`pipeline.schedule.Action`).
     """
 
     name: str

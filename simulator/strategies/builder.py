@@ -360,7 +360,8 @@ class PlanBuilder(CopyValues):
 
         `shards`: what holds the trained parameters in pieces, with their `gradients`, if the copies do not.
         """
-        notes: dict[str, object] = {"staleness": 0, **(semantics or {}), **self.graph_notes(bool(others))}
+        notes: dict[str, object] = {"staleness": 0, **(semantics or {})}
+        notes |= self.graph_notes(several=bool(others) or "replicas" in notes)  # one device may stand for all
         for builder in (self, *others):
             builder.carry_unused(frozenset(self.graph.parameters if shards else ()))
         tensors = merged([*(builder.tensors for builder in (self, *others)), *shards])

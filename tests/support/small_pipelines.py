@@ -1,4 +1,4 @@
-"""Timelines of small pipelines, with two ops per action, as `stages.schedule.timed` times their actions."""
+"""Timelines of small pipelines, with two ops per action, as `strategies.pipeline.schedule.timed` times their actions."""
 
 from simulator.strategies.pipeline.schedule import BY_WEIGHT, FORWARD, UNITS, Schedule, timed
 from tests.support.pipelines import makespan_s

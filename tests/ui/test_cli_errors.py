@@ -266,6 +266,13 @@ def test_a_users_files_with_our_names(schedcast, tmp_path):
     refused(schedcast.call("predict", *options(model="traces:make"), cwd=tmp_path), "a name taken by schedcast")
 
 
+def test_a_process_takes_no_package_of_schedcast_from_the_current_folder(tmp_path):
+    (tmp_path / "traces.py").write_text("raise RuntimeError('the wrong traces')")
+    command = [sys.executable, "-m", "ui.cli", "machines", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def damaged_profiles(folder: Path) -> dict[str, tuple[Path, str]]:
     """Unusable profiles by the kind of damage: each file, and a part of the error message."""
     good = Profile(identity=Identity(kind="cpu", cpu="A", cores=2)).save(folder / "good.json").read_bytes()

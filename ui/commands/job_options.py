@@ -1,6 +1,6 @@
 """The options of a job and its placement, shared by every command that takes a model, their checks, and what the shell completes.
 
-Imports typer alone, as the command line does, and never PyTorch.
+Never imports PyTorch.
 """
 
 import functools

@@ -1,5 +1,5 @@
 """What the commands share: they print one JSON document or text, write folders that a later command recognizes, and refuse an option
-given twice. Imports typer alone, as the command line does.
+given twice.
 """
 
 import json

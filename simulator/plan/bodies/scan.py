@@ -20,7 +20,7 @@ from simulator.plan.task import Body, Operand, Task, Work
 class RnnSteps:
     """The Jacobians of `m` successive steps of a vanilla RNN: W_hh^T diag(f'(h_t)), with f' computed from the step's output.
 
-    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H] in the order of `ops.recurrent.scan_order`: the scan
+    Reads: the steps' states [m, B, H] in time order, W_hh [H, H]. Writes [m, B, H, H] in the order of `model.ops.scan_order`: the scan
     begins with the last step. With `leftmost`, element 0 of the scan is the gradient, which is no Jacobian, and the m states give elements
     1 to m.
     """
@@ -254,7 +254,7 @@ Sweep = Literal["up", "linear", "down"]
 
 @dataclass(frozen=True, slots=True)
 class ScanLevel(Body):
-    """A level of m = `elements` elements in the order of `ops.recurrent.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
+    """A level of m = `elements` elements in the order of `model.ops.scan_order`: transposed Jacobians [m, B, H, H], gradients [B, H].
 
     up      multiplies pairs into the elements of the level above; reads the Jacobians, writes [m // 2, B, H, H]
     linear  reads the Jacobians and the gradient before them; writes every prefix, [m + 1, B, H] in the order of `prefix_order`

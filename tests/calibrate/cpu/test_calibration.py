@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,11 +13,13 @@ from calibrate.cpu import sampler
 from calibrate.cpu.contention import InterferenceRounds
 from calibrate.cpu.monitor import CpuMonitor, Disturbance
 from calibrate.cpu.sampler import Sampler
+from calibrate.distributed.testbeds import CpuGroupTestbed
 from calibrate.identity import cpu_identity
 from calibrate.operands import OperandPool, fill
 from calibrate.planned import does_not_fit, plan_all, require_memory_together
 from calibrate.profiles import open_profile, own_profile, warn_if_foreign
 from calibrate.samples import store_samples
+from executors.distributed.ranks import Ranks
 from simulator.engine.costs.model import CostModel
 from simulator.machine.machine import Device, Machine, Memory
 from simulator.model.job import Job
@@ -263,6 +266,12 @@ def test_a_limit_is_no_more_than_the_machine_has(two_cores):
     assert two_cores.with_memory_limit(None) is two_cores
     assert two_cores.with_memory_limit(1e30) == two_cores
     assert two_cores.with_memory_limit(1e6).memories[0].size_bytes == 10**6
+
+
+def test_processes_keep_to_a_memory_limit_too():
+    testbed = CpuGroupTestbed(SimpleNamespace(ranks=Ranks(0, 2, 0, 2)))
+    testbed.memory_limit_bytes = 1e6
+    assert {memory.size_bytes for memory in testbed.machine(None).memories} == {10**6}
 
 
 def test_the_monitor_returns_shares_of_the_machines_time():

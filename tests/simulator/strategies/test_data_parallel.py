@@ -242,6 +242,13 @@ def test_with_a_collective_library_each_sum_is_one_task():
     assert {task.body.devices for task in sums} == {tuple(f"cuda:{i}" for i in range(4))}
 
 
+@pytest.mark.parametrize("fold", ["on", "off"])
+def test_a_plan_says_of_what_batch_norm_takes_statistics_whether_or_not_one_device_stands_for_all(fold):
+    plan = planned(f"data-parallel:fold={fold}", Job(f"{mlp.__file__}:normalised", 4), load_machine("2xh100"))
+    assert ("folded" in plan.semantics) == (fold == "on")
+    assert plan.semantics["batch_norm"] == "statistics per device and microbatch"
+
+
 class FixedCosts:
     """Every backward product takes a second; other ops take no time, and copies only their time on the link."""
 
