@@ -13,7 +13,7 @@ from simulator.machine.scaled import scale_of
 from simulator.model.job import Job
 from tests.support.cli_process import environment, start
 from tests.support.page_samples import PREDICTION, RESULT, VALIDATION
-from tests.support.places import SUPPORT
+from tests.support.places import ROOT, SUPPORT
 from traces.documents.collectives import CollectiveLaw, LawPiece
 from traces.documents.comparison import Prediction, Validation
 from traces.documents.profile import Profile
@@ -364,6 +364,11 @@ def heavy_libraries(schedcast, arguments: list[str], status: int) -> list[str]:
 @pytest.mark.parametrize("command", DONE)
 def test_a_command_that_needs_no_torch_does_not_load_it(captured, command):
     assert heavy_libraries(captured, DONE[command], 0) == []
+
+
+def test_help_waits_for_nothing_of_the_simulator():
+    code = "import sys, ui.cli; print({'numpy', 'simulator.strategies.registry'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.sampled(12)

@@ -1,6 +1,6 @@
 """The options of a job and its placement, shared by every command that takes a model, their checks, and what the shell completes.
 
-Never imports PyTorch.
+Loads the simulator when an option is completed or checked, and never PyTorch.
 """
 
 import functools
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.model.usual_batch import source_file
-from simulator.strategies import registry as strategies
-from traces.documents.profile_files import list_profiles
 from traces.errors import SchedcastError
 from ui.request import DECLARED, JobRequest, Option, optimizer_and_form
 
@@ -30,6 +28,8 @@ def complete_models(incomplete: str) -> list[str]:
 
 def complete_strategies(incomplete: str) -> list[str]:
     """The strategies that begin so; after the colon, the options of the strategy, but for those that it already has."""
+    from simulator.strategies import registry as strategies
+
     name, colon, given = incomplete.partition(":")
     if not colon or name not in strategies.names():
         return _beginning(incomplete, strategies.names())
@@ -68,6 +68,8 @@ def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple
 
     Raises SchedcastError for an unknown strategy or option.
     """
+    from simulator.strategies import registry as strategies
+
     shared = settings(pairs)
     chosen = texts or strategies.names(devices)
     strategies.check_shared(chosen, shared)
@@ -78,6 +80,8 @@ def requested(texts: list[str], pairs: Sequence[str], devices: int = 1) -> tuple
 
 def inputs(model: str, profile: Path | None = None) -> list[tuple[str, Path | None]]:
     """Return the files that a command reads, with their options: outputs must not overwrite them. Every stored profile is one."""
+    from traces.documents.profile_files import list_profiles
+
     return [("--model", source_file(model)), ("--profile", profile), *(("a profile of this machine", path) for path in list_profiles())]
 
 
