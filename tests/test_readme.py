@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("page", "commands"), [("README.md", 4), ("docs/guides.md", 7), ("ui/api/SKILL.md", 5)])
+@pytest.mark.parametrize(("page", "commands"), [("README.md", 1), ("docs/traces.md", 3), ("docs/guides.md", 7), ("ui/api/SKILL.md", 5)])
 def test_commands_print_what_a_page_shows(page, commands, folder, monkeypatch):
     """In their order: one command writes the profile that the next one reads. A line in brackets stands for what is left out."""
     monkeypatch.setenv("COLUMNS", "80")
