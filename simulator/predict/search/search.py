@@ -135,8 +135,7 @@ def search(
     """
     evaluated = _Evaluated(setup, run, lambda done, text: progress(done, len(texts), text), cache)
     known = evaluated.known
-    if prune:
-        evaluated.learn(texts)
+    evaluated.learn(texts if prune else ())
     waiting = deque(evaluated.best_first(texts))
     size = FIRST_ROUND
     while waiting:
@@ -158,8 +157,8 @@ class _Evaluated:
     def __init__(self, setup: Setup, run: Workers, progress: Callable[[int, str], None], cache: Cache | None):
         """Arguments as in `search`."""
         self._setup, self._run, self._progress, self._cache = replace(setup, search=uuid4().hex), run, progress, cache
-        self._graphs: dict[GraphArguments, None] = {setup.first: None}
-        self._packed = self._setup.captured(self._graphs).packed()
+        self._graphs: dict[GraphArguments, None] = {}
+        self._packed = b""  # the setup with these graphs
         self.known: dict[str, Evaluation] = {}
         self._least: dict[str, Least] = {}
         self._loaded: dict[str, Evaluation | None] = {}
@@ -172,7 +171,8 @@ class _Evaluated:
         """Learn what candidates take and hold at least, as far as that is known before there are plans.
 
         Candidates whose microbatches are alike are looked at together, while the graph of larger microbatches is captured. What needs too
-        much memory with small ones is not looked at with larger ones, which do not need less while there are two.
+        much memory with small ones is not looked at with larger ones, which do not need less while there are two. The graph of the baseline
+        comes last. Raises SchedcastError if it cannot be captured.
         """
         alike: dict[GraphArguments, dict[Microbatch, list[str]]] = {}
         for text in texts:
@@ -197,6 +197,8 @@ class _Evaluated:
             waiting = [left for own in waiting if (left := self._undecided(own))]
             waiting = waiting if packed is not None else []
             running = zip(waiting, self._run([(least_packed, (packed, own)) for own in waiting]), strict=True)
+        self._setup.captured([self._setup.first])
+        self._add_graph(self._setup.first)
         self._keep(running)
 
     def _stored(self, text: str) -> Evaluation | None:
@@ -267,10 +269,13 @@ class _Evaluated:
             packed = self._setup.captured([graph]).packed()
         except SchedcastError:
             return None
-        if graph not in self._graphs:
-            self._graphs[graph] = None
-            self._packed = self._setup.captured(self._graphs).packed()
+        self._add_graph(graph)
         return packed
+
+    def _add_graph(self, graph: GraphArguments) -> None:
+        """Let those that evaluate have a captured graph."""
+        self._graphs[graph] = None
+        self._packed = self._setup.captured(self._graphs).packed()
 
     def _put(self, evaluation: Evaluation, waiting: list[str]) -> None:
         self.known[evaluation.text] = evaluation
