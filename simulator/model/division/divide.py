@@ -12,7 +12,7 @@ devices that have tokens of their own (`division.experts`).
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -110,6 +110,7 @@ class _Divider:
             length //= context
             self._tokens[sequences * length] = (sequences * length,) if sequences % self.degree == 0 else (length,) * sequences
         self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
+        self._best_ways: dict[Hashable, _Way] = {}  # layers are alike
         self._readers: dict[str, list[tuple[Op, Operand]]] = {}
         for op in graph.ops:
             for operand in op.inputs:
@@ -159,7 +160,25 @@ class _Divider:
 
     def _best(self, op: Op) -> _Way:
         """The way that moves the fewest bytes; of several, the first."""
-        return min(self._ways(op), key=lambda way: way.moved)
+        alike = self._all_that_decides(op)
+        if alike not in self._best_ways:
+            self._best_ways[alike] = min(self._ways(op), key=self._price)
+        return self._best_ways[alike]
+
+    def _all_that_decides(self, op: Op) -> Hashable:
+        """What the ways to run an op, and their bytes, follow from: the op, and how the device holds what it reads."""
+        operands = []
+        for operand in op.inputs:
+            versions = self.local.versions.get(operand.value, {})
+            whole = versions[WHOLE].strides if WHOLE in versions else ()
+            kind = operand.value in self.graph.weights, operand in op.mutates and self._is_carried(operand)
+            own = operand.shape, operand.strides, operand.dtype, operand.views
+            operands.append((*own, *kind, self.local.shapes.get(operand.value), whole, *versions))
+        made = [(operand.shape, operand.strides, operand.dtype) for operand in op.writes]
+        return op.body.target, op.body.args, len(op.reads), tuple(operands), tuple(made)
+
+    def _price(self, way: _Way) -> tuple[float, bool]:
+        return way.moved, False
 
     # --- parameters
 
@@ -344,8 +363,8 @@ class _ContextDivider(_Divider):
                 self.local.placed(op, self.graph.values[operand.value].operand(), self.cut.at(1, (self._lengths[operand.value],)))
         super()._run(op)
 
-    def _best(self, op: Op) -> _Way:
-        return min(self._ways(op), key=lambda way: (way.moved, not way.divided))
+    def _price(self, way: _Way) -> tuple[float, bool]:
+        return way.moved, not way.divided
 
     def _gradient(self, op: Op, parameter: str) -> Operand:
         """An addend of the gradient. One that all devices have is scaled, so that it is an addend too."""
