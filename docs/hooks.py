@@ -7,7 +7,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "ui/api/SKILL.md", "docs/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "ui/api/SKILL.md", "docs/*.md", "traces/data/*/README.md")
 PICTURES = (".github/*.png", ".github/*.webp")
 COMMANDS = "docs/commands.md"
 #: Where pages are in the site that are not at `docs/NAME.html`.
