@@ -128,7 +128,7 @@ def use_reproduction(path: Path) -> None:
     for paper in document.papers:
         printed(*reproduction_words.terminal(paper), *reproduction_words.about_words(paper))
         reproductions.charts_with_points(paper)
-    reproductions.page(document)
+    reproductions.reproduction_sections(document, linked=True)
     json.dumps(document.document(), allow_nan=False)
 
 

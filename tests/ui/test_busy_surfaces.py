@@ -33,7 +33,7 @@ def judged(text: str) -> list[str]:
 
 
 def test_the_terminal_begins_with_it(busy, capsys):
-    measuring._print([Outcome(busy, {}, {}, True, 0)], False, ["a note"])
+    measuring._print([Outcome(busy, {}, {}, True, 0)], ["a note"])
     out = capsys.readouterr().out
     assert out.startswith(BUSY)
     assert "no verdict" in out
