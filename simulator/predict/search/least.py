@@ -5,7 +5,6 @@ in order on one stream, with what devices that divide layers exchange in between
 waits for. While a stage's ops run, it holds their activations, and those of the microbatches that it has in flight.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from simulator.model.graph import TrainingGraph
 from simulator.model.job import GraphArguments
 from simulator.plan.plan import Plan
 from simulator.plan.task import BACKWARD as BACKWARD_PHASE
-from simulator.plan.task import DTYPE_BYTES, Resource
+from simulator.plan.task import Resource
 from simulator.predict.search.bound import least_compute_s
 from simulator.predict.search.setup import Setup
 from simulator.strategies.baseline import Options
@@ -109,7 +108,7 @@ class _Chunk(NamedTuple):
 class _OneDevice:
     """A microbatch on one device that has all stages: its tasks, one for each of `ops` of the graph, and what each takes at least.
 
-    `carried_bytes`: by parameter, with its optimizer state. `gathered_bytes`: by parameter that forward and backward read, as they read it.
+    `carried_bytes`: by parameter, with its optimizer state.
     """
 
     setup: Setup
@@ -118,7 +117,6 @@ class _OneDevice:
     ops: tuple[int, ...]
     seconds: Mapping[str, float]
     carried_bytes: Mapping[str, int]
-    gathered_bytes: Mapping[str, int]
 
     @classmethod
     def of(cls, setup: Setup, portion: Portion) -> "_OneDevice":
@@ -152,11 +150,26 @@ class _OneDevice:
         states = builder.update(graph.parameters, "update").mutates
         each = len(states) // max(1, len(graph.parameters))
         carried = {name: sum(o.bytes for o in states[at * each : (at + 1) * each]) for at, name in enumerate(graph.parameters)}
-        return cls(setup, graph, plan, tuple(ops), seconds, carried, _gathered_bytes(graph))
+        return cls(setup, graph, plan, tuple(ops), seconds, carried)
 
     @cached_property
     def _unit_seconds(self) -> list[float]:
         return planning.unit_seconds(self.setup.job, self.setup.machine, self.setup.model, self.graph)
+
+    @cached_property
+    def _gathered_bytes(self) -> dict[str, int]:
+        """By parameter that both forward and backward read, the bytes of what they read: itself, or what it is cast to."""
+        graph, readers = self.graph, dict[str, set[bool]]()
+        for index, op in enumerate(graph.ops):
+            if index not in graph.casts:
+                for operand in op.inputs:
+                    readers.setdefault(operand.value, set()).add(op.phase == BACKWARD_PHASE)
+        return {
+            weight.parameter: graph.values[weight.names[0]].operand().bytes
+            for weights in Units("a search", graph).weights.values()
+            for weight in weights
+            if {True, False} <= set().union(*(readers.get(name, ()) for name in weight.names))
+        }
 
     def least(self, portion: Portion) -> Least:
         """What a candidate takes and holds at least with this portion."""
@@ -232,27 +245,12 @@ class _OneDevice:
                 in_flight = min(portion.microbatches, cut.stages - stage)
                 peak = int(along.max(initial=0))
                 if portion.microbatches > 1:  # a second one runs beside whole parameters, and what the first one's gradients are added to
-                    held += sum(self.gathered_bytes.get(name, 0) for name in parameters) if portion.gathers else 0
+                    held += sum(self._gathered_bytes.get(name, 0) for name in parameters) if portion.gathers else 0
                     summed = sum(self.graph.gradients[name].bytes for name in parameters) if portion.sums else 0
                     peak = max(peak, int(along[ends].max(initial=0)) + summed)
                 held += peak + (in_flight - 1) * (int(between.min()) if len(between) else 0)
             most = max(most, held)
         return most + workspace_bytes(self.plan, self.setup.machine).get(self.plan.devices[0], 0)
-
-
-def _gathered_bytes(graph: TrainingGraph) -> dict[str, int]:
-    """By parameter that both forward and backward read, the bytes of what they read: itself, or what it is cast to."""
-    readers: dict[str, set[bool]] = {}
-    for index, op in enumerate(graph.ops):
-        if index not in graph.casts:
-            for operand in op.inputs:
-                readers.setdefault(operand.value, set()).add(op.phase == BACKWARD_PHASE)
-    gathered: dict[str, int] = {}
-    for weights in Units("a search", graph).weights.values():
-        for weight in weights:
-            if {True, False} <= set().union(*(readers.get(name, ()) for name in weight.names)):
-                gathered[weight.parameter] = math.prod(weight.shape) * DTYPE_BYTES[weight.dtype]
-    return gathered
 
 
 def _exchanges(cut: Cut, index: int) -> bool:

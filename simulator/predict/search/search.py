@@ -197,8 +197,8 @@ class _Evaluated:
             waiting = [left for own in waiting if (left := self._undecided(own))]
             waiting = waiting if packed is not None else []
             running = zip(waiting, self._run([(least_packed, (packed, own)) for own in waiting]), strict=True)
-        self._setup.captured([self._setup.first])
-        self._add_graph(self._setup.first)
+        self._graphs[self._setup.first] = None
+        self._pack()
         self._keep(running)
 
     def _stored(self, text: str) -> Evaluation | None:
@@ -261,7 +261,7 @@ class _Evaluated:
                     self._cache.store(result)
                 self._put(result, waiting)
             if missing:
-                self._packed = _with_graphs(self._setup, self._graphs, missing, self.known, waiting)
+                self._add_graphs(missing, waiting)
 
     def _captured(self, graph: GraphArguments) -> bytes | None:
         """The setup with this graph alone; None if it cannot be captured."""
@@ -269,13 +269,24 @@ class _Evaluated:
             packed = self._setup.captured([graph]).packed()
         except SchedcastError:
             return None
-        self._add_graph(graph)
+        self._graphs[graph] = None
         return packed
 
-    def _add_graph(self, graph: GraphArguments) -> None:
-        """Let those that evaluate have a captured graph."""
-        self._graphs[graph] = None
+    def _pack(self) -> None:
+        """Let those that evaluate have all graphs so far."""
         self._packed = self._setup.captured(self._graphs).packed()
+
+    def _add_graphs(self, missing: Mapping[GraphArguments, Sequence[str]], waiting: list[str]) -> None:
+        """Capture the graphs that candidates miss. A candidate whose graph cannot be captured is refused."""
+        for wanted, texts in missing.items():
+            try:
+                self._setup.captured([wanted])
+                self._graphs[wanted] = None
+            except SchedcastError as error:
+                for text in texts:
+                    self.known[text] = unplanned(self._setup, text).refused(error)
+                    waiting.remove(text)
+        self._pack()
 
     def _put(self, evaluation: Evaluation, waiting: list[str]) -> None:
         self.known[evaluation.text] = evaluation
@@ -304,22 +315,3 @@ def margin(strategy: str, other: str) -> float:
     if strategies.get(strategy.partition(":")[0]) is strategies.get(other.partition(":")[0]):
         return NEAR
     return MARGIN if strategies.family(strategy) == strategies.family(other) else FAR
-
-
-def _with_graphs(
-    setup: Setup,
-    graphs: dict[GraphArguments, None],
-    missing: dict[GraphArguments, list[str]],
-    known: dict[str, Evaluation],
-    waiting: list[str],
-) -> bytes:
-    """Capture the graphs that candidates miss, and add them to `graphs`. A candidate whose graph cannot be captured is refused."""
-    for wanted, texts in missing.items():
-        try:
-            setup.captured([wanted])
-            graphs[wanted] = None
-        except SchedcastError as error:
-            for text in texts:
-                known[text] = unplanned(setup, text).refused(error)
-                waiting.remove(text)
-    return setup.captured(graphs).packed()

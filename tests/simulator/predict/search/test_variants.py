@@ -161,7 +161,7 @@ def test_nor_do_plans_of_four_devices(strategy, checkpoint):
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "fsdp:shard=2", "fsdp:shard=1,gradients=fused", "data-parallel"])
 def test_nor_do_plans_whose_parameters_are_larger_than_their_activations(setup, strategy):
     """Whole parameters and gradients are most of what they hold."""
-    wide = replace(setup, job=replace(JOB, model=f"{LM},ffn=4096".replace("ffn=512,", ""), image_size=8), microbatches={})
+    wide = replace(setup, job=replace(JOB, model=LM.replace("ffn=512", "ffn=4096"), image_size=8), microbatches={})
     for accumulate in (2, 4):
         each = evaluate(wide, f"{strategy} --accumulate {accumulate} --checkpoint none")
         assert is_bounded(wide, each)
