@@ -19,6 +19,19 @@ EXPECTED = "(module, inputs), (module, inputs, target) or (module, inputs, targe
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Blocks of a model that are alike but for their parameters: NAME.0, NAME.1 and so on, from number `first` to the last.
+
+    `few`: the factory of the same model with four blocks from `first` on. `more`: how many more this model has.
+    """
+
+    name: str
+    first: int
+    more: int
+    few: "Factory"
+
+
+@dataclass(frozen=True)
 class Factory:
     """A callable that makes a model for a batch size.
 
@@ -26,7 +39,8 @@ class Factory:
     may read files, environment variables and any module: its graphs are never cached. `data(batch, seed)` returns the batches to train on;
     None if there is only the one batch that `call` makes. `returned` is set once `call` has returned: later calls have no time limit.
     `checked` is set once a result was found to depend on the batch. `repeats`: whether capture must see that every step is the same.
-    `kept`: graphs that were captured in this process, of a module that exists already; None if every capture makes a new one.
+    `kept`: graphs that were captured in this process, of a module that exists already; None if every capture makes a new one. `stack`: of a
+    model whose graph follows from that of one with fewer blocks.
     """
 
     name: str
@@ -37,6 +51,7 @@ class Factory:
     checked: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     repeats: bool = False
     kept: dict | None = field(default=None, repr=False, compare=False)
+    stack: Stack | None = None
 
 
 def call_factory(factory: Factory, batch: int) -> "Built":

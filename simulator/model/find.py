@@ -11,12 +11,13 @@ import importlib.util
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from simulator.model.factory import LIVE, Factory
+from simulator.model.factory import LIVE, Factory, Stack
 from simulator.model.libraries import LIBRARIES, define_missing_operators, library_factory
 from simulator.model.user_code import blamed, time_limit
-from simulator.model.workloads.registry import get, is_built_in, names
+from simulator.model.workloads.registry import Workload, decoder_of, get, is_built_in, language_model, names
 from traces.errors import Code, SchedcastError, UnknownNameError, nearest
 from traces.process import interrupts_delayed
 
@@ -53,7 +54,21 @@ def find_factory(spec: str, image_size: int | None = None) -> Factory:
         raise SchedcastError(f"--seq is {size}; {spec} has positions for {workload.most_size} tokens; choose a shorter sequence")
     code = _hash_files(set(Path(__file__).with_name("workloads").rglob("*.py")))
     data = None if workload.data is None else lambda batch, seed: workload.data(batch, size, seed)
-    return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data)
+    return Factory(spec, lambda batch: workload.build(batch, size), f"{code}:{size}", data, stack=_stack(workload, size, code))
+
+
+def _stack(workload: Workload, size: int, code: str) -> Stack | None:
+    """The alike blocks of a language model; None of other models, and if it has few. `code`: a hash of that of the built-in models."""
+    form = language_model(workload.name)
+    if form is None:
+        return None
+    first = form.dense_layers if form.experts else 0
+    few = replace(form, layers=first + 4)
+    if form.layers < few.layers + 2:
+        return None
+    build = decoder_of(few)
+    factory = Factory(workload.name, lambda batch: build(batch, size), f"{code}:{size}:{few}")
+    return Stack("blocks", first, form.layers - few.layers, factory)
 
 
 def _user(source: str, name: str) -> Factory:

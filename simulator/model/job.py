@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from simulator.model.attention import ATTENTIONS, CUDNN, HALF, PYTORCH, with_attention
@@ -18,6 +18,9 @@ from simulator.plan.bodies.update import check_form, hyper_parameters
 from simulator.plan.plan import Plan
 from traces.errors import SchedcastError, UnknownNameError
 from traces.process import interrupts_delayed
+
+if TYPE_CHECKING:
+    from simulator.model.factory import Factory
 
 
 class PlansInUse(WeakValueDictionary[tuple, Plan]):
@@ -223,10 +226,10 @@ class Job:
         """The plans of this job that are in use."""
         return self._plans
 
-    def build(self, batch: int | None = None, fused_dropout: bool = False):
+    def build(self, batch: int | None = None, fused_dropout: bool = False, factory: "Factory | None" = None):
         """Make the module with inputs and target for `batch` samples (`models.built.Built`), from the job's seed, precision and layout.
 
-        `fused_dropout`: as in `graph`.
+        `fused_dropout`: as in `graph`. `factory`: of a part of the job's model; default: the job's.
         """
         from simulator.model.factory import call_factory
 
@@ -235,7 +238,7 @@ class Job:
 
         if self.factory.kept is None:  # a live module has its numbers, and its process its own generators
             torch.manual_seed(self.seed)
-        built = call_factory(self.factory, self.batch if batch is None else batch)
+        built = call_factory(factory or self.factory, self.batch if batch is None else batch)
         if getattr(torch, self.dtype) != torch.float32 or self.layout == "nhwc":
             built.replace_tensors(self._converted)
         built.autocast, built.fused_dropout, built.lowered = self._autocast_rules, fused_dropout, self.lowered_dtype
@@ -291,17 +294,26 @@ class Job:
         return self._captured[key]
 
     def _load_or_capture(self, batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
+        stack = self.factory.stack
+        if stack is not None:
+            from simulator.model.capture.stack import deepened
+
+            graph = deepened(self._of_factory(stack.few, batch, parts, fused_dropout), stack)
+            if graph is not None:
+                return graph
+        return self._of_factory(self.factory, batch, parts, fused_dropout)
+
+    def _of_factory(self, factory: "Factory", batch: int, parts: int, fused_dropout: bool) -> TrainingGraph:
         from simulator.model.capture import cache as graph_cache
 
-        fingerprint = self.factory.fingerprint
-        key = (self.factory.name, fingerprint, batch, parts, fused_dropout, self.dtype, self.layout, *self._casts)
-        kept = self.factory.kept
+        fingerprint, kept = factory.fingerprint, factory.kept
+        key = (factory.name, fingerprint, batch, parts, fused_dropout, self.dtype, self.layout, *self._casts)
         graph = graph_cache.load(key) if fingerprint is not None else kept.get(key) if kept is not None else None
         if graph is None:
             with interrupts_delayed():
                 from simulator.model.capture.capture import capture
 
-            graph = capture(lambda: self.build(batch, fused_dropout), batch, float(parts), repeats=self.factory.repeats)
+            graph = capture(lambda: self.build(batch, fused_dropout, factory), batch, float(parts), repeats=factory.repeats)
             if fingerprint is not None:
                 graph_cache.store(key, graph)
             elif kept is not None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
@@ -41,6 +42,8 @@ from traces.documents.timeline import AtPeak, Timeline
 from traces.documents.verdict import is_judged
 from traces.errors import Refusal, SchedcastError
 from traces.process import gc_paused
+
+Predicted = TypeVar("Predicted")
 
 
 @dataclass(frozen=True)
@@ -316,23 +319,46 @@ def plan_strategy(text: str, shared: Mapping[str, str], job, machine: Machine, m
     return strategy.plan(job.in_few(few), machine, model, options)
 
 
-def forecast_of(plan_of: Callable[[int], Plan], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
-    """Forecast a plan with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
+def in_few(predict: Callable[[int], Predicted]) -> Predicted:
+    """Predict with few of many microbatches where that gives the step of all (`predict.repeated`), else with more, or with all.
 
-    `plan_of(few)` makes the plan of a job with this `Job.few`.
+    `predict(few)` predicts the plan of a job with this `Job.few`.
     """
-    for few in (1, 2):
-        try:
-            return forecast(plan_of(few), machine, model, mode)
-        except NotRepeatedError:
-            continue
-    return forecast(plan_of(0), machine, model, mode)
+    with gc_paused():  # planning walks the heap as often as simulating would
+        for few in (1, 2):
+            try:
+                return predict(few)
+            except NotRepeatedError:
+                continue
+        return predict(0)
+
+
+def forecast_of(plan_of: Callable[[int], Plan], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
+    """Forecast a plan as `in_few` does. `plan_of(few)` makes the plan of a job with this `Job.few`."""
+    return in_few(lambda few: forecast(plan_of(few), machine, model, mode))
 
 
 def planned_forecast(job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager") -> Forecast:
     """Plan a strategy and forecast it. Raises SchedcastError as `plan_strategy` and `forecast` do."""
-    with gc_paused():  # planning walks the heap as often as simulating would
-        return forecast_of(lambda few: plan_strategy(text, shared, job, machine, model, few), machine, model, mode)
+    return forecast_of(lambda few: plan_strategy(text, shared, job, machine, model, few), machine, model, mode)
+
+
+def planned_memories(
+    job, text: str, shared: Mapping[str, str], machine: Machine, model: CostModel, mode: str = "eager"
+) -> tuple[MemoryNeed, ...]:
+    """The `memories` of the `planned_forecast`, without the rest of it."""
+
+    def predict(few: int) -> tuple[MemoryNeed, ...]:
+        plan = plan_strategy(text, shared, job, machine, model, few)
+        if len(plan.segments) > 1 or plan.left_out is not None:
+            return forecast(plan, machine, model, mode).memories
+        own, costs_of, runs = as_run(plan, machine, model, mode)
+        plan.validate(own)
+        dependencies, multipliers = dependencies_of(plan, own), costs_of.pair_multipliers
+        timeline, *_ = timed_simulation(plan, own, costs_of.resolve(plan), runs, dependencies, multipliers)
+        return memory_needs(_with_reserved(bytes_by_memory(timeline.memory, own), plan, own, dependencies), own)
+
+    return in_few(predict)
 
 
 def forecast_strategy(

@@ -7,7 +7,7 @@ from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.contents import batch_words
 from simulator.engine.memory.over_time import TooLargeError, excess_bytes
 from simulator.model.job import Job
-from simulator.predict.forecast import Forecast, planned_forecast
+from simulator.predict.forecast import Forecast, planned_memories
 from traces.documents.comparison import Prediction
 from traces.errors import Refusal, SchedcastError
 
@@ -22,12 +22,12 @@ def largest_batch(
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
     fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times the plan's devices (without a
-    plan, one), so that both divide them. Each candidate is captured, planned and forecast like the job itself.
+    plan, one), so that both divide them. Each candidate is captured, planned and simulated like the job itself.
     """
 
     def excess(batch: int) -> int | None:
         try:
-            return excess_bytes(planned_forecast(replace(job, batch=batch), text, shared, model.machine, model, mode).memories)
+            return excess_bytes(planned_memories(replace(job, batch=batch), text, shared, model.machine, model, mode))
         except TooLargeError as error:
             return error.excess_bytes
         except SchedcastError:

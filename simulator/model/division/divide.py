@@ -22,11 +22,14 @@ from simulator.model.division.experts import Experts
 from simulator.model.division.local import COLLECTIVES, CONTEXT, EXPERTS, TENSOR, LocalTensors
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
-from simulator.model.graph import Op, TrainingGraph, arguments_of
+from simulator.model.graph import CAST, Op, TrainingGraph, arguments_of
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
-from simulator.plan.task import CARRIED_KINDS, Operand, ViewStep
+from simulator.plan.task import AGAIN, CARRIED_KINDS, PARAMETER, Operand, ViewStep
 from simulator.plan.views import NotABoxError
 from traces.errors import Code, SchedcastError
+
+#: The op that adds gradients, and those of linear layers that make them.
+ADD, PRODUCTS = "aten.add.Tensor", ("aten.mm.default", "aten.bmm.default")
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def divided(graph: TrainingGraph, division: Division) -> TrainingGraph:
     if division.context > 1:
         graph = _ContextDivider(graph, division.context, division.context_rank).result()
     if division.degree > 1:
-        graph = _Divider(graph, division.degree, division.rank, division.sequence, division.context).result()
+        graph = _Divider(with_shared_casts(graph), division.degree, division.rank, division.sequence, division.context).result()
     return graph
 
 
@@ -111,6 +114,7 @@ class _Divider:
             self._tokens[sequences * length] = (sequences * length,) if sequences % self.degree == 0 else (length,) * sequences
         self._waiting: dict[str, Op] = {}  # by result, casts of parameters that nothing has divided yet
         self._best_ways: dict[Hashable, _Way] = {}  # layers are alike
+        self._makers = {operand.value: op for op in graph.ops for operand in op.writes}
         self._readers: dict[str, list[tuple[Op, Operand]]] = {}
         for op in graph.ops:
             for operand in op.inputs:
@@ -175,7 +179,7 @@ class _Divider:
             own = operand.shape, operand.strides, operand.dtype, operand.views
             operands.append((*own, *kind, self.local.shapes.get(operand.value), whole, *versions))
         made = [(operand.shape, operand.strides, operand.dtype) for operand in op.writes]
-        return op.body.target, op.body.args, len(op.reads), tuple(operands), tuple(made)
+        return op.body.target, op.body.args, len(op.reads), tuple(operands), tuple(made), self._is_added(op.writes)
 
     def _price(self, way: _Way) -> tuple[float, bool]:
         return way.moved, False
@@ -297,12 +301,31 @@ class _Divider:
         """Yield the ways to run an op that its inputs allow, first that on whole tensors."""
         whole = sum(self._moved(operand, WHOLE, False) for operand in op.inputs)
         yield _Way((WHOLE,) * len(op.inputs), (WHOLE,) * len(op.writes), whole, False)
-        if is_linear(op, widens=not self.sums) and op.inputs and all(self._cut(operand).partial for operand in op.inputs):
+        widens = not self.sums or self._is_added(op.writes)
+        if is_linear(op, widens) and op.inputs and all(self._cut(operand).partial for operand in op.inputs):
             yield _Way((PARTIAL,) * len(op.inputs), (PARTIAL,), -1.0, False)
         for axis in axes(op):
             way = self._along(op, axis)
             if way is not None:
                 yield way
+
+    def _is_added(self, writes: Sequence[Operand]) -> bool:
+        """Whether a result is only read by an op that adds products, so that one sum over the devices is enough for all of them."""
+        readers = self._readers.get(writes[0].value, ()) if len(writes) == 1 else ()
+        return len(readers) == 1 and self._adds_products(readers[0][0])
+
+    def _adds_products(self, op: Op) -> bool:
+        if op.body.target != ADD or len(op.inputs) != 2:
+            return False
+        makers = [self._makers.get(operand.value) for operand in op.inputs]
+        return all(maker is not None and (self._casts_product(maker) or self._adds_products(maker)) for maker in makers)
+
+    def _casts_product(self, op: Op) -> bool:
+        product = self._makers.get(op.inputs[0].value) if op.body.target == CAST else None
+        if product is None or product.body.target not in PRODUCTS:
+            return False
+        made = product.writes[0].value
+        return made not in self.local.versions or PARTIAL in self.local.versions[made]
 
     def _along(self, op: Op, axis: Axis) -> _Way | None:
         """The way to run an op divided along an axis; None if there is none."""
@@ -384,6 +407,35 @@ class _ExpertDivider(_Divider):
         self.special = Experts(self.local)
         for name in graph.parameters:
             self.local.held(name)
+
+
+def with_shared_casts(graph: TrainingGraph) -> TrainingGraph:
+    """The graph with one cast where several make the same tensor, which is then gathered once.
+
+    Autocast casts the input of each of the layers that read it.
+    """
+    storage_of = {name: value.storage for name, value in graph.values.items()}
+    changed = {storage_of[operand.value] for op in graph.ops for operand in op.mutates}
+    kept = {storage_of[operand.value] for operand in graph.gradients.values()} | {storage_of[graph.loss]}
+    first: dict[Hashable, str] = {}
+    same: dict[str, str] = {}
+    ops = []
+    for op in graph.ops:
+        if same:
+            reads, mutates = (tuple(replace(o, value=same.get(o.value, o.value)) for o in own) for own in (op.reads, op.mutates))
+            op = replace(op, reads=reads, mutates=mutates)
+        if op.body.target == CAST and graph.values[op.reads[0].value].kind != PARAMETER:
+            source, made = op.reads[0], op.writes[0].value
+            key = source, op.body.args, op.body.kwargs, op.phase, AGAIN in op.name
+            if not {storage_of[source.value], storage_of[made]} & changed and storage_of[made] not in kept:
+                same[made] = first.setdefault(key, made)
+                if same[made] != made:
+                    continue
+        ops.append(op)
+    gone = {made for made, other in same.items() if made != other}
+    values = {name: value for name, value in graph.values.items() if name not in gone}
+    sizes = {name: size for name, size in graph.storage_bytes.items() if name not in gone}
+    return replace(graph, ops=tuple(ops), values=values, storage_bytes=sizes)
 
 
 def _product_and_sum(op: Op) -> tuple[Op, Op]:

@@ -74,10 +74,14 @@ def _sequences(function: str, *arguments: Any) -> Callable[[int, int], tuple]:
     return lambda batch, length: _network(function)(batch, length, *arguments)
 
 
+def decoder_of(model: LanguageModel) -> Callable[[int, int], tuple]:
+    """Return a function that builds a language model for a batch and a length."""
+    return _sequences("decoders.decoder", model)
+
+
 def _language_model(name: str, model: LanguageModel, length: int, about: str) -> "Workload":
     """Return a decoder, for one sequence of `length` tokens unless a job says more."""
-    build = _sequences("decoders.decoder", model)
-    return Workload(name, length, model.parameters(length), about, build, most_size=model.context or None, batch=1)
+    return Workload(name, length, model.parameters(length), about, decoder_of(model), most_size=model.context or None, batch=1)
 
 
 _ONE_TOWER = "Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks"

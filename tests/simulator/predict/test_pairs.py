@@ -4,7 +4,6 @@ import csv
 import math
 from collections import Counter
 from dataclasses import replace
-from importlib.util import find_spec
 
 import pytest
 
@@ -15,7 +14,7 @@ from simulator.predict.judgments import LEAST, Judgment, accuracy, by_rule, reco
 from simulator.predict.pairs import Pair, Side, judged, of_phases, predicted_side
 from simulator.predict.rule_records import DATA, record_of, rule_records, text
 from tests.benchmarks import pairs as benchmark
-from tests.benchmarks.pair_tables import PAIRS, REFUSED, of_traces, pairs_table, refusal
+from tests.benchmarks.pair_tables import PAIRS, REFUSED, every_pair, of_traces, pairs_table, refusal
 from tests.support.jobs import MLP
 from tests.support.shared_data import shared_folder
 from traces.documents.rule_records import RuleRecord
@@ -129,9 +128,16 @@ def test_every_reason_for_leaving_a_row_out_is_used_and_every_row_is_accounted_f
 
 @pytest.mark.thorough
 def test_the_committed_records_come_out_again():
-    """Costs, machines and the engine are those with which the records were made: python -m tests.benchmarks.pairs --write."""
+    """Costs, machines and the engine are those with which the records were made: python -m tests.benchmarks.pairs --write.
+
+    Of the rules whose networks are small. Intervals follow from the pairs of all rules.
+    """
     folder = shared_folder("")
-    if folder is None or find_spec("torchvision") is None:
-        pytest.skip("needs the public measurements beside the repository, and torchvision")
-    _, made = benchmark.records(folder)
-    assert made == rule_records()
+    if folder is None:
+        pytest.skip("needs the public measurements beside the repository")
+    rules = {"tf32", "optimizer", "cuda-graph", "batch", "scale out", "turbodl", "forward-fusion", "backward-fusion"}
+    pairs, _ = every_pair(folder)
+    judged_again = [replace(each, interval=None) for each in benchmark.judgments(pair for pair in pairs if pair.rule in rules)]
+    made = {rule: record(rule, own, benchmark.MISSES.get(rule, "")) for (rule, _), own in by_rule(judged_again).items()}
+    committed = {each.rule: each.model_copy(update={"intervals": 0, "covered": 0}) for each in rule_records().records if each.rule in rules}
+    assert made == committed

@@ -1,15 +1,16 @@
 """The graph of one of the devices that divide layers: its collectives, its work, and its part of the parameters."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from executors.binding import apply_views
-from simulator.model.division.divide import UNDIVIDED, Division, divided
+from simulator.model.division.divide import UNDIVIDED, Division, divided, with_shared_casts
 from simulator.model.division.local import COLLECTIVES
 from simulator.model.division.placement import WHOLE, Placement, cut_along
-from simulator.model.graph import TrainingGraph
+from simulator.model.graph import CAST, TrainingGraph
 from simulator.model.job import Job
 from simulator.plan.bodies.opcall import DROPOUT
 from simulator.plan.task import BACKWARD, FORWARD
@@ -25,8 +26,8 @@ FEATURES = BATCH * LENGTH * WIDTH * 8
 NUMBERS = BATCH * LENGTH * 8
 
 
-def graph_of(model: str, degree: int = 1, rank: int = 0, sequence: bool = False) -> TrainingGraph:
-    job = Job(model, BATCH, image_size=LENGTH if model.startswith("lm:") else None, precision="fp64")
+def graph_of(model: str, degree: int = 1, rank: int = 0, sequence: bool = False, precision: str = "fp64") -> TrainingGraph:
+    job = Job(model, BATCH, image_size=LENGTH if model.startswith("lm:") else None, precision=precision)
     return job.graph(division=Division(degree, rank, sequence) if degree > 1 else UNDIVIDED)
 
 
@@ -53,6 +54,36 @@ def test_sequence_parallelism_scatters_and_gathers_instead():
     assert collectives(graph, FORWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES)] * 2
     norm = ("all_reduce", WIDTH * 8)
     assert collectives(graph, BACKWARD, "blocks.1") == [("all_gather", FEATURES), ("reduce_scatter", FEATURES), norm] * 2
+
+
+def test_layers_that_cast_the_same_tensor_gather_it_once_and_sum_its_gradients_once():
+    """Under autocast each of three layers casts what it reads to bfloat16, and its gradient to float32."""
+    graph = graph_of(LLAMA, 2, sequence=True, precision="amp")
+    low, wide = FEATURES // 4, FEATURES // 2
+    assert collectives(graph, FORWARD, "blocks.1") == [("all_gather", low), ("reduce_scatter", low)] * 2
+    norm = ("all_reduce", WIDTH * 4)
+    assert collectives(graph, BACKWARD, "blocks.1") == [("all_gather", low), ("reduce_scatter", wide), norm] * 2
+
+
+def test_a_gradient_that_is_not_added_to_others_is_summed_before_it_is_cast():
+    """The narrow tensor moves faster: queries, keys and values are one product here, and so are both of the feed-forward network."""
+    graph = graph_of(f"{LLAMA},fused=on", 2, sequence=True, precision="amp")
+    assert [each for each in collectives(graph, BACKWARD, "blocks.1") if each[0] == "reduce_scatter"] == [
+        ("reduce_scatter", FEATURES // 4)
+    ] * 2
+
+
+def test_casts_are_shared_only_while_their_tensor_stays_as_it_is():
+    graph = graph_of(LLAMA, precision="amp")
+    casts = [op for op in graph.ops if op.layer.startswith("blocks.0.attention") and op.body.target == CAST and op.phase == FORWARD]
+    same = [op for op in casts if op.reads == next(each for each in casts if "norm1" in each.reads[0].value).reads]
+    assert len(same) == 3
+    shared = with_shared_casts(graph)
+    assert [op.name for op in shared.ops if op in same] == [same[0].name]
+    assert {op.inputs[0].value for op in shared.ops if op.body.target == "aten.mm.default"} >= {same[0].writes[0].value}
+    changes = replace(same[1], name="change", body=replace(same[1].body, target="aten.zero_.default"), mutates=same[0].reads, reads=())
+    changed = with_shared_casts(replace(graph, ops=(*graph.ops, replace(changes, writes=()))))
+    assert [op.name for op in changed.ops if op in same] == [op.name for op in same]
 
 
 def test_outside_of_blocks_what_is_looked_up_is_a_sum_and_the_loss_exchanges_one_number_per_token():
