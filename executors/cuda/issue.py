@@ -105,18 +105,14 @@ class Issuer:
                     driver.use(stream)
                     self._current = stream
                 for edge in row[index]:
-                    if period - edge.delta >= self._first:
-                        stream.wait_event(self._events[edge.index][(period - edge.delta) % self._depth])
+                    self._wait(stream, edge.index, period - edge.delta)
                 if marks is not None:
                     marks.before(period, index, stream)
                 run[index](instances[period - tasks[index].lag])
                 if marks is not None:
                     marks.after(period, index, stream)
                 if index in self._recorded:
-                    event = self._events[index][position]
-                    if event is None:
-                        event = self._events[index][position] = driver.event()
-                    event.record(stream)
+                    self._record(index, position, stream)
                 if index in self._awaited:
                     event = driver.event()
                     event.record(stream)
@@ -131,6 +127,16 @@ class Issuer:
             if task.lane == lane and not all(event.query() for event in events if event is not None):
                 return task.name
         return None
+
+    def _wait(self, stream: Stream, index: int, period: int) -> None:
+        if period >= self._first:
+            stream.wait_event(self._events[index][period % self._depth])
+
+    def _record(self, index: int, position: int, stream: Stream) -> None:
+        event = self._events[index][position]
+        if event is None:
+            event = self._events[index][position] = self._driver.event()
+        event.record(stream)
 
 
 def join(driver: Driver, streams: Sequence[Stream], into: Stream) -> None:

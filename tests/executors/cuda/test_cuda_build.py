@@ -117,7 +117,7 @@ def test_every_fault_is_found_and_named(feigned):
     errors, checker = feigned("broken")
     assert errors.keys() == FAULTS.keys()
     for case, (error, fault) in FAULTS.items():
-        assert (error in errors[case]) if error else not errors[case]
+        assert (error in errors[case]) if error else not errors[case], f"{case}: {errors[case]}"
         found = [text for text in checker.faults if text.startswith(f"{case}: ")]
         assert any(re.search(fault, text) for text in found) if fault else not found, found
         if error:
