@@ -5,15 +5,19 @@ in the first one, so many seconds later, the engine is in the state in which it 
 goes on as it did for every group that is left out. With k of them, each of which takes s seconds, the step takes k · s longer than what the
 plan shows, and its parts, busy times and sources of error are those of the plan and k times those of the group.
 
+Where transfers of stages meet in other moments each time, no group is quite like another. Then it is enough if every device begins its
+microbatches as far apart as the first device does, up to a thousandth, in each of the two groups: so much the step may err.
+
 This holds for lanes that wait for each other. What runs ahead of them (inputs that are fetched, a host that issues tasks) must not take
 longer for a group than the group does, because the others would wait for it in the end. If it does, or if no group repeats another, the
 plan with all microbatches has to be predicted.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 
 from simulator.engine.steady import EQUAL
 from simulator.engine.summary import summarize
@@ -22,6 +26,9 @@ from simulator.plan.task import FORWARD, LeftOut
 from simulator.strategies.few import fetches_input
 from traces.documents.timeline import Span, Timeline
 from traces.errors import Code, SchedcastError
+
+#: How much the times of two groups may differ, as a share of a group's, where none repeats another exactly.
+NEARLY = 1e-3
 
 
 class NotRepeatedError(SchedcastError):
@@ -81,12 +88,15 @@ def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str
     `issue_s`: by host, what it spends on each task, by name. Raises NotRepeatedError if nothing is known to repeat itself.
     """
     left = plan.left_out
-    starts_s = _starts(plan, timeline)
+    by_device = _starts(plan, timeline)
+    starts_s = by_device[plan.devices[0]]
     if _is_periodic(timeline) and len(starts_s) == left.shown:
         spans = _by_lane(plan, timeline, starts_s)
-        for period in (period for period in range(1, left.period + 1) if left.period % period == 0):
+        periods = [period for period in range(1, left.period + 1) if left.period % period == 0]
+        exactly, nearly = partial(_repeats, spans), partial(_nearly_repeats, by_device.values())
+        for repeats, period in product((exactly, nearly), periods):
             times_s = [starts_s[left.shown - 1 - back * period] for back in (2, 1, 0)]
-            if times_s[0] >= timeline.window_s[0] and _repeats(spans, times_s, period):
+            if times_s[0] >= timeline.window_s[0] and repeats(times_s, period):
                 group = _group(plan, timeline, left, times_s, period)
                 if _keeps_up(group, timeline, issue_s, period):
                     return group
@@ -105,15 +115,26 @@ def _is_periodic(timeline: Timeline) -> bool:
     return timeline.settled and abs(end_s - begin_s - steps * timeline.step_s) <= 4 * steps * EQUAL * end_s
 
 
-def _starts(plan: Plan, timeline: Timeline) -> list[float]:
-    """When the first device begins each microbatch in the last step of the window."""
+def _starts(plan: Plan, timeline: Timeline) -> dict[str, list[float]]:
+    """By device, when it begins each microbatch in the last step of the window."""
     left, end_s = plan.left_out, timeline.window_s[1]
     last = max(span.period for span in timeline.spans if abs(span.end_s - end_s) <= EQUAL * end_s)
-    starts_s: dict[int, float] = {}
+    starts_s: dict[str, dict[int, float]] = defaultdict(dict)
     for span in timeline.spans:
-        if span.period == last and span.device == plan.devices[0] and span.phase == FORWARD:
-            starts_s.setdefault(span.microbatch % left.shown, span.start_s)
-    return [starts_s[number] for number in sorted(starts_s)]
+        if span.period == last and span.phase == FORWARD:
+            starts_s[span.device].setdefault(span.microbatch % left.shown, span.start_s)
+    return {device: [own[number] for number in sorted(own)] for device, own in starts_s.items()}
+
+
+def _nearly_repeats(by_device: Iterable[Sequence[float]], times_s: Sequence[float], period: int) -> bool:
+    """Whether each device begins its last microbatches as far apart as the first device, whose `times_s` these are."""
+    group_s = times_s[2] - times_s[1]
+    return all(
+        len(own) > 2 * period
+        and abs(own[-1] - own[-1 - period] - group_s) <= NEARLY * group_s
+        and abs(own[-1 - period] - own[-1 - 2 * period] - group_s) <= NEARLY * group_s
+        for own in by_device
+    )
 
 
 def _by_lane(plan: Plan, timeline: Timeline, starts_s: Sequence[float]) -> dict[tuple[str, str], list[Span]]:

@@ -1,10 +1,13 @@
 """Steps of many microbatches from plans with few: the same time, memory and parts, and when a step is planned with all of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
 from simulator.engine.costs.model import CostModel
+from simulator.engine.simulation import simulate
 from simulator.engine.utilization import planned_mfu
 from simulator.machine.machine import Machine
 from simulator.model.job import Job
@@ -13,12 +16,13 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.predict.forecast import Forecast, forecast, forecast_of, plan_strategy, planned_forecast
 from simulator.predict.preset import preset_costs
-from simulator.predict.repeated import NotRepeatedError
+from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
 from simulator.strategies import few
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from tests.support import staged_models
 from tests.support.applicable import core_groups
 from tests.support.refusals import refuses
+from traces.documents.timeline import Timeline
 from traces.errors import Code
 
 #: A decoder whose ops keep an H100 busy for longer than the host takes to issue them.
@@ -135,6 +139,26 @@ def test_a_step_below_the_limit_has_all_its_tasks(monkeypatch):
     machine = core_groups(2)
     job = Job(CHAIN, 40, accumulate=20)
     assert planned_forecast(job, "baseline", {}, machine, CostModel(machine)).plan.left_out is None
+
+
+def test_groups_are_nearly_alike_unless_a_device_falls_behind():
+    """The last device begins each microbatch later after the one before, by a share of what a group takes."""
+    job = Job(DECODER, 40, 4096, "adamw", precision="mixed")
+    machine, model = preset_costs(job, "8xh100")
+    plan = plan_strategy("1f1b:stages=2,microbatches=20,fold=on", {}, job, machine, model, 1)
+    timeline = simulate(plan, machine, model.resolve(plan), pair_multipliers=model.pair_multipliers)
+    group = repeated_group(plan, timeline, [])
+
+    def falls_behind(share: float) -> Timeline:
+        late_s = {
+            span: share * group.seconds * (span.microbatch % plan.left_out.shown) if span.device == plan.devices[-1] else 0.0
+            for span in timeline.spans
+        }
+        return replace(timeline, spans=tuple(replace(span, start_s=span.start_s + s, end_s=span.end_s + s) for span, s in late_s.items()))
+
+    assert repeated_group(plan, falls_behind(NEARLY / 2), []).seconds == group.seconds
+    with pytest.raises(NotRepeatedError):
+        repeated_group(plan, falls_behind(2 * NEARLY), [])
 
 
 @THOROUGH
