@@ -373,9 +373,10 @@ def scheduled(
         coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
         planned = shown // count if folded else shown
         if planned > MOST_TASKS and not coarse:
+            do = "use granularity=stage, or" if isinstance(options, ScheduledOptions) and division.degree == 1 else "choose"
             raise SchedcastError(
                 f"{name}: {planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
-                " planned and simulated in a minute; choose fewer stages or microbatches"
+                f" planned and simulated in a minute; {do} fewer stages or microbatches"
             )
         with named(name):
             left: tuple[int, int] = (left_out, len(schedule.ranks))

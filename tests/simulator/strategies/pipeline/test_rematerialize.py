@@ -15,12 +15,14 @@ from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, TRANSFER, UPDATE
 from simulator.predict.forecast import forecast
-from simulator.strategies.pipeline import orders
+from simulator.strategies.pipeline import orders, planning
 from simulator.strategies.pipeline.grid_csv import schedule_of
 from simulator.strategies.pipeline.pipeline import at_once
 from tests.support import staged_models
 from tests.support.pipeline_plans import devices, plan_pipeline
+from tests.support.refusals import refuses
 from tests.support.same_numbers import largest_error
+from traces.errors import Code
 
 MACHINE = this_cpu(devices=2)
 
@@ -114,6 +116,13 @@ def test_an_action_is_one_task_if_it_sends_only_what_it_ends_with():
     assert {task.layer for task in actions if task.device == "cpu:1"} == {"stage 1"}
     assert schedule_of(plan) == orders.one_f_one_b_order(2, 4)
     assert load(dump(plan)).tasks == plan.tasks
+
+
+def test_a_plan_of_too_many_ops_is_one_of_few_actions(monkeypatch):
+    monkeypatch.setattr(planning, "MOST_TASKS", 20)
+    with refuses(Code.REQUEST, "ops in a step.*; use granularity=stage, or fewer stages or microbatches"):
+        plan_pipeline("gpipe:microbatches=4", job("chain"), MACHINE)
+    assert len(plan_pipeline("gpipe:microbatches=4,granularity=stage", job("chain"), MACHINE).tasks) > 20
 
 
 @pytest.mark.sampled(4)
