@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import pairwise, product
 
 from simulator.engine.steady import EQUAL
 from simulator.engine.summary import summarize
@@ -89,7 +89,7 @@ def repeated_group(plan: Plan, timeline: Timeline, issue_s: Sequence[Mapping[str
     """
     left = plan.left_out
     by_device = _starts(plan, timeline)
-    starts_s = by_device[plan.devices[0]]
+    starts_s = by_device.get(plan.devices[0], [])
     if _is_periodic(timeline) and len(starts_s) == left.shown:
         spans = _by_lane(plan, timeline, starts_s)
         periods = [period for period in range(1, left.period + 1) if left.period % period == 0]
@@ -131,8 +131,7 @@ def _nearly_repeats(by_device: Iterable[Sequence[float]], times_s: Sequence[floa
     group_s = times_s[2] - times_s[1]
     return all(
         len(own) > 2 * period
-        and abs(own[-1] - own[-1 - period] - group_s) <= NEARLY * group_s
-        and abs(own[-1 - period] - own[-1 - 2 * period] - group_s) <= NEARLY * group_s
+        and all(abs(later_s - start_s - group_s) <= NEARLY * group_s for start_s, later_s in pairwise(own[-1 - 2 * period :: period]))
         for own in by_device
     )
 

@@ -104,10 +104,14 @@ def loader_judgments(folder: Path) -> Iterator[Judgment]:
         yield Judgment("loader", f"{name}: loader workers=4", "pytorch/kineto", gain, before_s / usual, interval, way="trace")
 
 
-def records(folder: Path) -> tuple[list[Judgment], RuleRecords]:
-    """The judgments of all pairs of the folder, and their records."""
+def records(folder: Path, rules: Iterable[str] = ()) -> tuple[list[Judgment], RuleRecords]:
+    """The judgments of all pairs of the folder, and their records; or those of some rules' pairs on presets, without intervals."""
     pairs, left_out = every_pair(folder)
-    made = scored([*loader_judgments(folder), *judgments(pairs)])
+    if wanted := set(rules):
+        left_out = []
+        made = [replace(each, interval=None) for each in judgments(pair for pair in pairs if pair.rule in wanted)]
+    else:
+        made = scored([*loader_judgments(folder), *judgments(pairs)])
     return made, RuleRecords(
         records=tuple(record(rule, own, MISSES.get(rule, "")) for (rule, _), own in by_rule(made).items()),
         left_out=tuple(LeftOutPairs(rule=rule, pairs=count, reason=why) for (rule, why), count in sorted(Counter(left_out).items())),
@@ -129,12 +133,7 @@ def main(arguments: Sequence[str]) -> None:
     if folder is None:
         sys.exit("no public measurements beside the repository; set SCHEDCAST_SHARED")
     rules = [each for each in arguments if not each.startswith("--")]
-    if rules:
-        pairs, _ = every_pair(folder)
-        made = [replace(each, interval=None) for each in judgments(pair for pair in pairs if pair.rule in rules)]
-        document = RuleRecords(records=tuple(record(rule, own) for (rule, _), own in by_rule(made).items()))
-    else:
-        made, document = records(folder)
+    made, document = records(folder, rules)
     if rules or "--rows" in arguments:
         print(*(f"{each.rule}: {judgment_words(each)}" for each in made), sep="\n")
     print(HEAD, *map(row, document.records), sep="\n")

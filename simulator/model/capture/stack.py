@@ -38,8 +38,8 @@ class _Deeper:
     def graph(self) -> TrainingGraph:
         """The deeper graph. Raises _UnlikeError if `few` does not say what it is."""
         few = self._few
-        written = [operand.value for op in few.ops for operand in op.writes]
-        leaves = [name for name in few.values if name not in set(written)]
+        written = dict.fromkeys(operand.value for op in few.ops for operand in op.writes)
+        leaves = [name for name in few.values if name not in written]
         if [*leaves, *written] != list(few.values) or self._index(few.loss) is not None:
             raise _UnlikeError
         self._check_values()

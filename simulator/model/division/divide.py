@@ -23,13 +23,14 @@ from simulator.model.division.local import COLLECTIVES, CONTEXT, EXPERTS, TENSOR
 from simulator.model.division.placement import PARTIAL, WHOLE, Placement, before, behind, cut_along
 from simulator.model.division.vocabulary import Vocabulary
 from simulator.model.graph import CAST, Op, TrainingGraph, arguments_of
+from simulator.plan.bodies.op_class import PRODUCT
 from simulator.plan.bodies.opcall import DROPOUT, OpCall
 from simulator.plan.task import AGAIN, CARRIED_KINDS, PARAMETER, Operand, ViewStep
 from simulator.plan.views import NotABoxError
 from traces.errors import Code, SchedcastError
 
 #: The op that adds gradients, and those of linear layers that make them.
-ADD, PRODUCTS = "aten.add.Tensor", ("aten.mm.default", "aten.bmm.default")
+ADD, PRODUCTS = "aten.add.Tensor", (PRODUCT, "aten.bmm.default")
 
 
 @dataclass(frozen=True)
@@ -418,23 +419,21 @@ def with_shared_casts(graph: TrainingGraph) -> TrainingGraph:
     changed = {storage_of[operand.value] for op in graph.ops for operand in op.mutates}
     kept = {storage_of[operand.value] for operand in graph.gradients.values()} | {storage_of[graph.loss]}
     first: dict[Hashable, str] = {}
-    same: dict[str, str] = {}
+    same: dict[str, str] = {}  # by result that is not made again, the one that takes its place
     ops = []
     for op in graph.ops:
-        if same:
-            reads, mutates = (tuple(replace(o, value=same.get(o.value, o.value)) for o in own) for own in (op.reads, op.mutates))
-            op = replace(op, reads=reads, mutates=mutates)
+        if any(operand.value in same for operand in op.reads):
+            op = replace(op, reads=tuple(replace(operand, value=same.get(operand.value, operand.value)) for operand in op.reads))
         if op.body.target == CAST and graph.values[op.reads[0].value].kind != PARAMETER:
             source, made = op.reads[0], op.writes[0].value
-            key = source, op.body.args, op.body.kwargs, op.phase, AGAIN in op.name
-            if not {storage_of[source.value], storage_of[made]} & changed and storage_of[made] not in kept:
-                same[made] = first.setdefault(key, made)
-                if same[made] != made:
+            if changed.isdisjoint((storage_of[source.value], storage_of[made])) and storage_of[made] not in kept:
+                other = first.setdefault((source, op.body.args, op.body.kwargs, op.phase, AGAIN in op.name), made)
+                if other != made:
+                    same[made] = other
                     continue
         ops.append(op)
-    gone = {made for made, other in same.items() if made != other}
-    values = {name: value for name, value in graph.values.items() if name not in gone}
-    sizes = {name: size for name, size in graph.storage_bytes.items() if name not in gone}
+    values = {name: value for name, value in graph.values.items() if name not in same}
+    sizes = {name: size for name, size in graph.storage_bytes.items() if name not in same}
     return replace(graph, ops=tuple(ops), values=values, storage_bytes=sizes)
 
 
@@ -443,9 +442,9 @@ def _product_and_sum(op: Op) -> tuple[Op, Op]:
     bias, a, b = op.inputs
     made = op.writes[0]
     product = Operand(f"{made.value}#product", made.shape, made.strides, made.dtype)
-    body = replace(op.body, target="aten.mm.default", args='[{"$":0},{"$":1}]')
+    body = replace(op.body, target=PRODUCT, args='[{"$":0},{"$":1}]')
     first = replace(op, name=f"{op.name}#product", body=body, reads=(a, b), writes=(product,))
-    return first, replace(op, body=OpCall("aten.add.Tensor", '[{"$":0},{"$":1}]'), reads=(product, bias))
+    return first, replace(op, body=OpCall(ADD, '[{"$":0},{"$":1}]'), reads=(product, bias))
 
 
 def _sizes_of_split(target: str, args: str, width: int) -> tuple[int, ...]:

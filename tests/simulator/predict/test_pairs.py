@@ -14,7 +14,7 @@ from simulator.predict.judgments import LEAST, Judgment, accuracy, by_rule, reco
 from simulator.predict.pairs import Pair, Side, judged, of_phases, predicted_side
 from simulator.predict.rule_records import DATA, record_of, rule_records, text
 from tests.benchmarks import pairs as benchmark
-from tests.benchmarks.pair_tables import PAIRS, REFUSED, every_pair, of_traces, pairs_table, refusal
+from tests.benchmarks.pair_tables import PAIRS, REFUSED, of_traces, pairs_table, refusal
 from tests.support.jobs import MLP
 from tests.support.shared_data import shared_folder
 from traces.documents.rule_records import RuleRecord
@@ -136,8 +136,6 @@ def test_the_committed_records_come_out_again():
     if folder is None:
         pytest.skip("needs the public measurements beside the repository")
     rules = {"tf32", "optimizer", "cuda-graph", "batch", "scale out", "turbodl", "forward-fusion", "backward-fusion"}
-    pairs, _ = every_pair(folder)
-    judged_again = [replace(each, interval=None) for each in benchmark.judgments(pair for pair in pairs if pair.rule in rules)]
-    made = {rule: record(rule, own, benchmark.MISSES.get(rule, "")) for (rule, _), own in by_rule(judged_again).items()}
+    _, made = benchmark.records(folder, rules)
     committed = {each.rule: each.model_copy(update={"intervals": 0, "covered": 0}) for each in rule_records().records if each.rule in rules}
-    assert made == committed
+    assert {each.rule: each for each in made.records} == committed

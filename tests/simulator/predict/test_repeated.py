@@ -14,6 +14,7 @@ from simulator.model.job import Job
 from simulator.plan.editor.order import Order
 from simulator.plan.json import dump, load
 from simulator.plan.plan import Plan
+from simulator.plan.task import FORWARD
 from simulator.predict.forecast import Forecast, forecast, forecast_of, plan_strategy, planned_forecast
 from simulator.predict.preset import preset_costs
 from simulator.predict.repeated import NEARLY, NotRepeatedError, repeated_group
@@ -159,6 +160,9 @@ def test_groups_are_nearly_alike_unless_a_device_falls_behind():
     assert repeated_group(plan, falls_behind(NEARLY / 2), []).seconds == group.seconds
     with pytest.raises(NotRepeatedError):
         repeated_group(plan, falls_behind(2 * NEARLY), [])
+    without = tuple(span for span in timeline.spans if span.device != plan.devices[0] or span.phase != FORWARD)
+    with pytest.raises(NotRepeatedError):
+        repeated_group(plan, replace(timeline, spans=without), [])
 
 
 @THOROUGH

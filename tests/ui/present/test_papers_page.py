@@ -20,11 +20,13 @@ def test_every_claim_has_a_verdict_and_a_cause_if_it_does_not_hold():
 
 
 def check_rows(table: Table, same: Table) -> None:
-    """Every predicted figure of a table is that of the shipped one."""
+    """Every predicted figure of a table is that of the shipped one. How long DeePa's search takes is measured."""
     shipped = {tuple(row.labels.items()): row for row in same.rows}
     for row in table.rows:
         for figure, before in zip(row.figures, shipped[tuple(row.labels.items())].figures, strict=True):
             assert (figure.name, figure.published) == (before.name, before.published)
+            if table.name == "search":
+                continue
             expected = None if before.predicted is None else pytest.approx(before.predicted, rel=1e-6)
             assert figure.predicted == expected, f"{table.name}, {row.labels}, {figure.name}"
 
@@ -45,12 +47,11 @@ def test_the_documents_are_up_to_date(name):
 
 @pytest.mark.thorough
 def test_the_document_of_deepa_is_up_to_date(monkeypatch):
-    """The figures of its first network, for all of them take ten minutes. How long the search takes is measured."""
+    """The figures of its first network, for all of them take ten minutes."""
     first = {"networks": deepa.SCOPE.networks[:1], "batches": deepa.SCOPE.batches[:2], "slower": False}
     monkeypatch.setattr(deepa, "SCOPE", deepa.SCOPE.model_copy(update=first))
     (shipped,) = Reproduction.load(reproduction_file("deepa")).papers
     predicted, _ = reproducing.reproduced(registry.get("deepa"), measure=False, quiet=True)
     assert {"fc6", "speedups", "clusters", "imagenet-22k"} <= {table.name for table in predicted.tables if table.rows}
     for table in predicted.tables:
-        if table.name != "search":
-            check_rows(table, shipped.table(table.name))
+        check_rows(table, shipped.table(table.name))
