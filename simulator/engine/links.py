@@ -17,7 +17,7 @@ Measured collectives of devices that no links join run one after another.
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, permutations
 from math import inf
@@ -235,6 +235,9 @@ class Links(Allocator):
         return known
 
     def _collective(self, body: Collective, payload_bytes: float) -> tuple[Route, float]:
+        if body.times > 1:  # one after another
+            route, moved = self.collective(replace(body, times=1), payload_bytes)
+            return route._replace(latency_s=route.latency_s * body.times), moved * body.times
         if body not in self._collectives:
             by_protocols = self._machine.protocols and (body.algorithm in SCALABLE or body.operation == ALL_TO_ALL)
             self._collectives[body] = self._by_protocols(body) if by_protocols else (*self._by_rounds(body), [])

@@ -59,7 +59,9 @@ class PlanContents:
     @cached_property
     def body_keys(self) -> tuple[str, ...]:
         """Per task, the body's part of its cost key."""
-        return tuple(task.body.key(task) for task in self.tasks)
+        lists = {id(task.body): task for task in self.tasks if task.body.inner_ops}  # of each list of ops, which tasks may share, one
+        known = {number: task.body.key(task) for number, task in lists.items()}
+        return tuple(known.get(id(task.body)) or task.body.key(task) for task in self.tasks)
 
     @cached_property
     def every_task(self) -> tuple[Task, ...]:

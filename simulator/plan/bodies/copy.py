@@ -156,7 +156,7 @@ class Collective(Body):
     which the links derive a price; a library may use a better one. `root` is the root of a "server": a device, or the host.
 
     `listed`: the task lists the operands of the first so many devices only, each of which stands for others that do the same; 0: of all.
-    Such a task is predicted, and no executor runs it.
+    Such a task is predicted, and no executor runs it. `times`: it stands for so many, one after another, each with operands like these.
     """
 
     operation: Operation
@@ -164,11 +164,17 @@ class Collective(Body):
     algorithm: Algorithm = "ring"
     root: str = ""
     listed: int = 0
+    times: int = 1
     kind: Literal["collective"] = "collective"
 
     resource = Resource.COLLECTIVE
     crosses_devices = True
     waits_for_peers = True
+
+    @property
+    def launches(self) -> int:
+        """A kernel for each."""
+        return self.times
 
     @property
     def name(self) -> str:
@@ -181,20 +187,21 @@ class Collective(Body):
         return operands[rank * count : (rank + 1) * count]
 
     def payload_bytes(self, task: Task) -> int:
-        """Bytes of the whole that is summed or gathered, on one device."""
+        """Bytes of the whole that is summed or gathered, on one device, each time."""
         whole = task.writes if self.operation == ALL_GATHER else task.mutates or task.reads
         return sum(operand.bytes for operand in self.share(self.devices[0], whole))
 
     def key(self, task: Task) -> str:
-        """Operation, algorithm, devices, bytes and number of tensors."""
+        """Operation, algorithm, devices, bytes and number of tensors, and how many times."""
         count = (len(task.mutates) or len(task.reads)) // (self.listed or len(self.devices))
         algorithm = f"{self.algorithm}{'>' + self.root if self.root else ''}"
-        return f"collective|{self.operation}|{algorithm}|{','.join(self.devices)}|{self.payload_bytes(task)}|{count}"
+        times = f"|x{self.times}" if self.times > 1 else ""
+        return f"collective|{self.operation}|{algorithm}|{','.join(self.devices)}|{self.payload_bytes(task)}|{count}{times}"
 
     def work(self, task: Task) -> Work:
         """Bytes that every device reads and writes."""
         share = 1.0 if self.operation == ALL_REDUCE else 1.0 / len(self.devices)
-        return Work("collective", 0.0, (1.0 + share) * self.payload_bytes(task))
+        return Work("collective", 0.0, (1.0 + share) * self.payload_bytes(task) * self.times)
 
     def faults(self, task: Task, values: Mapping[str, Value]) -> Iterator[str]:
         """Operands that do not fit the operation: the operands of chunks, or their number."""

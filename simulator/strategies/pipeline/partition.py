@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from simulator.model.checkpoint.blocks import blocks
 from simulator.model.graph import TrainingGraph
 from simulator.model.layers import partners, runs
 from simulator.plan.bodies.op_class import op_class
@@ -18,11 +19,13 @@ from traces.errors import Code, SchedcastError
 
 # The units of a captured graph: the smallest pieces that can be a stage of their own, in forward order.
 # A unit begins with a layer that multiplies by weights (convolution, linear, recurrent, embedding) and holds what follows until the next
-# one: batch-norm, activation, pooling, the loss. This is how papers count layers: ResNet-20 has 20.
+# one: batch-norm, activation, pooling, the loss. This is how papers count layers: ResNet-20 has 20. The first unit of a transformer's block
+# begins where the block does, with its norm.
 
 
 _WEIGHTED = frozenset({"conv", "matmul", "recurrent"})
 _LOOKUP = "aten.embedding.default"
+_ATTENTION = "matmul.attention"
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,36 @@ def units(graph: TrainingGraph) -> list[Unit]:
     forward = runs(graph, FORWARD)
     backward = partners(graph, forward)
     groups: list[tuple[list[int], list[int]]] = []
+    starts = _starts(graph)
     for own_forward, own_backward in zip(forward, backward, strict=True):
-        if groups and not (_weighted(graph, own_forward) and any(_weighted(graph, ops) for ops, _ in groups[-1:])):
+        second = groups and _weighted(graph, own_forward) and _weighted(graph, groups[-1][0])
+        if groups and not second and own_forward[0] not in starts:
             groups[-1][0].extend(own_forward)
             groups[-1][1].extend(own_backward)
         else:
             groups.append((list(own_forward), list(own_backward)))
     return [Unit(_layer(graph, ops), tuple(ops), tuple(sorted(of_backward))) for ops, of_backward in groups]
+
+
+def between_blocks(graph: TrainingGraph, chain: Sequence[Unit]) -> list[int]:
+    """By how many of the units each cut comes that lies between two blocks of a transformer, or before or after all of them.
+
+    What follows the blocks and multiplies by no weights, such as the last norm, goes with the last block. There, one tensor crosses a cut;
+    within a block several do.
+    """
+    starts = _starts(graph)
+    if not starts:
+        return []
+    last = max(index for op in starts.values() for index in op)
+    return [at for at, unit in enumerate(chain) if at and (unit.forward[0] in starts or chain[at - 1].forward[0] <= last < unit.forward[0])]
+
+
+def _starts(graph: TrainingGraph) -> dict[int, tuple[int, ...]]:
+    """The ops of each block of a transformer, by the first one."""
+    kind, members = blocks(graph)
+    if kind != "blocks" or not all(any(op_class(graph.ops[index].body.target) == _ATTENTION for index in block.ops) for block in members):
+        return {}
+    return {block.ops[0]: block.ops for block in members}
 
 
 def _weighted(graph: TrainingGraph, ops: Sequence[int]) -> bool:

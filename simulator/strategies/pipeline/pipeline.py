@@ -30,7 +30,7 @@ class Pipeline:
     `staged`: values go through the host's memory, in two copies for which the hosts of their devices wait, unless that memory is theirs.
     `replica`: the number of this copy of the pipeline among `replicas`, of which each has as many `microbatches` of the step; its own are
     numbered from `replica * microbatches`. `others`: as in `Sender`. `rank`: of a device among those that divide the layers of a replica,
-    whose graph `cut` has. `left_out`: as in `Share`, besides the `microbatches`. `kept`: as in `PlanBuilder`.
+    whose graph `cut` has. `left_out`: microbatches of each replica that are not planned. `kept`: as in `PlanBuilder`.
     """
 
     def __init__(
@@ -46,13 +46,14 @@ class Pipeline:
         replicas: int = 1,
         others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         rank: int = 0,
-        left_out: tuple[int, int] = (0, 1),
+        left_out: int = 0,
         kept: Gradients = "freed",
     ):
         self.machine, self.cut, self.first = machine, cut, replica * microbatches
         self.forward_devices, self.backward_devices = tuple(forward), tuple(backward)
         place, self._sent = cut.placed(forward, backward)
-        share = Share((microbatches + left_out[0]) * replicas, range(self.first, self.first + microbatches), left_out)
+        self._microbatches = microbatches + left_out
+        share = Share(self._microbatches * replicas, range(self.first, self.first + microbatches))
         suffix = (f"@replica{replica}" if replica else "") + (f"@rank{rank}" if rank else "")
         self.build = PlanBuilder(job, place, cut.graph, share, suffix, kept, Division(1, rank))
         self.sender = Sender(machine, tuple(dict.fromkeys((*forward, *backward))), others)
@@ -78,8 +79,7 @@ class Pipeline:
     @property
     def notes(self) -> dict[str, object]:
         """What the semantics of a plan say of its stages."""
-        microbatches = len(self.build.microbatches) + self.build.share.left_out[0]
-        return {"stages": self.stages, "microbatches": microbatches, "placement": "-".join(map(str, self.cut.placement))}
+        return {"stages": self.stages, "microbatches": self._microbatches, "placement": "-".join(map(str, self.cut.placement))}
 
     def begin_with(self, actions: Sequence[Action]) -> None:
         """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal
 
 from simulator.engine.costs.cost import PlanCosts
@@ -17,13 +17,14 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import Task
 from simulator.strategies.builder import MOST_TASKS, Gradients, PlanBuilder
 from simulator.strategies.data_parallel import folds
-from simulator.strategies.few import ROUNDS, leaves_out
+from simulator.strategies.few import ROUNDS, leaves_out, with_left_out
 from simulator.strategies.options import Portion
 from simulator.strategies.pipeline import grid_csv
+from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with_copies
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
 from simulator.strategies.pipeline.orders import with_few
-from simulator.strategies.pipeline.partition import balanced, units
+from simulator.strategies.pipeline.partition import balanced, between_blocks, units
 from simulator.strategies.pipeline.pipeline import Pipeline, at_once
 from simulator.strategies.pipeline.replicas import Replicas
 from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, linear
@@ -250,8 +251,18 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
 
 
 def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, seconds: Callable[[], Sequence[float]]) -> Cut:
-    """Return a graph with these cuts or, without any, in stages of balanced predicted times. `seconds`: makes those of its units."""
-    return Cut(graph, cuts or (balanced(seconds(), stages) if stages > 1 else ()))
+    """Return a graph with these cuts or, without any, in stages of balanced predicted times. `seconds`: makes those of its units.
+
+    A transformer with enough blocks is cut between them.
+    """
+    if cuts or stages == 1:
+        return Cut(graph, cuts)
+    own_s = seconds()
+    joints = [0, *between_blocks(graph, units(graph)), len(own_s)]
+    if len(joints) <= stages:
+        return Cut(graph, balanced(own_s, stages))
+    together_s = [sum(own_s[first:last]) for first, last in pairwise(joints)]
+    return Cut(graph, [joints[cut] for cut in balanced(together_s, stages)])
 
 
 def unit_seconds(job: Job, machine: Machine, costs: PlanCosts | None, graph: TrainingGraph) -> list[float]:
@@ -371,25 +382,26 @@ def scheduled(
         most = count * MOST_OPS
         shown = count * schedule.microbatches * len(cut_graph.graph.ops)
         coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
-        planned = shown // count if folded else shown
-        if planned > MOST_TASKS and not coarse:
+        ops_planned = shown // count if folded else shown
+        if ops_planned > MOST_TASKS and not coarse:
             do = "use granularity=stage, or" if isinstance(options, ScheduledOptions) and division.degree == 1 else "choose"
             raise SchedcastError(
-                f"{name}: {planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
+                f"{name}: {ops_planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
                 f" planned and simulated in a minute; {do} fewer stages or microbatches"
             )
+        fused = options.update == "backward-fusion"
+        alike = coarse and (folded or (count == 1 and left_out > 0)) and not (repeats or fused) and may_copy(schedule)
+        own = PLANNED if alike else schedule.microbatches
         with named(name):
-            left: tuple[int, int] = (left_out, len(schedule.ranks))
-            replicas = Replicas(
-                job, machine, cut_graph, schedule.microbatches, places, backward_places, folded, division, left, options.gradients
-            )
+            left = whole.microbatches - own
+            replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, options.gradients)
             begins = replicas.shard() if options.shard != "0" else {}
-        actions = linear(schedule)
+        everything = linear(schedule)
+        actions = planned(everything) if alike else everything
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
         if options.gradients != "freed":
             tasks = [task for stage in range(schedule.stages) for task in replicas.zero_gradients(stage)]
-        fused = options.update == "backward-fusion"
         works = [_works(pipeline, schedule, actions, repeats) for pipeline in replicas.pipelines]
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
@@ -399,7 +411,10 @@ def scheduled(
         if fused:
             tasks = replicas.with_fused_updates(tasks)
         plan = replicas.plan(name, tasks, options)
-        return by_action(plan) if coarse else plan
+        plan = by_action(plan, runs=not (folded or left_out)) if coarse else plan
+        if alike:
+            plan = with_copies(plan, everything)
+        return with_left_out(plan, left_out, schedule.microbatches, len(schedule.ranks))
 
 
 def _works(pipeline: Pipeline, schedule: Schedule, actions: Sequence[Action], repeats: bool) -> Iterator[list[Task]]:

@@ -45,7 +45,7 @@ class Replicas:
         backward: Sequence[tuple[str, ...]],
         folded: bool = False,
         division: Division = UNDIVIDED,
-        left_out: tuple[int, int] = (0, 1),
+        left_out: int = 0,
         kept: Gradients = "freed",
     ):
         """`cut`: of the graph of the first device of `division`; the devices of a replica's stage that divide its layers are successive."""
@@ -57,7 +57,7 @@ class Replicas:
             Pipeline(
                 job,
                 machine,
-                self._cut_of(number % division.degree, microbatches + left_out[0]),
+                self._cut_of(number % division.degree, microbatches + left_out),
                 microbatches,
                 [stage[number] for stage in forward],
                 [stage[number] for stage in backward],
@@ -95,7 +95,8 @@ class Replicas:
                 continue
             for turn in zip(*own, strict=True):
                 if turn[0].body.op in COLLECTIVES:
-                    tasks += self._dividing[turn[0].device].together(self.pipelines[0].build.tensors, turn)
+                    together = self._dividing[turn[0].device].together(self.pipelines[0].build.tensors, turn)
+                    tasks += [replace(task, action=turn[0].action) for task in together]
                 else:
                     tasks += turn
         return tasks

@@ -12,7 +12,8 @@ from simulator.machine.this_cpu import this_cpu
 from simulator.model.job import Job
 from simulator.strategies.builder import PlanBuilder
 from simulator.strategies.pipeline.cut import Cut, Sent
-from simulator.strategies.pipeline.partition import balanced, balanced_unfolded, in_flight_1f1b, stages_of, units
+from simulator.strategies.pipeline.partition import balanced, balanced_unfolded, between_blocks, in_flight_1f1b, stages_of, units
+from simulator.strategies.pipeline.planning import cut_graph_of
 from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD
 from tests.support import staged_models
 from tests.support.refusals import refuses
@@ -55,6 +56,34 @@ def test_what_a_later_stage_changes_in_place_is_not_left_in_one_memory():
     assert [(s.value, s.changed) for s in sent("residual", (5,)) if s.target == "cpu:1"] == [
         ("norms.2/native_batch_norm", False), ("norms.4/native_batch_norm", True)
     ]  # fmt: skip
+
+
+TRANSFORMER = "lm:form=llama,layers=4,d_model=16,heads=4,kv_heads=2,ffn=24,vocab=32"
+
+
+def test_a_transformer_is_cut_between_blocks_where_one_tensor_goes_up_and_its_gradient_down():
+    """However uneven the stages become: within a block, what was normalized and what goes around it would cross a cut too."""
+    graph = Job(TRANSFORMER, 2, 8).graph()
+    chain = units(graph)
+    joints = between_blocks(graph, chain)
+    assert [chain[at].layer for at in joints] == [*(f"blocks.{n}.attention.query" for n in range(4)), "head"]
+    cut = cut_graph_of(graph, (), 3, lambda: [9.0, *[1.0] * (len(chain) - 1)])
+    assert set(cut.placement) <= set(joints)
+    moved = cut.placed(("cpu:0", "cpu:1", "cpu:2"), ("cpu:0", "cpu:1", "cpu:2"))[1]
+    assert sorted((s.source, s.target) for s in moved) == [
+        ("cpu:0", "cpu:1"), ("cpu:1", "cpu:0"), ("cpu:1", "cpu:2"), ("cpu:2", "cpu:1"),
+    ]  # fmt: skip
+
+
+def test_a_transformer_with_more_stages_than_blocks_is_cut_within_them():
+    graph = Job(TRANSFORMER, 2, 8).graph()
+    count = len(units(graph))
+    assert len(cut_graph_of(graph, (), 8, lambda: [1.0] * count).placement) == 7
+
+
+def test_networks_without_attention_have_no_cuts_that_are_preferred():
+    graph = Job("resnet20", 2, 32).graph()
+    assert between_blocks(graph, units(graph)) == []
 
 
 def test_tied_weights_are_sent_to_the_other_stage_and_their_gradient_back():

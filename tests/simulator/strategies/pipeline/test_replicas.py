@@ -1,5 +1,6 @@
 """Replicas of pipelines: which devices they have, the numbers of plain PyTorch, and one pipeline that stands for all."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from executors.cpu.backend import CpuBackend
 from executors.tensors import job_tensors
 from simulator.engine.costs.cost import Cost
+from simulator.engine.costs.model import CostModel
 from simulator.engine.memory.over_time import carried_bytes
 from simulator.engine.simulation import simulate
 from simulator.machine.machine import Machine
@@ -16,6 +18,7 @@ from simulator.plan.json import dump, load
 from simulator.plan.messages import between_devices
 from simulator.plan.plan import Plan
 from simulator.plan.task import BUFFER, OPTIMIZER_STATE, PARAMETER
+from simulator.predict.forecast import forecast
 from simulator.strategies.pipeline import planning
 from tests.support import mlp, staged_models
 from tests.support.applicable import core_groups
@@ -178,15 +181,67 @@ def test_one_pipeline_stands_for_all_whose_layers_are_divided(text):
     assert [carried_bytes(one)[device] for device in one.devices] == [carried_bytes(every)[device] for device in one.devices]
 
 
-def test_a_long_folded_plan_has_a_task_for_what_lies_between_two_collectives(monkeypatch):
+def test_a_long_folded_plan_has_a_task_for_an_actions_collectives_of_a_kind(monkeypatch):
     machine, job = gpus(4, 1e6), Job(LLAMA, 8, 8)
     long = planned("1f1b:stages=2,tp=2,fold=on", job, machine)
     monkeypatch.setattr(planning, "MOST_OPS", 10)
     short = planned("1f1b:stages=2,tp=2,fold=on", job, machine)
-    collectives = [[task.name for task in plan.tasks if task.body.kind == "collective"] for plan in (long, short)]
-    assert collectives[0] == collectives[1]
-    assert len(short.tasks) < len(long.tasks) / 2
+
+    def moved(plan: Plan) -> Counter:
+        """How many collectives of each kind and size a device runs."""
+        counts: Counter = Counter()
+        for task in plan.tasks:
+            if task.body.kind == "collective":
+                counts[task.device, task.body.operation, task.body.payload_bytes(task)] += task.body.times
+        return counts
+
+    assert moved(short) == moved(long)
+    assert sum(task.body.work(task).flops for task in short.tasks) == sum(task.body.work(task).flops for task in long.tasks)
+    assert len(short.tasks) < len(long.tasks) / 5
     assert [carried_bytes(short)[device] for device in short.devices] == [carried_bytes(long)[device] for device in long.devices]
+
+
+@pytest.mark.parametrize("checkpoint", ["none", "selective", "full"])
+def test_a_long_folded_plan_takes_about_as_long_and_as_much_memory_as_one_of_single_ops(checkpoint, monkeypatch):
+    machine, job = load_machine("16xh100"), Job("gpt2:small", 16, 256, precision="amp", optimizer="adamw", checkpoint=checkpoint)
+    long, short = [], []
+    for most, into in ((10**9, long), (10, short)):
+        monkeypatch.setattr(planning, "MOST_OPS", most)
+        plan = planned("1f1b:stages=4,tp=2,replicas=2,shard=1,fold=on,microbatches=4", job, machine)
+        own = forecast(plan, machine, CostModel(machine), "graph")
+        into += [own.timeline.step_s, *own.peak_bytes.values()]
+    assert short == pytest.approx(long, rel=0.1)
+
+
+def test_ops_that_run_beside_collectives_run_beside_the_task_that_stands_for_them(monkeypatch):
+    """In backward, a product by weights runs while the gradient of the layer's input is summed: its list has no operands to wait for."""
+    machine, job = gpus(4, 1e6), Job(LLAMA, 8, 8, precision="amp")
+    monkeypatch.setattr(planning, "MOST_OPS", 10)
+    plan = planned("1f1b:stages=2,tp=2,fold=on", job, machine)
+    beside = [task for task in plan.tasks if "/beside " in task.name]
+    collectives = {task.name: task for task in plan.tasks if task.body.kind == "collective"}
+    assert beside
+    for task in beside:
+        collective = collectives[task.name.replace("/beside ", "/")]
+        assert collective.after == task.after
+        assert (task.reads, task.writes, task.mutates) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1f1b:stages=2,tp=2", "gpipe:stages=2,tp=2,shard=1,replicas=2", "zero-bubble:stages=2,replicas=2", "interleaved-1f1b:stages=4,tp=2"],
+)
+def test_microbatches_that_are_copies_of_the_second_are_planned_as_if_each_were_made_by_itself(text, monkeypatch):
+    machine, job = gpus(8 if "shard" in text else 4, 1e6), Job(LLAMA, 16, 8, optimizer="adamw")
+    monkeypatch.setattr(planning, "MOST_OPS", 10)
+    with_copies = planned(f"{text},fold=on,microbatches=4", job, machine)
+    monkeypatch.setattr(planning, "may_copy", lambda schedule: False)
+    each = planned(f"{text},fold=on,microbatches=4", job, machine)
+    assert [task.name for task in with_copies.tasks] == [task.name for task in each.tasks]
+    assert with_copies.body_keys == each.body_keys
+    assert (with_copies.values.keys(), with_copies.storages) == (each.values.keys(), each.storages)
+    assert (with_copies.losses, with_copies.gradients, with_copies.semantics) == (each.losses, each.gradients, each.semantics)
+    assert timed(with_copies, machine) == timed(each, machine)
 
 
 def test_a_folded_plan_does_not_run():

@@ -1,0 +1,125 @@
+"""A pipeline's plan with many microbatches, from one with two of them: the others do what the second one does.
+
+The first microbatch makes the gradients that all others add to. Copies of the second one have values, and parts of names, of their own,
+and share its bodies; what a body says of single ops in its `OpList` keeps naming the values of the second one. So such a plan is for
+predictions alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from simulator.plan.plan import Plan
+from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Task
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action, Schedule
+
+#: The microbatches that are planned, op by op.
+PLANNED = 2
+_COPIED = PLANNED - 1
+
+
+def may_copy(schedule: Schedule) -> bool:
+    """Whether all microbatches but the first do the same in each stage, and the first one makes the gradients."""
+    kinds: dict[tuple[int, int], set[str]] = defaultdict(set)  # by stage and microbatch
+    first: dict[tuple[int, str], int] = {}
+    for actions in schedule.ranks:
+        for stage, kind, microbatch in actions:
+            kinds[stage, microbatch].add(kind)
+            for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
+                first.setdefault((stage, half), microbatch)
+    alike = all(own == kinds[stage, _COPIED] for (stage, microbatch), own in kinds.items() if microbatch)
+    return schedule.microbatches > PLANNED and alike and set(first.values()) == {0}
+
+
+def planned(actions: Iterable[Action]) -> list[Action]:
+    """Those of the actions that are planned."""
+    return [action for action in actions if action.microbatch < PLANNED]
+
+
+def with_copies(plan: Plan, actions: Sequence[Action]) -> Plan:
+    """The plan of all `actions`, in this order, from that of those that are `planned`."""
+    before, own, after = _by_action(plan, planned(actions))
+    copied = [task for action, group in own.items() if action.microbatch == _COPIED for task in group]
+    fresh = _fresh(plan, copied)
+    values, storages, losses = dict(plan.values), dict(plan.storages), list(plan.losses)
+    names: dict[int, dict[str, str]] = {}  # by microbatch: those of its copies, by those of the second one
+    for microbatch in range(PLANNED, 1 + max(action.microbatch for action in actions)):
+        renamed = {name: _name(name, text, microbatch) for name, text in fresh.items()}
+        for name, text in fresh.items():
+            value = plan.values[name]
+            storage = replace(plan.storages[value.storage], name=_name(value.storage, text, microbatch))
+            values[renamed[name]] = replace(value, name=renamed[name], storage=storage.name)
+            storages[storage.name] = storage
+        losses += [renamed[name] for name in plan.losses if name in fresh]
+        names[microbatch] = renamed | {task.name: _name(task.name, task.action, microbatch) for task in copied}
+    tasks: list[Task] = []
+    last = {action.stage: number for number, action in enumerate(actions)}
+    for number, action in enumerate(actions):
+        tasks += before.get(action, ())
+        if action.microbatch < PLANNED:
+            tasks += own.get(action, ())
+        else:
+            tasks += [_copy(task, action, names[action.microbatch]) for task in own.get(action._replace(microbatch=_COPIED), ())]
+        if last[action.stage] == number:
+            tasks += after.get(action.stage, ())
+    segments = (Segment(tuple(tasks)),)
+    return replace(plan, segments=segments, values=values, storages=storages, losses=tuple(losses))
+
+
+def _fresh(plan: Plan, copied: Sequence[Task]) -> dict[str, str]:
+    """The values that the tasks `copied`, of one microbatch, have for themselves, each with an action that uses it."""
+    own = {task.name for task in copied}
+    used = {operand.value: task.action for task in copied for operand in _operands(task)}
+    shared = {plan.storage_of(operand) for task in plan.tasks if task.name not in own for operand in _operands(task)}
+    shared |= {value.storage for value in plan.values.values() if value.kind in CARRIED_KINDS}
+    return {name: text for name, text in used.items() if plan.values[name].storage not in shared}
+
+
+def _by_action(plan: Plan, actions: Sequence[Action]) -> tuple[dict[Action, list[Task]], dict[Action, list[Task]], dict[int, list[Task]]]:
+    """The tasks that come before the first action of a stage, those of each action, and those after the last action of each stage."""
+    before: dict[Action, list[Task]] = {}
+    own: dict[Action, list[Task]] = {}
+    after: dict[int, list[Task]] = defaultdict(list)
+    waiting: list[Task] = []
+    starts = {next(action for action in actions if action.stage == stage) for stage in {action.stage for action in actions}}
+    starting, stage = len(starts), -1
+    for text, group in groupby(plan.tasks, key=lambda task: task.action):
+        action = Action.read(text)
+        if action is not None:
+            own[action], before[action] = list(group), waiting
+            starting, stage, waiting = starting - (action in starts), action.stage, []
+        elif starting:
+            waiting = list(group)
+        else:
+            after[stage] += group
+    return before, own, after
+
+
+def _operands(task: Task) -> Iterator[Operand]:
+    yield from (*task.inputs, *task.writes)
+
+
+def _name(name: str, action: str, microbatch: int) -> str:
+    """The name of a copy of what is called `name` and belongs to an action of the second microbatch."""
+    own = Action.read(action)
+    parts = name.removeprefix(action).removesuffix(f"@{_COPIED}")
+    if name.startswith(action):
+        parts = f"{own._replace(microbatch=microbatch)}{parts}"
+    return f"{parts}@{microbatch}" if name.endswith(f"@{_COPIED}") or parts == name else parts
+
+
+def _copy(task: Task, action: Action, names: Mapping[str, str]) -> Task:
+    def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(replace(o, value=names[o.value]) if o.value in names else o for o in operands)
+
+    return replace(
+        task,
+        name=names[task.name],
+        reads=renamed(task.reads),
+        writes=renamed(task.writes),
+        mutates=renamed(task.mutates),
+        after=tuple(names.get(name, name) for name in task.after),
+        microbatch=action.microbatch,
+        action=str(action),
+    )
