@@ -44,6 +44,8 @@ from traces.errors import Refusal, SchedcastError
 from traces.process import gc_paused
 
 Predicted = TypeVar("Predicted")
+#: What the allocator reserves besides decides nothing of a plan that needs so many times a memory's size.
+_SURELY_TOO_MUCH = 2.0
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,9 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
 def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
     """The bytes by memory, with what the allocator of PyTorch and its process take besides where that may decide whether a plan fits."""
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
-    close = {name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and count > SURE_SHARE * sizes[name]}
+    close = {
+        name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and SURE_SHARE < count / sizes[name] < _SURELY_TOO_MUCH
+    }
     if not close:
         return held
     reserved = reserved_bytes(plan, machine, dependencies)

@@ -6,7 +6,7 @@ waits for. While a stage's ops run, it holds their activations, and those of the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -104,11 +104,19 @@ class _Chunk(NamedTuple):
     late: float
 
 
+class _Stages(NamedTuple):
+    """The stages of a cut graph, and what each does in forward and in backward."""
+
+    cut: Cut
+    forwards: list[_Chunk]
+    backwards: list[_Chunk]
+
+
 @dataclass(frozen=True)
 class _OneDevice:
     """A microbatch on one device that has all stages: its tasks, one for each of `ops` of the graph, and what each takes at least.
 
-    `carried_bytes`: by parameter, with its optimizer state.
+    `carried_bytes`: by parameter, with its optimizer state. `stages`: those of portions so far, by their cuts and number.
     """
 
     setup: Setup
@@ -117,6 +125,7 @@ class _OneDevice:
     ops: tuple[int, ...]
     seconds: Mapping[str, float]
     carried_bytes: Mapping[str, int]
+    stages: dict[tuple[tuple[int, ...], int], _Stages] = field(default_factory=dict)
 
     @classmethod
     def of(cls, setup: Setup, portion: Portion) -> "_OneDevice":
@@ -173,22 +182,26 @@ class _OneDevice:
 
     def least(self, portion: Portion) -> Least:
         """What a candidate takes and holds at least with this portion."""
-        cut = planning.cut_graph_of(self.graph, portion.cuts, portion.stages, lambda: self._unit_seconds)
-        return Least(self._step_s(cut, portion.microbatches), self._held(cut, portion))
+        known = portion.cuts, portion.stages
+        if known not in self.stages:
+            self.stages[known] = self._staged(planning.cut_graph_of(self.graph, *known, lambda: self._unit_seconds))
+        return Least(self._step_s(self.stages[known], portion.microbatches), self._held(self.stages[known].cut, portion))
 
-    def _step_s(self, cut: Cut, microbatches: int) -> float:
+    def _staged(self, cut: Cut) -> _Stages:
+        before: dict[int, list[int]] = {}
+        for producer, consumer in cut.graph.edges:
+            before.setdefault(consumer, []).append(producer)
+        forwards, backwards = ([cut.chunks[stage, kind] for stage in range(cut.stages)] for kind in (FORWARD, BACKWARD))
+        return _Stages(cut, self._chunks(cut, before, forwards), self._chunks(cut, before, backwards[::-1])[::-1])
+
+    @staticmethod
+    def _step_s(stages: _Stages, microbatches: int) -> float:
         """Seconds of a step: of the stage for which they are most, what passes the stages before it, forth and back, and all of its work.
 
         It may do some of that early, while it waits for the first microbatch, and some late, once it has sent the last one back.
         """
-        before: dict[int, list[int]] = {}
-        for producer, consumer in cut.graph.edges:
-            before.setdefault(consumer, []).append(producer)
-        stages = range(cut.stages)
-        forwards = self._chunks(cut, before, [cut.chunks[stage, FORWARD] for stage in stages])
-        backwards = self._chunks(cut, before, [cut.chunks[stage, BACKWARD] for stage in reversed(stages)])[::-1]
         longest = passed = 0.0
-        for forward, backward in zip(forwards, backwards, strict=True):
+        for forward, backward in zip(stages.forwards, stages.backwards, strict=True):
             longest = max(longest, passed + microbatches * (forward.whole + backward.whole) - forward.early - backward.late)
             passed += forward.passing + backward.passing
         return longest

@@ -50,8 +50,8 @@ def by_action(plan: Plan, runs: bool = True) -> Plan:
     inner = {name for name, units in users.items() if len(units) == 1 and name not in lasting}
     #: By unit: the storages that it is the first, or the last, of several to use.
     passing: dict[str, set[str]] = defaultdict(set)
-    for name, units in users.items():
-        if name not in inner | lasting and not runs:
+    for name, units in users.items() if not runs else ():
+        if name not in inner and name not in lasting:
             passing[next(iter(units))].add(name)
             passing[next(reversed(units))].add(name)
     values, storages = dict(plan.values), dict(plan.storages)
@@ -224,8 +224,9 @@ def _most_bytes(plan: Plan, run: Sequence[Task], inner: set[str], passing: set[s
     """
     uses: dict[str, list[int]] = {}
     for position, task in enumerate(run):
-        for name in {plan.storage_of(operand) for operand in (*task.inputs, *task.writes)} & (inner | passing):
-            uses.setdefault(name, []).append(position)
+        for name in {plan.storage_of(operand) for operand in (*task.inputs, *task.writes)}:
+            if name in inner or name in passing:
+                uses.setdefault(name, []).append(position)
     made = {plan.storage_of(operand) for task in run for operand in task.writes}
     end = len(run)
     lives = {name: (at[0] if name in made else 0, at[-1] if name in inner or name not in made else end) for name, at in uses.items()}

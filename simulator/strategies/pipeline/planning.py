@@ -52,7 +52,8 @@ class StageOptions:
     microbatches: int = 0
     """Microbatches of a step, of each replica; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
-    """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times."""
+    """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times, those of a transformer
+    between its blocks."""
 
     def __post_init__(self):
         """Raise SchedcastError for negative numbers, or a placement that is no list of numbers."""
