@@ -100,9 +100,10 @@ what the plan's tensors alone take.
 """
 MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), for which
 `lm:loss=fused` stands, as for Megatron-LM's; of llm-foundry's runs no figure of memory is published. Of Megatron-LM's trainings on B200 the
-tensors alone are right within some percent, and what the allocator reserves is predicted up to 15 % too high with stages, and up to 12 %
-with layers divided: there are more holes between the plan's tensors than between Megatron-LM's. nanotron's ZeRO-1 with one sequence a GPU
-is predicted up to 14 % too low; why is not known.
+tensors alone are right within some percent with layers divided, and 9 % too high with two stages: Megatron-LM gives each six layers, where
+the cut here balances predicted times, and gives the first one seven. What the allocator reserves is predicted up to 22 % too high with
+stages, and up to 12 % with layers divided: there are more holes between the plan's tensors than between Megatron-LM's. nanotron's ZeRO-1
+with one sequence a GPU is predicted up to 14 % too low; why is not known.
 PyTorch's DistributedDataParallel also keeps buckets of gradients, here 2 bytes a parameter, which the plan does not have. Selective
 checkpointing in PyTorch caches the result of a block's last product, which nothing reads (4 GiB of torchtitan's two steps), and FSDP2
 keeps the embeddings gathered (1 GiB).

@@ -87,8 +87,9 @@ def _by_action(plan: Plan, actions: Sequence[Action]) -> tuple[dict[Action, list
     for text, group in groupby(plan.tasks, key=lambda task: task.action):
         action = Action.read(text)
         if action is not None:
-            own[action], before[action] = list(group), waiting
-            starting, stage, waiting = starting - (action in starts), action.stage, []
+            own.setdefault(action, []).extend(group)
+            before.setdefault(action, []).extend(waiting)
+            starting, stage, waiting = len(starts - own.keys()), action.stage, []
         elif starting:
             waiting = list(group)
         else:

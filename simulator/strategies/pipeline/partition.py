@@ -62,7 +62,7 @@ def between_blocks(graph: TrainingGraph, chain: Sequence[Unit]) -> list[int]:
     starts = _starts(graph)
     if not starts:
         return []
-    last = max(index for op in starts.values() for index in op)
+    last = max(max(ops) for ops in starts.values())
     return [at for at, unit in enumerate(chain) if at and (unit.forward[0] in starts or chain[at - 1].forward[0] <= last < unit.forward[0])]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from simulator.engine.costs.cost import PlanCosts
 from simulator.machine.machine import Machine
@@ -371,34 +371,15 @@ def scheduled(
             [tuple(of_rank[schedule.rank_of[stage] * count + number] for number in range(count)) for stage in range(schedule.stages)]
             for of_rank in (devices, backward or devices)
         )
-        ops = count * schedule.microbatches * len(cut_graph.graph.ops)
-        folded = count > 1 and folds(options.fold, job, machine, tasks=ops)
-        by_stage = isinstance(options, ScheduledOptions) and options.granularity == "stage"
-        if by_stage and division.degree > 1 and not folded:
-            raise SchedcastError(f"{name}: granularity=stage with tp={division.degree} goes with fold=on only; give that too")
-        whole = schedule
-        if leaves_out(job, whole.microbatches, ops, options.fold):
-            schedule = with_few(whole, ROUNDS[job.few])
-        left_out = whole.microbatches - schedule.microbatches
-        most = count * MOST_OPS
-        shown = count * schedule.microbatches * len(cut_graph.graph.ops)
-        coarse = by_stage or (folded and ops > most) or (left_out > 0 and division.degree == 1 and shown > most)
-        ops_planned = shown // count if folded else shown
-        if ops_planned > MOST_TASKS and not coarse:
-            do = "use granularity=stage, or" if isinstance(options, ScheduledOptions) and division.degree == 1 else "choose"
-            raise SchedcastError(
-                f"{name}: {ops_planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
-                f" planned and simulated in a minute; {do} fewer stages or microbatches"
-            )
-        fused = options.update == "backward-fusion"
-        alike = coarse and (folded or (count == 1 and left_out > 0)) and not (repeats or fused) and may_copy(schedule)
-        own = PLANNED if alike else schedule.microbatches
+        extent = _extent(name, job, machine, options, schedule, len(cut_graph.graph.ops))
+        left_out, schedule, folded = schedule.microbatches - extent.schedule.microbatches, extent.schedule, extent.folded
+        own = PLANNED if extent.alike else schedule.microbatches
         with named(name):
-            left = whole.microbatches - own
+            left = left_out + schedule.microbatches - own
             replicas = Replicas(job, machine, cut_graph, own, places, backward_places, folded, division, left, options.gradients)
             begins = replicas.shard() if options.shard != "0" else {}
         everything = linear(schedule)
-        actions = planned(everything) if alike else everything
+        actions = planned(everything) if extent.alike else everything
         last = {action.stage: number for number, action in enumerate(actions)}
         tasks: list[Task] = []
         if options.gradients != "freed":
@@ -407,15 +388,53 @@ def scheduled(
         for number, action in enumerate(actions):
             tasks += begins.pop(action.stage, ())
             tasks += replicas.together([next(work) for work in works])
-            if last[action.stage] == number and not fused:
+            if last[action.stage] == number and options.update == "baseline":
                 tasks += replicas.updates(action.stage)
-        if fused:
+        if options.update == "backward-fusion":
             tasks = replicas.with_fused_updates(tasks)
         plan = replicas.plan(name, tasks, options)
-        plan = by_action(plan, runs=not (folded or left_out)) if coarse else plan
-        if alike:
+        if extent.coarse:
+            plan = by_action(plan, runs=not (folded or left_out))
+        if extent.alike:
             plan = with_copies(plan, everything)
         return with_left_out(plan, left_out, schedule.microbatches, len(schedule.ranks))
+
+
+class _Extent(NamedTuple):
+    """How much of a schedule is planned: its microbatches, or few of them (`schedule`); all replicas, or one for all (`folded`); a task for
+    each op, or for each action (`coarse`); every microbatch, or two, of which the second is copied (`alike`).
+    """
+
+    schedule: Schedule
+    folded: bool
+    coarse: bool
+    alike: bool
+
+
+def _extent(name: str, job: Job, machine: Machine, options: DrainingOptions, schedule: Schedule, ops: int) -> _Extent:
+    """How much of a schedule is planned of a graph with so many ops. Raises SchedcastError if that is too much."""
+    count, degree = holders_of(options), division_of(options).degree
+    every = count * schedule.microbatches * ops
+    folded = count > 1 and folds(options.fold, job, machine, tasks=every)
+    by_stage = isinstance(options, ScheduledOptions) and options.granularity == "stage"
+    if by_stage and degree > 1 and not folded:
+        raise SchedcastError(f"{name}: granularity=stage with tp={degree} goes with fold=on only; give that too")
+    whole = schedule
+    if leaves_out(job, whole.microbatches, every, options.fold):
+        schedule = with_few(whole, ROUNDS[job.few])
+    few = schedule.microbatches < whole.microbatches
+    shown, most = count * schedule.microbatches * ops, count * MOST_OPS
+    coarse = by_stage or (folded and every > most) or (few and degree == 1 and shown > most)
+    ops_planned = shown // count if folded else shown
+    if ops_planned > MOST_TASKS and not coarse:
+        do = "use granularity=stage, or" if isinstance(options, ScheduledOptions) and degree == 1 else "choose"
+        raise SchedcastError(
+            f"{name}: {ops_planned:,} ops in a step on {count * len(schedule.ranks)} devices, more than the {MOST_TASKS:,} that can be"
+            f" planned and simulated in a minute; {do} fewer stages or microbatches"
+        )
+    once = options.update == "baseline" and not (isinstance(options, ScheduledOptions) and options.rematerialize)
+    alike = coarse and (folded or (count == 1 and few)) and once and may_copy(schedule)
+    return _Extent(schedule, folded, coarse, alike)
 
 
 def _works(pipeline: Pipeline, schedule: Schedule, actions: Sequence[Action], repeats: bool) -> Iterator[list[Task]]:
