@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from simulator.engine.costs.cost import Cost
 from simulator.engine.costs.model import CostModel
-from simulator.engine.memory.caching import BESIDE_BYTES, LEAST_CARD_BYTES, SURE_SHARE, reserved_bytes
+from simulator.engine.memory.caching import BESIDE_BYTES, LEAST_CARD_BYTES, SURE_SHARE, TOO_MUCH_SHARE, reserved_bytes
 from simulator.engine.memory.contents import at_peak, with_memory
 from simulator.engine.memory.over_time import bytes_by_memory, excess_bytes, memory_needs, workspace_bytes
 from simulator.engine.segments import SimulatedSegment, phases, shown_iterations, switching, weights
@@ -44,8 +44,6 @@ from traces.errors import Refusal, SchedcastError
 from traces.process import gc_paused
 
 Predicted = TypeVar("Predicted")
-#: What the allocator reserves besides decides nothing of a plan that needs so many times a memory's size.
-_SURELY_TOO_MUCH = 2.0
 
 
 @dataclass(frozen=True)
@@ -190,9 +188,7 @@ def _whole_shares(group: Group, costs: Sequence[Cost], model: CostModel, shown: 
 def _with_reserved(held: dict[str, int], plan: Plan, machine: Machine, dependencies: Dependencies) -> dict[str, int]:
     """The bytes by memory, with what the allocator of PyTorch and its process take besides where that may decide whether a plan fits."""
     sizes = {memory.name: memory.size_bytes for memory in machine.memories}
-    close = {
-        name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and SURE_SHARE < count / sizes[name] < _SURELY_TOO_MUCH
-    }
+    close = {name for name, count in held.items() if sizes[name] >= LEAST_CARD_BYTES and SURE_SHARE < count / sizes[name] < TOO_MUCH_SHARE}
     if not close:
         return held
     reserved = reserved_bytes(plan, machine, dependencies)

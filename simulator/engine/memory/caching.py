@@ -25,6 +25,8 @@ _ROUND, _SMALL, _SMALL_SEGMENT, _LARGE, _LARGE_SEGMENT, _STEP = 512, _MIB, 2 * _
 BESIDE_BYTES = int(1.4 * 2**30)
 #: A plan that holds a smaller share of a memory than this fits, whatever is cached.
 SURE_SHARE = 0.5
+#: And one that needs so many times a memory does not, whatever is reserved besides.
+TOO_MUCH_SHARE = 2.0
 #: What is reserved was judged on cards of 80 GiB. Smaller memories, and limits, are compared with what a plan holds.
 LEAST_CARD_BYTES = 20 * 2**30
 #: Steps after the first ones of a plan, in which its optimizer state is made and its lags fill up.

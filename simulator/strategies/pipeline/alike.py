@@ -12,7 +12,7 @@ from itertools import groupby
 
 from simulator.plan.plan import Plan
 from simulator.plan.task import CARRIED_KINDS, Operand, Segment, Task
-from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, Action, Schedule
+from simulator.strategies.pipeline.schedule import Action, Schedule, first_microbatches
 
 #: The microbatches that are planned, op by op.
 PLANNED = 2
@@ -22,12 +22,9 @@ _COPIED = PLANNED - 1
 def may_copy(schedule: Schedule) -> bool:
     """Whether all microbatches but the first do the same in each stage, and the first one makes the gradients."""
     kinds: dict[tuple[int, int], set[str]] = defaultdict(set)  # by stage and microbatch
-    first: dict[tuple[int, str], int] = {}
-    for actions in schedule.ranks:
-        for stage, kind, microbatch in actions:
-            kinds[stage, microbatch].add(kind)
-            for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
-                first.setdefault((stage, half), microbatch)
+    for stage, kind, microbatch in schedule.actions:
+        kinds[stage, microbatch].add(kind)
+    first = first_microbatches(action for actions in schedule.ranks for action in actions)
     alike = all(own == kinds[stage, _COPIED] for (stage, microbatch), own in kinds.items() if microbatch)
     return schedule.microbatches > PLANNED and alike and set(first.values()) == {0}
 

@@ -31,7 +31,7 @@ from simulator.plan.task import (
     Storage,
     Task,
     Value,
-)  # fmt: skip
+)
 from simulator.plan.tensors import contiguous
 
 

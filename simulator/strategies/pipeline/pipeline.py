@@ -21,7 +21,7 @@ from simulator.plan.task import FORWARD as FORWARD_PHASE
 from simulator.strategies.builder import Gradients, PlanBuilder, Share
 from simulator.strategies.pipeline.cut import Cut, Sent
 from simulator.strategies.pipeline.schedule import AGAIN as REPEATED
-from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action, Schedule
+from simulator.strategies.pipeline.schedule import BACKWARD, BY_INPUT, BY_WEIGHT, FORWARD, Action, Schedule, first_microbatches
 
 
 class Pipeline:
@@ -83,10 +83,7 @@ class Pipeline:
 
     def begin_with(self, actions: Sequence[Action]) -> None:
         """Let the first backward of each stage in `actions` make the gradients that those of the other microbatches are added to."""
-        first: dict[tuple[int, str], int] = {}  # by stage and half of a backward, which a whole one has both of
-        for stage, kind, microbatch in actions:
-            for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
-                first.setdefault((stage, half), microbatch)
+        first = first_microbatches(actions)
         for stage, owned in enumerate(self.cut.parameters):
             by_input = set(self.cut.chunks[stage, BY_INPUT])
             for parameter in owned:

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -82,6 +82,15 @@ class Action(NamedTuple):
         """The action that `text` names; None if it names none."""
         match = _ACTION.fullmatch(text)
         return cls(int(match[1]), match[2], int(match[3])) if match else None
+
+
+def first_microbatches(actions: Iterable[Action]) -> dict[tuple[int, str], int]:
+    """By stage and kind of action, the first microbatch; by half of a backward, since a whole one has both."""
+    first: dict[tuple[int, str], int] = {}
+    for stage, kind, microbatch in actions:
+        for half in (BY_INPUT, BY_WEIGHT) if kind == BACKWARD else (kind,):
+            first.setdefault((stage, half), microbatch)
+    return first
 
 
 class Span(NamedTuple):
