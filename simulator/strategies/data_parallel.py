@@ -75,7 +75,7 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: if there were more
+    """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: if there were more
     than 20,000 tasks."""
     gradients: Gradients = "freed"
     """Free gradients after the update; keep them from step to step, as zero_grad(set_to_none=False) and nanotron do (kept); or also let the

@@ -12,10 +12,10 @@ from simulator.plan.plan import Plan
 from simulator.plan.task import INPUT, LeftOut, Storage, Task, Value
 
 #: Microbatches, and tasks of a step, up to which plans have all of them.
-MOST_MICROBATCHES, MOST_TASKS = 16, 20_000
-#: By `Job.few`: microbatches of a plan that runs them one after another (the last one, two that are compared, and those before, in which a
-#: step gets into its pace), and rounds, of as many as there are ranks, of what each rank of a pipeline repeats.
-SHOWN, ROUNDS = {1: 6, 2: 12}, {1: 2, 2: 6}
+MOST_MICROBATCHES, MOST_TASKS = 6, 20_000
+#: By `Job.few`: microbatches of a plan that runs them one after another (the first one, two that are compared and the last one; or more
+#: at first, in which a step gets into its pace), and rounds, of as many as there are ranks, of what each rank of a pipeline repeats.
+SHOWN, ROUNDS = {1: 4, 2: 6}, {1: 2, 2: 6}
 
 
 def leaves_out(job: Job, microbatches: int, tasks: int, fold: str = "auto") -> bool:

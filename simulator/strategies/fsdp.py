@@ -70,7 +70,7 @@ class Options:
     fetch: bool = True
     """Copy each device's shard of the batch from the host; off: the shard is on the device already."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one device for all, and few of more than 16 microbatches, since they do the same: only for predictions; auto: one device with
+    """Plan one device for all, and few of more than 6 microbatches, since they do the same: only for predictions; auto: one device with
     more than 8 devices, or 20,000 tasks, and few microbatches if there were more than 20,000 tasks."""
     gradients: Gradients = "freed"
     """With stage 1, free gradients after they are summed; keep them from step to step, as nanotron does (kept); or also let the products of

@@ -29,9 +29,10 @@ class Portion(NamedTuple):
     """What one device has to do and to hold at least, known before there is a plan.
 
     Each of `replicas` works on `microbatches` of a step, whose ops devices divide by `division`. They pass `stages`, cut before the units
-    `cuts` (none: where predicted times balance). `held`: the share of its stage's parameters, with their optimizer state, that a device
-    holds. `keeps`: whether activations are kept from a microbatch's forward to its backward; `gathers`: whether parameters, once gathered,
-    are kept to the last microbatch's backward; `sums`: whether a device adds up whole gradients of its microbatches.
+    `cuts` (none: where predicted times balance or, if `even`, numbers of blocks). `held`: the share of its stage's parameters, with their
+    optimizer state, that a device holds. `keeps`: whether activations are kept from a microbatch's forward to its backward; `gathers`:
+    whether parameters, once gathered, are kept to the last microbatch's backward; `sums`: whether a device adds up whole gradients of its
+    microbatches.
     """
 
     replicas: int
@@ -40,6 +41,7 @@ class Portion(NamedTuple):
     division: Division = UNDIVIDED
     stages: int = 1
     cuts: tuple[int, ...] = ()
+    even: bool = False
     keeps: bool = True
     gathers: bool = False
     sums: bool = False

@@ -302,7 +302,7 @@ def _transformer(record: _Record, number: int) -> Row | LeftOut | str:
         "eager",
         float(record["step_ms"]) / 1e3,
         False,
-        strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], "fused"),
+        strategy=strategy if stages == 1 else _pipeline(stages, accumulate, replicas, tensor, "ZeRO-1" in record["shard"], _MEGATRON_LM),
         memory_bytes=float(record[f"peak_{counter}_gib"]) * 2**30 if counter else 0.0,
         counter=counter,
     )
@@ -317,11 +317,15 @@ def _experts(record: _Record) -> str:
     return "".join(f",{name}={number}" for name, number in given.items() if number)
 
 
-def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool, gradients: str) -> str:
-    """A pipeline in replicas as the text of a strategy. `shards`: optimizer state over the replicas. `gradients`: the option."""
+#: Options of Megatron-LM's pipelines.
+_MEGATRON_LM = "gradients=fused,placement=even"
+
+
+def _pipeline(stages: int, microbatches: int, replicas: int, tensor: int, shards: bool, others: str) -> str:
+    """A pipeline in replicas as the text of a strategy. `shards`: optimizer state over the replicas. `others`: other options."""
     more = (f",replicas={replicas}" if replicas > 1 else "") + (f",tp={tensor}" if tensor > 1 else "")
     more += ",shard=1" if shards and replicas > 1 else ""
-    return f"1f1b:stages={stages},microbatches={microbatches}{more},gradients={gradients}"
+    return f"1f1b:stages={stages},microbatches={microbatches}{more},{others}"
 
 
 def _trained_in(record: _Record) -> str:
@@ -388,7 +392,7 @@ def _nanotron(record: _Record, number: int) -> Row | LeftOut | str:
     tensor, stages = int(record["tp"]), int(record["pp"])
     if stages > 1:
         replicas = int(record["gpus"]) // (tensor * stages)
-        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "kept")
+        pipeline = _pipeline(stages, int(record["accumulation"]), replicas, tensor, record["zero"] == "1", "gradients=kept")
         return row._replace(strategy=pipeline, job=replace(row.job, form="fused"), memory_bytes=float(record.get("memory_gb") or 0) * 2**30)
     strategy = ZERO_1 if record["zero"] == "1" else "fsdp:shard=0" if tensor > 1 else "data-parallel"
     options = ["gradients=kept"] + ([f"tp={tensor}"] if tensor > 1 else [])

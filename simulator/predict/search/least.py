@@ -125,7 +125,7 @@ class _OneDevice:
     ops: tuple[int, ...]
     seconds: Mapping[str, float]
     carried_bytes: Mapping[str, int]
-    stages: dict[tuple[tuple[int, ...], int], _Stages] = field(default_factory=dict)
+    stages: dict[tuple[tuple[int, ...], int, bool], _Stages] = field(default_factory=dict)
 
     @classmethod
     def of(cls, setup: Setup, portion: Portion) -> "_OneDevice":
@@ -182,7 +182,7 @@ class _OneDevice:
 
     def least(self, portion: Portion) -> Least:
         """What a candidate takes and holds at least with this portion."""
-        known = portion.cuts, portion.stages
+        known = portion.cuts, portion.stages, portion.even
         if known not in self.stages:
             self.stages[known] = self._staged(planning.cut_graph_of(self.graph, *known, lambda: self._unit_seconds))
         return Least(self._step_s(self.stages[known], portion.microbatches), self._held(self.stages[known].cut, portion))

@@ -66,6 +66,12 @@ def between_blocks(graph: TrainingGraph, chain: Sequence[Unit]) -> list[int]:
     return [at for at, unit in enumerate(chain) if at and (unit.forward[0] in starts or chain[at - 1].forward[0] <= last < unit.forward[0])]
 
 
+def begun(graph: TrainingGraph, chain: Sequence[Unit]) -> list[int]:
+    """By unit, how many blocks of a transformer it begins; of other networks, one each."""
+    starts = _starts(graph)
+    return [int(not starts or unit.forward[0] in starts) for unit in chain]
+
+
 def _starts(graph: TrainingGraph) -> dict[int, tuple[int, ...]]:
     """The ops of each block of a transformer, by the first one."""
     kind, members = blocks(graph)

@@ -24,7 +24,7 @@ from simulator.strategies.pipeline.alike import PLANNED, may_copy, planned, with
 from simulator.strategies.pipeline.cut import Cut
 from simulator.strategies.pipeline.granularity import by_action
 from simulator.strategies.pipeline.orders import with_few
-from simulator.strategies.pipeline.partition import balanced, between_blocks, units
+from simulator.strategies.pipeline.partition import balanced, begun, between_blocks, units
 from simulator.strategies.pipeline.pipeline import Pipeline, at_once
 from simulator.strategies.pipeline.replicas import Replicas
 from simulator.strategies.pipeline.schedule import FORWARD, Action, Schedule, linear
@@ -41,6 +41,8 @@ _SAMPLES = 2
 FUSED = ("update=backward-fusion",)
 #: And of language models: stages, and devices that divide their layers.
 _STAGES, _DEGREES = (2, 4, 8, 16), (1, 2, 4, 8)
+#: The placement with as many blocks, or units, in each stage.
+EVEN = "even"
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,16 @@ class StageOptions:
     microbatches: int = 0
     """Microbatches of a step, of each replica; 0: up to two for each device, of at least two samples; with --accumulate k, k."""
     placement: str = ""
-    """Layers before each cut, such as 3-5-7 for four stages; empty: cuts that balance the predicted times, those of a transformer
-    between its blocks."""
+    """Layers before each cut, such as 3-5-7 for four stages; even: as many blocks of a transformer, or layers, in each stage, as
+    Megatron-LM does; empty: cuts that balance the predicted times, those of a transformer between its blocks."""
 
     def __post_init__(self):
-        """Raise SchedcastError for negative numbers, or a placement that is no list of numbers."""
+        """Raise SchedcastError for negative numbers, or a placement that is neither a list of numbers nor `even`."""
         for name in ("stages", "microbatches"):
             if getattr(self, name) < 0:
                 raise SchedcastError(f"{name} is {getattr(self, name)}; expected at least 1, or 0 for the default")
-        if not re.fullmatch(r"(\d{1,9}([-, ]\d{1,9})*)?", self.placement):
-            raise SchedcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7")
+        if not re.fullmatch(rf"(\d{{1,9}}([-, ]\d{{1,9}})*|{EVEN})?", self.placement):
+            raise SchedcastError(f"placement is {self.placement!r}; expected the layers before each cut, such as 3-5-7, or {EVEN}")
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -83,7 +85,7 @@ class DrainingOptions(StageOptions):
     sp: bool = True
     """With tp, divide what lies between the products by tokens (sequence parallelism)."""
     fold: Literal["auto", "on", "off"] = "auto"
-    """Plan one pipeline for all replicas, and few of more than 16 microbatches, since they do the same: only for predictions; auto: if
+    """Plan one pipeline for all replicas, and few of more than 6 microbatches, since they do the same: only for predictions; auto: if
     there were more than 20,000 tasks."""
     shard: Literal["0", "1"] = "0"
     """The stage of ZeRO over a stage's replicas: 1 shards optimizer state; parameters are gathered at the start of the step."""
@@ -224,7 +226,8 @@ def portion(job: Job, machine: Machine, options: DrainingOptions) -> Portion | N
     held = 1.0 if options.shard == "0" else 1.0 / options.replicas
     keeps = not (isinstance(options, ScheduledOptions) and options.rematerialize)
     count = microbatches_in(job, options, stages)
-    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, keeps, gathers=held < 1.0)
+    even = options.placement == EVEN
+    return Portion(options.replicas, count, held, division_of(options), stages, options.cuts, even, keeps, gathers=held < 1.0)
 
 
 #: A folded plan of more ops has one task for each action of a stage.
@@ -248,17 +251,19 @@ def cut(job: Job, machine: Machine, costs: PlanCosts | None, options: StageOptio
     if microbatches > MOST_MICROBATCHES:
         raise SchedcastError(f"{microbatches} microbatches: expected at most {MOST_MICROBATCHES}; choose larger ones")
     graph = job.graph(job.batch // parts, parts, division=division_of(options))
-    return cut_graph_of(graph, options.cuts, stages, lambda: unit_seconds(job, machine, costs, graph))
+    return cut_graph_of(graph, options.cuts, stages, options.placement == EVEN, lambda: unit_seconds(job, machine, costs, graph))
 
 
-def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, seconds: Callable[[], Sequence[float]]) -> Cut:
+def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, even: bool, seconds: Callable[[], Sequence[float]]) -> Cut:
     """Return a graph with these cuts or, without any, in stages of balanced predicted times. `seconds`: makes those of its units.
 
-    A transformer with enough blocks is cut between them.
+    A transformer with enough blocks is cut between them. `even`: balance the number of its blocks, or of units, instead.
     """
     if cuts or stages == 1:
         return Cut(graph, cuts)
-    own_s = seconds()
+    own_s = begun(graph, units(graph)) if even else seconds()
+    if even and sum(own_s) < stages:
+        raise SchedcastError(f"placement={EVEN} cannot give each of {stages} stages one of {sum(own_s)} blocks; leave it out", Code.MODEL)
     joints = [0, *between_blocks(graph, units(graph)), len(own_s)]
     if len(joints) <= stages:
         return Cut(graph, balanced(own_s, stages))

@@ -67,7 +67,7 @@ def test_a_transformer_is_cut_between_blocks_where_one_tensor_goes_up_and_its_gr
     chain = units(graph)
     joints = between_blocks(graph, chain)
     assert [chain[at].layer for at in joints] == [*(f"blocks.{n}.attention.query" for n in range(4)), "head"]
-    cut = cut_graph_of(graph, (), 3, lambda: [9.0, *[1.0] * (len(chain) - 1)])
+    cut = cut_graph_of(graph, (), 3, False, lambda: [9.0, *[1.0] * (len(chain) - 1)])
     assert set(cut.placement) <= set(joints)
     moved = cut.placed(("cpu:0", "cpu:1", "cpu:2"), ("cpu:0", "cpu:1", "cpu:2"))[1]
     assert sorted((s.source, s.target) for s in moved) == [
@@ -78,7 +78,22 @@ def test_a_transformer_is_cut_between_blocks_where_one_tensor_goes_up_and_its_gr
 def test_a_transformer_with_more_stages_than_blocks_is_cut_within_them():
     graph = Job(TRANSFORMER, 2, 8).graph()
     count = len(units(graph))
-    assert len(cut_graph_of(graph, (), 8, lambda: [1.0] * count).placement) == 7
+    assert len(cut_graph_of(graph, (), 8, False, lambda: [1.0] * count).placement) == 7
+
+
+def test_an_even_placement_gives_each_stage_as_many_blocks():
+    """The embedding goes with the first ones, the last norm and the head with the last ones, however long they take."""
+    graph = Job(TRANSFORMER, 2, 8).graph()
+    chain = units(graph)
+    (cut,) = cut_graph_of(graph, (), 2, True, list).placement
+    assert chain[cut].layer == "blocks.2.attention.query"
+    with pytest.raises(SchedcastError, match="placement=even cannot give each of 5 stages one of 4 blocks; leave it out"):
+        cut_graph_of(graph, (), 5, True, list)
+
+
+def test_an_even_placement_of_other_networks_counts_layers():
+    graph = Job("resnet20", 2, 32).graph()
+    assert cut_graph_of(graph, (), 4, True, list).placement == (5, 10, 15)
 
 
 def test_networks_without_attention_have_no_cuts_that_are_preferred():
