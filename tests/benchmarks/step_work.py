@@ -216,8 +216,7 @@ class _Part(NamedTuple):
         if not row.adds:
             faster = np.maximum(1.0, self.cache_rate * self.sms / bandwidth)
             memory_s = memory_s * np.where(self.cached, self.cold + (1 - self.cold) / faster, 1.0)
-        both = compute_s + memory_s if row.adds else np.maximum(compute_s, memory_s)
-        return self.count * (self.launches * row.least_s.value + both)
+        return self.count * (self.launches * row.least_s.value + row.together(compute_s, memory_s))
 
 
 #: The kinds of memory, by their sources in `machines.json`.

@@ -1,7 +1,7 @@
 """Task times on hardware that was not measured: the committed table `efficiencies.json`, a roofline per op class.
 
-t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take the sum instead of the maximum,
-and rows with `idle` or `saved` do more or fewer FLOPs (`Row`).
+t = least_s · launches + max(flops / (peak · compute), bytes / (bandwidth · memory)); rows with `adds` take a sum instead of the maximum,
+and rows with `idle` or `saved` do more or fewer FLOPs (`EfficiencyRow`).
 Every number of the table is `[value, error, source]`: the error is one standard deviation of its logarithm, the source a name under
 "sources". CPU rows are for one core. GPU rows are fitted by tests/benchmarks/fit_efficiencies.py and scored on GPUs left out
 by tests/benchmarks/efficiencies.py; those of convolutions are fitted and scored on whole steps by tests/benchmarks/fit_steps.py. Matrix
@@ -78,7 +78,8 @@ class EfficiencyRow(BaseModel):
     """One op class: fractions of peak FLOP/s (by precision) and of bandwidth, and the least time of a kernel (on a CPU: of an op call).
 
     `adds`: computing and moving data take turns (tiles in and out, layouts changed) rather than overlap; such an op is as fast from the
-    cache as from memory. `cold_start_s`: extra time with nothing in the cache. `tile`: output elements per block. `split_flops`: a kernel
+    cache as from memory. `overlaps`: its kernel moves most data while it computes, so that the cubes of both times add up, as those of a
+    product do. `cold_start_s`: extra time with nothing in the cache. `tile`: output elements per block. `split_flops`: a kernel
     splits its FLOPs over blocks of this size until the SMs are full. `saved`: times fewer FLOPs than those counted, of an algorithm that
     computes the same with fewer. `idle`: few blocks leave SMs idle, so that computing takes 1 + idle · SMs / blocks times as long, where
     a kernel has blocks for its outputs or for its FLOPs, whichever are more. `block`: what a block takes of an SM, for devices that say
@@ -94,6 +95,7 @@ class EfficiencyRow(BaseModel):
     memory: Number
     least_s: Number
     adds: bool = False
+    overlaps: bool = False
     cold_start_s: Number | None = None
     tile: Number | None = None
     blocks_per_sm: Number | None = None
@@ -103,6 +105,14 @@ class EfficiencyRow(BaseModel):
     fed: Number | None = None
     block: BlockShape | None = None
     product: ProductKernel | None = None
+
+    def together(self, compute_s: _N, memory_s: _N) -> _N:
+        """The time of computing and moving data."""
+        if self.overlaps:
+            return (compute_s**3 + memory_s**3) ** (1 / 3)
+        if self.adds:
+            return compute_s + memory_s
+        return np.maximum(compute_s, memory_s) if isinstance(compute_s, np.ndarray) else max(compute_s, memory_s)
 
 
 class EfficiencyRows(BaseModel):
@@ -203,11 +213,10 @@ def seconds(
         return Seconds(alone if moved_bytes <= site.cache_bytes else cold, cold, number.error)
     parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
     speedup = rows.cache_speedup(site) if moved_bytes <= site.cache_bytes and not row.adds else 1.0
-    combined = sum if row.adds else max
     numbers = {"least_s": row.least_s, "compute": figure(row.compute, precision), "memory": row.memory}
     cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
-    warm = parts.least_s + combined((parts.compute_s, parts.memory_s / speedup))
-    return Seconds(warm, cold_start + parts.least_s + combined((parts.compute_s, parts.memory_s)), numbers[parts.longest].error)
+    warm = parts.least_s + row.together(parts.compute_s, parts.memory_s / speedup)
+    return Seconds(warm, cold_start + parts.least_s + row.together(parts.compute_s, parts.memory_s), numbers[parts.longest].error)
 
 
 def cold_s(
@@ -225,8 +234,8 @@ def cold_s(
     if row.product is not None and product is not None and serves(site, precision):
         return products.seconds(row.product, site, precision, product, moved_bytes)
     parts = terms(site, row, flops, moved_bytes, precision, launches, outputs)
-    both = parts.compute_s + parts.memory_s if row.adds else np.maximum(parts.compute_s, parts.memory_s)
-    return (row.cold_start_s.value if row.cold_start_s is not None else 0.0) + parts.least_s + both
+    cold_start = row.cold_start_s.value if row.cold_start_s is not None else 0.0
+    return cold_start + parts.least_s + row.together(parts.compute_s, parts.memory_s)
 
 
 def precision_of(task: Task, op_class: str, float32: str) -> str:

@@ -126,6 +126,16 @@ def test_a_row_that_adds_takes_both_times_and_gains_nothing_from_the_cache():
     assert seconds.warm == seconds.cold == pytest.approx(sum(part))
 
 
+def test_a_row_that_overlaps_hides_most_of_the_shorter_time():
+    """Data move while a convolution in channels-last order computes."""
+    part = efficiencies.terms(GPU, efficiencies.table()["gpu"].row(efficiencies.CHANNELS_LAST), 2e9, 2e7, "fp16")
+    seconds = efficiencies.seconds(GPU, efficiencies.CHANNELS_LAST, 2e9, 2e7, "fp16")
+    assert seconds.warm == seconds.cold
+    both_s = seconds.cold - part.least_s
+    assert both_s == pytest.approx((part.compute_s**3 + part.memory_s**3) ** (1 / 3))
+    assert max(part.compute_s, part.memory_s) < both_s < part.compute_s + part.memory_s
+
+
 def test_only_plain_three_by_three_convolutions_of_float32_run_winograd_kernels():
     class Kinds(nn.Sequential):
         def __init__(self):
