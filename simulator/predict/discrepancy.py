@@ -18,9 +18,10 @@ messages, where the operating system decides which of them runs. Plain PyTorch t
 ops do not when they are timed one by one; how much depends on what the process had before.
 
 An accuracy is what predictions from a preset are known to err: `published.json` holds steps and speed-ups that others published, each with
-its source; python -m tests.benchmarks published predicts them anew. No cost was fitted on them. Its "left_out" sums up the errors of many
+its source; python -m tests.benchmarks published predicts them anew. No cost was fitted on them. Its "left_out" has the errors of many
 more steps that do not wait for the host (tests/benchmarks/fit_steps.py): those of each GPU, predicted with costs that were fitted without
-it. An accuracy is the root mean square of the logarithms of predicted over published, so that bias counts as error.
+it. An accuracy is of the logarithms of predicted over published, so that bias counts as error. That of steps is the deviation of which a
+90 % interval holds nine of ten, since a few err several times as much as the rest; that of the fewer speed-ups is a root mean square.
 """
 
 import json
@@ -28,10 +29,11 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, quantiles
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.engine.costs.cost import Z_90
 from simulator.machine.presets import PYTORCH as PYTORCH_HOST
 from simulator.machine.presets import card_of
 from simulator.strategies.registry import family, names
@@ -190,13 +192,12 @@ class PublishedSpeedup(_Entry):
 
 
 class LeftOut(BaseModel):
-    """The root mean square `rms` of the logarithms of predicted over published steps of a GPU that costs were fitted without."""
+    """The logarithms of predicted over published steps of a GPU that costs were fitted without."""
 
     model_config = ConfigDict(extra="forbid")
 
     gpu: str
-    rows: int = Field(gt=0)
-    rms: float = Field(gt=0)
+    errors: tuple[float, ...] = Field(min_length=1)
 
 
 class Published(BaseModel):
@@ -222,9 +223,15 @@ def step_accuracy(machine: str = "") -> float:
     It is that of all `steps` and `left_out` together or, if it is larger, that of the machine's own card: one that is unlike the cards that
     costs are fitted on errs more than they do.
     """
-    squares = [(1, step.error**2) for step in published().steps] + [(item.rows, item.rms**2) for item in published().left_out]
-    own = [item.rms for item in published().left_out if item.gpu == card_of(machine) and item.rows >= LEAST]
-    return max([math.sqrt(sum(rows * square for rows, square in squares) / sum(rows for rows, _ in squares)), *own])
+    left_out = published().left_out
+    errors = [step.error for step in published().steps] + [error for item in left_out for error in item.errors]
+    own = [deviation(item.errors) for item in left_out if item.gpu == card_of(machine) and len(item.errors) >= LEAST]
+    return max([deviation(errors), *own])
+
+
+def deviation(errors: Sequence[float]) -> float:
+    """The standard deviation of which a 90 % interval holds nine of ten errors: the few large ones do not widen all intervals."""
+    return quantiles(map(abs, errors), n=10, method="inclusive")[-1] / Z_90
 
 
 def speedup_accuracy(strategy: str) -> float:

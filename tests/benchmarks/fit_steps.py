@@ -12,10 +12,10 @@ boost. All other rows are those fitted on single ops
 chip together weigh the square root of their number.
 
 Then every chip is left out in turn, and every model, from the steps and from the single ops, and its rows are predicted with what the
-others give: these are the scores, and the root mean square of those of chips is the known accuracy of presets. `--write` puts the numbers
-of the second stage into the table and the accuracy into `published.json`; those of the first stay, for papers are predicted with them.
-A K80's rows are scored, but none is fitted on: it is older than any other GPU of the tables. Nor are those of `UNFITTED`. `--sample`: rows
-of a large table (default: SAMPLE).
+others give: these are the scores, and the deviation of those of chips is the known accuracy of presets (`discrepancy.deviation`).
+`--write` puts the numbers of the second stage into the table and the accuracy into `published.json`; those of the first stay, for papers
+are predicted with them. A K80's rows are scored, but none is fitted on: it is older than any other GPU of the tables. Nor are those of
+`UNFITTED`. `--sample`: rows of a large table (default: SAMPLE).
 """
 
 import argparse
@@ -41,7 +41,7 @@ from simulator.engine.costs.efficiencies import (
     EfficiencyRows,
 )
 from simulator.engine.costs.site import Number
-from simulator.predict.discrepancy import DATA, LEAST
+from simulator.predict.discrepancy import DATA, LEAST, deviation
 from simulator.predict.intervals import Sensitivity, step_interval
 from simulator.predict.scoreboard.rows import read_folder, sampled
 from tests.benchmarks import fit_efficiencies, fit_products
@@ -181,9 +181,9 @@ def _left_out(names: Set[str], what: str) -> list[Set[str]]:
     return [{name} for name in ordered] if what == "chip" else [{*ordered[first::10]} for first in range(min(10, len(ordered)))]
 
 
-def rms_log(steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]) -> float:
-    """Root mean square of the logarithms of predicted over published."""
-    return fit_efficiencies.rms(math.log(step.seconds(device_s[step.place]) / step.row.published_s) for step in steps)
+def errors_of(steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]) -> list[float]:
+    """The logarithms of predicted over published."""
+    return [math.log(step.seconds(device_s[step.place]) / step.row.published_s) for step in steps]
 
 
 def scored(steps: Sequence[StepOps], device_s: dict[tuple[str, int], float], what: str) -> list[ScoredStep]:
@@ -212,9 +212,9 @@ def _known_error(step: StepOps, steps: Sequence[StepOps], device_s: dict[tuple[s
     As in `discrepancy.step_accuracy`, a chip whose other models err more than that is known to.
     """
     of_device = [s for s in steps if not s.waits_for_host]
-    others = rms_log((s for s in of_device if getattr(s.row, what) != getattr(step.row, what)), device_s)
+    others = deviation(errors_of((s for s in of_device if getattr(s.row, what) != getattr(step.row, what)), device_s))
     same = [s for s in of_device if s.row.chip == step.row.chip and s.row.model != step.row.model]
-    return max(others, rms_log(same, device_s)) if len(same) >= LEAST else others
+    return max(others, deviation(errors_of(same, device_s))) if len(same) >= LEAST else others
 
 
 def host_errors(steps: Iterable[StepOps], device_s: dict[tuple[str, int], float]) -> dict[str, float]:
@@ -286,7 +286,7 @@ def write(rows: EfficiencyRows, steps: Sequence[StepOps], device_s: dict[tuple[s
         groups[step.row.chip].append(step)
     published = json.loads(DATA.read_text())
     published["left_out"] = [
-        {"gpu": chip, "rows": len(own), "rms": round(rms_log(own, device_s), 3)} for chip, own in sorted(groups.items())
+        {"gpu": chip, "errors": [round(error, 3) for error in errors_of(own, device_s)]} for chip, own in sorted(groups.items())
     ]
     DATA.write_text(text(published))
 
@@ -331,7 +331,7 @@ def print_fit(steps: Sequence[StepOps], ops: Sequence[Op], writes: bool) -> None
     if writes:
         of_device = [step for step in steps if not step.waits_for_host]
         known = [step for step in of_device if step.row.chip not in UNLIKE]
-        precisions = {name: rms_log([s for s in known if s.precision == name], by_chip) for name in ("fp32", "tf32", MIXED)}
+        precisions = {name: deviation(errors_of((s for s in known if s.precision == name), by_chip)) for name in ("fp32", "tf32", MIXED)}
         tensor = {name: fitted.numbers[name] for name in TENSOR_START}
         write(with_numbers(table, tensor, precisions), of_device, by_chip)
     print_scores(steps, leave_out(steps, ops, table, "model"), "model")
