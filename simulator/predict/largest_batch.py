@@ -1,5 +1,6 @@
 """The largest batch that fits in memory, for a plan that does not."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -21,8 +22,8 @@ def largest_batch(
     """Return the largest batch below the job's whose plan fits; None if even the smallest does not fit or cannot be planned.
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
-    fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times the plan's devices (without a
-    plan, one), so that both divide them. Each candidate is captured, planned and simulated like the job itself.
+    fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times what divides among the plan's
+    devices, and among its replicas, of which one may stand for all (without a plan, one). Each candidate is captured, planned and simulated like the job itself.
     """
 
     def excess(batch: int) -> int | None:
@@ -35,7 +36,8 @@ def largest_batch(
 
     if isinstance(predicted, Refusal):
         return largest_fitting(job.accumulate, job.batch, predicted.excess_bytes, excess)
-    unit = job.accumulate * len(predicted.plan.devices)
+    replicas = predicted.plan.semantics.get("replicas", 1)
+    unit = job.accumulate * math.lcm(len(predicted.plan.devices), replicas if isinstance(replicas, int) else 1)
     return largest_fitting(unit, job.batch, excess_bytes(predicted.memories), excess)
 
 

@@ -39,6 +39,18 @@ def test_replicas_divide_the_batch():
     assert largest_batch(job, "data-parallel", {}, too_large, model) % 4 == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "machine", "replicas"),
+    [("data-parallel:fold=on", "p100x4", 4), ("fsdp:fold=on", "p100x4", 4), ("1f1b:stages=2,replicas=16,fold=on", "32xh100", 16)],
+)
+def test_replicas_for_which_one_stands_divide_the_batch(text, machine, replicas):
+    job = Job("lenet5", 4096)
+    too_large, model = forecast_of(job, text, 0.01, machine)
+    assert "folded" in too_large.plan.semantics
+    largest = largest_batch(job, text, {}, too_large, model)
+    assert 0 < largest < 4096 and largest % replicas == 0
+
+
 def test_without_room_for_the_parameters_no_batch_fits():
     job = Job("lenet5", 64)
     too_large, model = forecast_of(job, "baseline", 1e-6)
