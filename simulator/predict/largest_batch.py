@@ -23,7 +23,8 @@ def largest_batch(
 
     `text` and `shared`: the strategy, as in `registry.parse`. `predicted`: the forecast of its plan in `mode` with `model`, which does not
     fit, or the refusal to plan it because it is too large. Batches are multiples of the microbatches times what divides among the plan's
-    devices, and among its replicas, of which one may stand for all (without a plan, one). Each candidate is captured, planned and simulated like the job itself.
+    devices, and among its replicas, of which one may stand for all (without a plan, one). Each candidate is captured, planned and
+    simulated like the job itself.
     """
 
     def excess(batch: int) -> int | None:

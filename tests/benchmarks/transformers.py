@@ -50,8 +50,8 @@ Devices that do the same are simulated once (`fold`). On CPUs, in processes and 
 numbers to 1e-10, and so do PyTorch's own FSDP2 and tensor parallelism. Not modeled: precisions below 16 bits, and compiled
 kernels; such rows are left out. llm-foundry trains under autocast (`--precision amp`); torchtitan, DeepSpeed, Megatron-LM and nanotron
 compute with bf16 copies of float32 parameters (`--precision mixed`). Megatron-LM and nanotron keep gradients from step to step, and
-Megatron-LM's products add to them (`gradients=fused`); Megatron-LM's attention is TransformerEngine's, which is cuDNN's (`--attention
-cudnn`), and exchanges divided tokens by all-to-all, where `cp` gathers keys and values.
+Megatron-LM's products add to them (`gradients=fused`); its stages have as many blocks each (`placement=even`); its attention is
+TransformerEngine's, which is cuDNN's (`--attention cudnn`), and exchanges divided tokens by all-to-all, where `cp` gathers keys and values.
 
 Experts drop no token: rows of tokens are sorted by expert and multiplied in one product of groups, which is predicted like other products,
 with as many rows for each expert. That is an assumption: how tokens are spread depends on the weights and the data. `ep=8` divides experts
@@ -100,9 +100,9 @@ what the plan's tensors alone take.
 """
 MISSED_MEMORY = """llm-foundry computes the cross-entropy by one fused kernel (`loss_fn` of its yamls), for which
 `lm:loss=fused` stands, as for Megatron-LM's; of llm-foundry's runs no figure of memory is published. Of Megatron-LM's trainings on B200 the
-tensors alone are right within some percent with layers divided, and 9 % too high with two stages: Megatron-LM gives each six layers, where
-the cut here balances predicted times, and gives the first one seven. What the allocator reserves is predicted up to 22 % too high with
-stages, and up to 12 % with layers divided: there are more holes between the plan's tensors than between Megatron-LM's. nanotron's ZeRO-1
+tensors alone are right within some percent with layers divided, and 5 % below what is reserved with two stages of six layers each
+(`placement=even`). What the allocator reserves is predicted up to 9 % too high with stages, and up to 12 % with layers divided: there are
+more holes between the plan's tensors than between Megatron-LM's. nanotron's ZeRO-1
 with one sequence a GPU is predicted up to 14 % too low; why is not known.
 PyTorch's DistributedDataParallel also keeps buckets of gradients, here 2 bytes a parameter, which the plan does not have. Selective
 checkpointing in PyTorch caches the result of a block's last product, which nothing reads (4 GiB of torchtitan's two steps), and FSDP2

@@ -48,7 +48,8 @@ def test_replicas_for_which_one_stands_divide_the_batch(text, machine, replicas)
     too_large, model = forecast_of(job, text, 0.01, machine)
     assert "folded" in too_large.plan.semantics
     largest = largest_batch(job, text, {}, too_large, model)
-    assert 0 < largest < 4096 and largest % replicas == 0
+    assert 0 < largest < 4096
+    assert largest % replicas == 0
 
 
 def test_without_room_for_the_parameters_no_batch_fits():
