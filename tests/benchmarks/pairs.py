@@ -39,8 +39,7 @@ MISSES = {
     "cuda-graph": "What is left at batches 1 and 4 are kernels, which are predicted longer than measured (16.7 and 23.8 ms a step).",
     "gradient buckets": "Once gradients are reduced beside backward, the rest of the step takes 130 to 220 ms longer by the source's"
     " waiting times (365 to 529 ms at 128 tokens), and gradients are copied into buckets and back, 32 GB. A plan has neither.",
-    "layout": "Nearly all gains are predicted too small. Convolutions in either order multiply at one rate, so that the fit gives"
-    " channels-last ones the whole bandwidth and has nothing left; those in groups have one row for both orders.",
+    "layout": "Convolutions in groups, and depthwise ones, have one row for both orders (ResNeXt, MNASNet).",
     "optimizer": "step() alone: the fused kernels are predicted to take 204 us, and 351 were measured. The optimizer's Python explains"
     " little of it: 65 us for ten parameters on a CPU whose for-loop form takes less than half of that host's. The U-Net waits for its"
     " loader after the change.",
