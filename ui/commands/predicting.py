@@ -51,9 +51,8 @@ class Answer:
     @cached_property
     def refusal(self) -> Refusal | None:
         """Why there is no prediction, with the largest batch that fits if the job is too large."""
-        needed = (self.forecasts[text] for text in (BASELINE, self.strategy))
-        refused = next((forecast for forecast in needed if isinstance(forecast, Refusal)), None)
-        return refused and with_batch_words(refused, self.job, self.strategy, self.shared, self.model, self.mode)
+        own = self.forecasts[self.strategy]
+        return with_batch_words(own, self.job, self.strategy, self.shared, self.model, self.mode) if isinstance(own, Refusal) else None
 
     @property
     def forecast(self) -> Forecast:
@@ -77,7 +76,7 @@ class Answer:
         return with_largest_batch(self._document(self.forecast), self.job, self.strategy, self.shared, self.forecast, self.model)
 
     def _document(self, forecast: Forecast) -> Prediction:
-        base, plain = required(self.forecasts[BASELINE]), self.known.get(PYTORCH)
+        base, plain = self.known.get(BASELINE), self.known.get(PYTORCH)
         return prediction(forecast, base, self.model.shown_precision(self.job.precision), plain)
 
     def document(self, show_plan: bool) -> dict:
@@ -220,6 +219,8 @@ def _print_one(answers: Sequence[Answer], show_plan: bool, speed: Normal | None)
     print_lines(console, predictions.fit_words(answer.prediction), "bold red", mark="")
     console.print(tables.prediction_table(answer.rows, shared_jobs.measured_here(answer.model)))
     print_lines(console, filter(None, [partition_words(answer.machine), unmeasured_words([answer.machine])]))
+    if isinstance(baseline := answer.forecasts[BASELINE], Refusal):
+        print_lines(console, [f"There is no baseline to compare with: {baseline.words}"])
     print_normal(speed, console)
     _explain(console, answer, show_plan)
 

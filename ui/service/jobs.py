@@ -256,7 +256,9 @@ def predict_many(request: JobRequest) -> dict[str, Forecast | Refusal]:
         strategies.check_shared(request.strategies, request.shared)
         names = dict.fromkeys([*simulated.references(asked.target[0]), *request.strategies])
         forecasts = {text: predicted(asked._replace(text=text)) for text in dict.fromkeys(["baseline", *names])}
-        base, plain = required(forecasts["baseline"]), _known(forecasts[PYTORCH])
+        base, plain = _known(forecasts["baseline"]), _known(forecasts[PYTORCH])
+        if all(isinstance(own, Refusal) for own in forecasts.values()):
+            required(forecasts["baseline"])
         answers = ((name, forecasts[name]) for name in names)
         return {name: own if isinstance(own, Refusal) else _answer(asked._replace(text=name), own, base, plain) for name, own in answers}
 

@@ -63,6 +63,18 @@ def test_a_strategy_that_was_asked_for_and_cannot_run(schedcast):
     assert "backward-fusion, batch 4 on p100: backward-fusion cannot clip" in done.out
 
 
+def test_a_job_that_one_device_cannot_run_is_predicted_without_a_baseline(schedcast):
+    """Half of the batch keeps its activations within the budget, the whole one on one device does not."""
+    asked = JobRequest("gpt2", image_size=64, batch=64, machine="2xh100", checkpoint="budget:900MiB", strategies=("fsdp",))
+    job = ("predict", "--model", "gpt2", "--seq", 64, "--batch", 64, "--machine", "2xh100", "--checkpoint", "budget:900MiB")
+    done = schedcast.call(*job, "--strategy", "fsdp", "--json")
+    assert (done.status, done.document["baseline_step_s"], done.document["speedup"]) == (0, None, None)
+    shown = " ".join(schedcast.call(*job, "--strategy", "fsdp").out.split())
+    assert "There is no baseline to compare with: --checkpoint budget of 900 MiB: a microbatch of 64 needs 1.70 GiB" in shown
+    refused(schedcast.call(*job, "--strategy", "baseline"), "a microbatch of 64 needs 1.70 GiB")
+    assert predict_many(asked)["fsdp"].prediction.baseline_step_s is None
+
+
 def test_this_machine_and_a_usual_batch_are_the_defaults(schedcast):
     done = schedcast.call("predict", "--model", "lenet5", "--strategy", "baseline", "--json", SCHEDCAST_DATA="nowhere")
     assert done.document["devices"][0]["name"] == "cpu:0"
