@@ -4,7 +4,7 @@ Imports nothing heavy: the command line and the app's first page load it.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,13 +172,17 @@ class JobRequest:
         """The values of `settings` by the names of the options."""
         return dict(text.partition("=")[::2] for text in self.settings)
 
-    def job(self) -> "Job":
-        """The job. Raises SchedcastError for values that no job has."""
+    def job(self, machines: Sequence[str] = ()) -> "Job":
+        """The job. `machines`: those that it is for, if it is not the request's. Raises SchedcastError for values that no job has."""
+        from simulator.machine.presets import device_count
         from simulator.model.job import Job
         from simulator.model.usual_batch import usual_batch
 
         values = {each.name: getattr(self, each.name) for each in fields(Job) if hasattr(self, each.name)}
-        return Job(**values | {"batch": usual_batch(self.model) if self.batch is None else self.batch})
+        if self.batch is None:
+            count = self.devices or self.partition or max(device_count(name) for name in machines or [self.machine])
+            values["batch"] = usual_batch(self.model, max(1, count))
+        return Job(**values)
 
     def placement(self) -> "Placement":
         """Where the job runs. Raises SchedcastError for values that no placement has, and if the request contradicts torchrun."""

@@ -68,6 +68,12 @@ def _entry(name: str) -> MachineEntry | None:
     return single if count == 1 else single.model_copy(update={"count": count, "links": links})
 
 
+def device_count(name: str) -> int:
+    """How many devices the machine called `name` has; 1 if no preset is called so. Raises SchedcastError as `_entry` does."""
+    entry = _entry(name)
+    return 1 if entry is None else entry.count
+
+
 def load_machine(
     name: str,
     profile: Profile | None = None,

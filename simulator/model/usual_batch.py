@@ -4,11 +4,15 @@ import ast
 from pathlib import Path
 
 
-def usual_batch(spec: str) -> int:
-    """Return the usual batch of the model that `spec` names (see `find`).
+def usual_batch(spec: str, devices: int = 1) -> int:
+    """Return the usual batch of the model that `spec` names (see `find`), or the next larger one that divides among so many devices.
 
     A user's factory says it as the default of its argument, `def make(batch_size=16)`, which is read without running the file.
     """
+    return -(-_usual(spec) // devices) * devices
+
+
+def _usual(spec: str) -> int:
     from simulator.model.libraries import LIBRARIES
     from simulator.model.workloads.registry import USUAL_BATCH, get, is_built_in
 

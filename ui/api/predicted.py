@@ -15,7 +15,7 @@ from rich.console import Console
 from calibrate.placement import Placement, check_names
 from calibrate.profiles import costs_for
 from simulator.engine.costs.model import CostModel
-from simulator.machine.presets import THIS_CPU, THIS_GPU
+from simulator.machine.presets import THIS_CPU, THIS_GPU, device_count
 from simulator.machine.scaled import ABOUT, scale_of
 from simulator.model.built import tensors_of
 from simulator.model.factory import LIVE
@@ -292,7 +292,7 @@ def predict(
             owner, count = live_factory(model, batch, target, loss, samples, step)
         job = Job(**{"model": owner.name, "batch": count, "precision": _precision(model), **settings})
     else:
-        count = usual_batch(str(model)) if batch is None else batch
+        count = usual_batch(str(model), device_count(str(on))) if batch is None else batch
         job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
     if on is None:
         on = THIS_GPU if isinstance(model, torch.nn.Module) and any(p.is_cuda for p in model.parameters()) else THIS_CPU

@@ -137,7 +137,9 @@ def takes_job(*, memory_limit: bool = True, several: bool = False) -> Callable[[
             batches = (listed_numbers("--batch", batch or []) or [None]) if several else [batch]
             request = JobRequest(**given, **{name: values.pop(name) for name in ("host", "scale") if name in values})
             check_built_in(request.model, request.image_size)  # before anything heavy is loaded
-            jobs = [replace(request, batch=each).job() for each in batches]
+            named = values.get("machine") or []
+            machines = listed_values([named] if isinstance(named, str) else named)
+            jobs = [replace(request, batch=each).job(machines) for each in batches]
             if strategies := values.get("strategy"):  # the same for strategies and their options
                 requested([strategies] if isinstance(strategies, str) else strategies, request.settings)
             passed = {"jobs": jobs} if several else {"job": jobs[0]}

@@ -18,6 +18,7 @@ def positional(batch_size=12, /): ...
 
 def test_built_in_models_have_one():
     assert [usual_batch(model) for model in ("resnet18", "lenet5", "rnn_bitstream", "torchvision:resnet18")] == [32, 64, 16, 32]
+    assert [usual_batch("resnet18", devices) for devices in (1, 8, 3, 64)] == [32, 32, 33, 64], "every device gets as much"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_this_machine_and_a_usual_batch_are_the_defaults(schedcast):
         "schedcast: this machine is not calibrated: costs are from specifications; schedcast calibrate measures them",
         "schedcast: the batch was 64, a usual one of lenet5; choose another with --batch",
     ]
+    several = schedcast.call("predict", "--model", "lenet5", "--machine", "3xp100", "--strategy", "data-parallel", "--json")
+    assert (several.status, several.document["batch"]) == (0, 66), "the next one that divides among three devices"
     refused(schedcast.call("predict", "--model", "lenet5", "--strategy", "none"), "unknown strategy 'none'")
 
 
