@@ -69,7 +69,7 @@ def _entry(name: str) -> MachineEntry | None:
 
 
 def device_count(name: str) -> int:
-    """How many devices the machine called `name` has; 1 if no preset is called so. Raises SchedcastError as `_entry` does."""
+    """How many devices the machine called `name` has; 1 if no preset is called so. Raises SchedcastError for too many."""
     entry = _entry(name)
     return 1 if entry is None else entry.count
 
