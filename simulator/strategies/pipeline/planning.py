@@ -261,10 +261,11 @@ def cut_graph_of(graph: TrainingGraph, cuts: Sequence[int], stages: int, even: b
     """
     if cuts or stages == 1:
         return Cut(graph, cuts)
-    own_s = begun(graph, units(graph)) if even else seconds()
+    chain = units(graph)
+    own_s = begun(graph, chain) if even else seconds()
     if even and sum(own_s) < stages:
         raise SchedcastError(f"placement={EVEN} cannot give each of {stages} stages one of {sum(own_s)} blocks; leave it out", Code.MODEL)
-    joints = [0, *between_blocks(graph, units(graph)), len(own_s)]
+    joints = [0, *between_blocks(graph, chain), len(chain)]
     if len(joints) <= stages:
         return Cut(graph, balanced(own_s, stages))
     together_s = [sum(own_s[first:last]) for first, last in pairwise(joints)]
