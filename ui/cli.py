@@ -136,9 +136,14 @@ def models(json: AsJson = False):
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")
-def strategies(json: AsJson = False):
+def strategies(
+    name: Annotated[
+        str | None, typer.Argument(autocompletion=job_options.complete_strategies, help="Show what the options of this strategy do.")
+    ] = None,
+    json: AsJson = False,
+):
     """List the strategies and their options."""
-    _commands("listing").strategies(json)
+    _commands("listing").strategies(json, name)
 
 
 @app.command(cls=OnceCommand, rich_help_panel="List")

@@ -112,7 +112,7 @@ class Strategy:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
             expected = " or ".join(fault["msg"] for fault in error.errors() if fault["loc"][0] == first["loc"][0])
-            raise SchedcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies") from error
+            raise SchedcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies {self.name}") from error
 
 
 def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:
@@ -248,7 +248,7 @@ def parse(spec: str, shared: Mapping[str, str] | None = None) -> tuple[Strategy,
     for text in filter(None, tail.split(",")):
         key, equals, value = text.partition("=")
         if not equals:
-            raise SchedcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see schedcast strategies")
+            raise SchedcastError(f"option {text!r} of strategy {name} has no value; expected option=value; see schedcast strategies {name}")
         texts[key.strip()] = value.strip()
     if texts.get(SCHEDULE) and (SCHEDULE not in strategy.option_names or order_csv.names_tasks(texts[SCHEDULE])):
         strategy = replace(strategy, plan=_following(strategy.plan, texts.pop(SCHEDULE)))

@@ -89,6 +89,18 @@ def test_lists(schedcast, name):
         assert document[name][0] == {"name": "baseline", "about": document[name][0]["about"], "options": []}
 
 
+def test_a_strategy_says_what_its_options_do(schedcast):
+    """The list names options only: a newcomer reads 20 strategies on one page."""
+    (gpipe,) = schedcast.call("strategies", "gpipe", "--json").document["strategies"]
+    shown, listed = schedcast.call("strategies", "gpipe").out, schedcast.call("strategies").out
+    assert [option["name"] in shown and option["name"] in listed for option in gpipe["options"]] == [True] * len(gpipe["options"])
+    assert "Layers before each cut" in shown
+    assert "Layers before each cut" not in listed
+    assert schedcast.call("strategies", "baseline").out.endswith("\nIt has no options.\n")
+    refused = schedcast.call("strategies", "gpip")
+    assert (refused.status, refused.err.split(";")[0]) == (2, "schedcast: unknown strategy 'gpip' (did you mean 'gpipe'?)")
+
+
 @pytest.mark.thorough
 def test_what_is_calibrated_is_not_measured_again(schedcast, profile, tmp_path):
     before = Profile.load(profile)

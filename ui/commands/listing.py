@@ -25,11 +25,11 @@ def models(as_json: bool) -> None:
     print(f"Language models of other sizes: --model {language_models.EXAMPLE}")
 
 
-def strategies(as_json: bool) -> None:
-    """List the strategies with their options."""
+def strategies(as_json: bool, name: str | None = None) -> None:
+    """List the strategies with the names of their options, or the options of the strategy `name`. Raises UnknownNameError for others."""
     from simulator.strategies import registry
 
-    available = registry.every()
+    available = registry.every() if name is None else [registry.get(name)]
     if as_json:
         documents = [
             {
@@ -40,10 +40,18 @@ def strategies(as_json: bool) -> None:
             for s in available
         ]
         print_json("strategies", documents)
-        return
-    options = ([f"{name} (default {option_value(default)}): {doc}" for name, doc, default in s.option_docs()] for s in available)
-    rows = [(s.name, s.about, "\n".join(lines) or "none") for s, lines in zip(available, options, strict=True)]
-    table(("strategy", "what it does", "options"), rows)
+    elif name is None:
+        rows = [(s.name, s.about, ", ".join(option for option, _, _ in s.option_docs()) or "none") for s in available]
+        table(("strategy", "what it does", "options"), rows)
+        print("What the options of one do: schedcast strategies NAME")
+    else:
+        (strategy,) = available
+        print(f"{name}: {strategy.about}")
+        options = [(option, option_value(default), doc) for option, doc, default in strategy.option_docs()]
+        if options:
+            table(("option", "default", "what it does"), options)
+        else:
+            print("It has no options.")
 
 
 def machines(as_json: bool) -> None:
