@@ -112,7 +112,9 @@ class Strategy:
             first = error.errors()[0]
             name = str(first["loc"][0]).removesuffix("_")
             expected = " or ".join(fault["msg"] for fault in error.errors() if fault["loc"][0] == first["loc"][0])
-            raise SchedcastError(f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies {self.name}") from error
+            raise SchedcastError(
+                f"strategy {self.name}: option {name}={first['input']!r}: {expected}; see schedcast strategies {self.name}"
+            ) from error
 
 
 def _on_machine(name: str, plan: PlanFunction, uses_costs: bool) -> PlanFunction:
