@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -157,7 +157,8 @@ class Predicted(Shown):
 
         Figures of the machine are multiplied: `memory=2`, `flops=`, `launch=`, `link=`, `sms=`. Fields of the job are replaced:
         `batch=128`, `precision="amp"`, `optimizer="adam:fused"`, `layout=`, `accumulate=`, `clip_norm=`, `checkpoint="full"`,
-        `attention="cudnn"`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB). Raises SchedcastError for any other name.
+        `attention="cudnn"`, `image_size=` or `seq=`. So are `on="a100"`, `devices=4` and `memory_limit=` (GB). Raises SchedcastError for
+        any other name.
         """
         scale = {name: changes.pop(name) for name in list(changes) if name in ABOUT}
         placement = self.placement
@@ -170,11 +171,8 @@ class Predicted(Shown):
         machine = str(changes.pop("on", self.machine))
         if isinstance(text := changes.get("optimizer"), str) and ":" in text:
             changes |= optimizer_and_form(text)
-        names = [each.name for each in fields(Job) if each.init and each.name != "model"]
-        if unknown := sorted(set(changes) - set(names)):
-            offered = ", ".join([*ABOUT, "on", "devices", "memory_limit", *names])
-            raise SchedcastError(f"what_if knows no {unknown[0]!r}; expected one of {offered}", Code.NAME)
-        return _predicted(replace(self.job, **changes), machine, placement, self.chosen, self.asked, self.owner)
+        job = replace(self.job, **_job_fields(changes, "what_if", [*ABOUT, "on", "devices", "memory_limit"]))
+        return _predicted(job, machine, placement, self.chosen, self.asked, self.owner)
 
     def normal(self, measured_s: float | None = None) -> Speed:
         """Whether a step that you measured, in seconds, is as long as predicted; and the published steps nearest to the job.
@@ -284,7 +282,7 @@ def predict(
 ) -> Predicted:
     """See `schedcast.predict`, which has the defaults."""
     owner = None
-    settings: dict[str, Any] = {**_optimizer(optimizer), **fields_of_job}
+    settings = {**_optimizer(optimizer), **_job_fields(fields_of_job, "predict", ["on", "devices", "memory_limit", "mode"])}
     if isinstance(model, torch.nn.Module):
         if target is None and step is None:
             batch, target = _divided(model, batch)
@@ -292,7 +290,7 @@ def predict(
             owner, count = live_factory(model, batch, target, loss, samples, step)
         job = Job(**{"model": owner.name, "batch": count, "precision": _precision(model), **settings})
     else:
-        count = usual_batch(str(model), device_count(str(on))) if batch is None else batch
+        count = usual_batch(str(model), placement.devices or device_count(str(on))) if batch is None else batch
         job = Job(**{"model": str(model), "batch": count, "precision": "default", **settings})
     if on is None:
         on = THIS_GPU if isinstance(model, torch.nn.Module) and any(p.is_cuda for p in model.parameters()) else THIS_CPU
@@ -310,6 +308,18 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
         chosen, asked = "baseline", tuple(dict.fromkeys([*asked, "baseline"]))
     required(answers[chosen])
     return Predicted(job, machine, placement, chosen, asked, answers, model, owner)
+
+
+def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:
+    """What is given, by the names of a job's fields: `seq` is `image_size`. Raises SchedcastError for names that are none of them.
+
+    `door`: the function that was called; `others`: what it takes besides.
+    """
+    named = {"image_size" if name == "seq" else name: value for name, value in given.items()}
+    names = [each.name for each in fields(Job) if each.init and each.name != "model"]
+    if unknown := sorted(set(named) - {*names, *others}):
+        raise SchedcastError(f"{door} knows no {unknown[0]!r}; expected one of {', '.join([*others, *names, 'seq'])}", Code.NAME)
+    return named
 
 
 def around(job: Job) -> Any:

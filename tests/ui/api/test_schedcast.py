@@ -132,6 +132,14 @@ def test_a_faster_memory_shortens_the_step(predicted):
         predicted.what_if(speed=2)
 
 
+def test_fields_of_the_job_are_named_as_on_the_command_line():
+    tiny = "lm:form=gpt,layers=1,d_model=32,heads=2,vocab=64"
+    job = sc.predict(tiny, on="8xh100", devices=3, seq=16, strategy="data-parallel").job
+    assert (job.batch % 3, job.image_size) == (0, 16)
+    with refuses(Code.NAME, "predict knows no 'sequence'; expected one of on, devices"):
+        sc.predict(tiny, on="h100", sequence=16)
+
+
 def test_hours_and_money_follow_from_the_step(predicted):
     cost = predicted.hours(samples=3200, epochs=36, price=2.0)
     assert cost.steps == 3600
