@@ -74,6 +74,26 @@ def cold_launch():
     plain_process.launch = before
 
 
+@pytest.fixture(scope="session", autouse=True)
+def captured_once():
+    """Graphs of the models in tests/support are captured once in each process. A user's file is captured for every job."""
+    from simulator.model.job import Job
+
+    capture, graphs = Job._of_factory, {}
+
+    def shared(job, factory, *arguments):
+        key = (factory.name, *arguments, job.dtype, job.layout, *job._casts)
+        if not factory.name.startswith(str(Path(__file__).parent)):
+            return capture(job, factory, *arguments)
+        if key not in graphs:
+            graphs[key] = capture(job, factory, *arguments)
+        return graphs[key]
+
+    Job._of_factory = shared
+    yield
+    Job._of_factory = capture
+
+
 @pytest.fixture(scope="session")
 def schedcast(tmp_path_factory):
     """The command line in a warm process, in a folder outside the repository."""

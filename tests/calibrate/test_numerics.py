@@ -37,6 +37,7 @@ def job_of(model: str, **fields) -> Job:
     return Job(f"{stateful_models.__file__}:{model}", 4, precision=fields.pop("precision", "fp64"), **fields)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", MODELS)
 def test_five_steps_equal_plain_pytorch(model, two_cores, backend):
     # A conversion to float64 replaces parameters in their modules, but not in a user's list.

@@ -37,6 +37,7 @@ def job_of(model: str) -> Job:
     return Job(f"{indexing_models.__file__}:{model}", 4, precision="fp64")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", MODELS)
 def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend):
     job = job_of(model)
@@ -47,6 +48,7 @@ def test_plans_that_index_train_as_plain_pytorch_does(model, two_cores, backend)
         assert max(numerics.max_grad_error, numerics.max_param_error) <= 1e-10, name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_made_up_indices_are_in_range(model, two_cores, backend):
     sampler = Sampler(backend)

@@ -163,6 +163,7 @@ def test_a_chain_has_the_positions_that_a_layer_keeps():
     assert chain[1].rule.nnz == 16, "one weight, which every output of a channel reads"
 
 
+@pytest.mark.thorough
 def test_a_stale_training_learns_otherwise_than_a_plain_one():
     plain = pipeline_tables.trained(TASK, Training(), 0)
     assert plain != pipeline_tables.trained(TASK, Training((1, 2)), 0)

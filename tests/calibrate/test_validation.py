@@ -60,6 +60,7 @@ def test_drift_corrects_only_costs_from_another_time(monkeypatch):
         assert row.scored_error == row.error_drift_corrected == pytest.approx((1 + row.error) * again.anchor_drift - 1)
 
 
+@pytest.mark.thorough
 def test_a_loop_that_cannot_be_predicted_is_a_skipped_row_but_is_timed(monkeypatch):
     """The other rows are validated as ever."""
     monkeypatch.setattr(rounds, "ROUNDS", 1)
@@ -85,6 +86,7 @@ def test_the_committed_validations_are_interleaved_so_that_their_raw_error_count
     assert all(row.scored_error == row.error for document in documents for row in document.ran)
 
 
+@pytest.mark.thorough
 def test_only_plans_whose_lanes_wait_for_each_other_are_predicted_round_by_round():
     job, profile = Job(MLP, 4), Profile(identity=CpuTestbed().identity)
     forecasts = validate(job, ["turbodl"], {}, profile, CpuTestbed(), timelines=False, rounds=2).forecasts

@@ -23,7 +23,7 @@ MODELS = [f"{block_models.__file__}:{name}" for name in ("attending", "dropping"
 STRATEGIES = ["baseline", "backward-fusion", "turbodl", "data-parallel", "1f1b:placement=3", "zero-bubble", "pipedream", "deepa"]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("checkpoint", ["full", "selective"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.rpartition(":")[2])

@@ -75,7 +75,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("path", "spec"), CASES)
 def test_five_steps_equal_plain_pytorch(path, spec, backends):
     machine, executor = backends(strategies.parse(spec)[0].least_devices)
@@ -232,6 +232,7 @@ def test_families_whose_layers_are_divided_train_as_in_plain_pytorch(library, na
 # Loops over cells, results written into given tensors, CTC loss, distinct elements and odd filters: they run with equal numbers.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", unusual_models.NAMES)
 def test_unusual_models_train_as_in_plain_pytorch(name, two_cores, backend):
     job = Job(f"{unusual_models.__file__}:{name}", 4, precision="fp64", optimizer="sgd")
@@ -297,6 +298,7 @@ def test_an_update_has_the_rate_of_its_own_mini_batch(strategy):
     assert compare(job, built, plan, backend, References(job, built, RATE_STEPS, backend).of(plan), RATE_STEPS).equal("fp64")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["baseline", "forward-fusion"])
 @pytest.mark.parametrize("optimizer", ["nesterov", "adam"])
 def test_a_graph_is_captured_again_only_for_other_rates(strategy, optimizer, monkeypatch):

@@ -111,6 +111,7 @@ def test_a_batch_is_split_in_any_container():
         split(x, 4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fusion", ["forward", "backward"])
 @pytest.mark.parametrize("path", USER_MODELS, ids=lambda path: path.stem)
 def test_hooks_train_as_the_plain_loop_does(path, fusion):

@@ -57,6 +57,7 @@ class Pair:
             torch.testing.assert_close(mine, plain, **CLOSE)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("factory", ["make", "shared", "normalised"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fresh_data_trains_as_plain_pytorch(strategy, factory, two_cores, backend):

@@ -96,7 +96,7 @@ WRONG_OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("case", WRONG_OPTIONS, ids=lambda case: case[1][:40])
 def test_wrong_option(schedcast, case):
     arguments, *fragments = case
@@ -109,7 +109,7 @@ SCAN_TOO_LARGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
@@ -193,7 +193,7 @@ BAD_FACTORIES = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", BAD_FACTORIES, ids=lambda case: case[0])
 def test_wrong_factory(schedcast, case):
     name, *fragments = case
@@ -207,6 +207,7 @@ def test_a_failure_that_only_real_tensors_show(schedcast):
     refused_after_estimate(schedcast.call("validate", *job), "the training step fails for batch size 4: IndexError")
 
 
+@pytest.mark.thorough
 def test_a_run_whose_numbers_are_not_those_of_plain_pytorch(schedcast):
     job = ["run", "--batch", 4, "--strategy", "baseline", "--steps", 4, "--json"]
     done = schedcast.call(*job, "--model", f"{BROKEN}:hidden_gradient_hook")
@@ -422,14 +423,14 @@ READERS = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("place", ["/dev/zero", "/", "x" * 5000, "no/such/file", "\udcff"])
 def test_a_place_that_is_no_file(schedcast, command, place):
     refused(schedcast.call(*READERS[command], place))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize(
     "content",

@@ -272,6 +272,7 @@ def test_attention_with_dropout_can_be_sampled_as_pytorch_runs_it():
         assert len(keys) == 2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("optimizer", "form"), [(name, form) for name in STATE for form in forms(name)])
 def test_every_update_can_be_sampled(optimizer, form):
     with FakeGpu(facts=SMALL_CACHE) as gpu:
@@ -300,6 +301,7 @@ def test_an_op_that_cannot_be_captured_is_timed_eagerly_with_a_note():
         assert len(sampler.notes) == 1
 
 
+@pytest.mark.thorough
 def test_repeated_updates_keep_their_operands_normal():
     (plan, *_) = planned(MLP, optimizer="adam")
     keys = {key: task for key, task in plan.keys(WHOLE).items() if task.mutates}
@@ -436,6 +438,7 @@ def test_memory_and_cache_are_those_of_the_card_and_not_of_its_preset():
     assert {(memory.size_bytes, memory.cache_bytes) for memory in (unmeasured, measured)} == {(card.memory_bytes, card.cache_bytes)}
 
 
+@pytest.mark.thorough
 def test_peak_rates():
     small = replace(FACTS, memory_bytes=64 << 20)
     times = Times(kernel_s=lambda op, size: 100 * US if op == "aten.mm" else size / 1e12, gap_s=0.0)

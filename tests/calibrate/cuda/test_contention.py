@@ -53,6 +53,7 @@ def calibrated(gpu: FakeGpu, profile: Profile, place) -> None:
     calibrate_gpu([two_ops()], WHOLE, gpu, profile, place, lambda *progress: None, effort=QUICK)
 
 
+@pytest.mark.thorough
 def test_a_key_that_never_ends_fails_and_the_others_are_saved(tmp_path):
     place = tmp_path / "gpu.json"
     with FakeGpu(stalls={"aten.exp"}, races_allowed=True) as gpu:
@@ -86,6 +87,7 @@ class Breaking(FakeGpu):
         super().synchronize(in_flight)
 
 
+@pytest.mark.thorough
 def test_a_key_that_leaves_the_gpu_unusable_is_not_measured_again(tmp_path):
     place = tmp_path / "gpu.json"
     with Breaking() as gpu, refuses(Code.REQUEST, r"measuring aten.exp.default\S* left the GPU unusable \(.*illegal memory access"):
@@ -98,6 +100,7 @@ def test_a_key_that_leaves_the_gpu_unusable_is_not_measured_again(tmp_path):
     assert len(saved.costs) == 1
 
 
+@pytest.mark.thorough
 def test_nor_is_one_during_which_the_process_died(tmp_path, monkeypatch):
     """Nothing of that process has the key's name but a file beside the profile."""
     place, unlinked = tmp_path / "gpu.json", Path.unlink
@@ -123,6 +126,7 @@ def test_a_wait_without_an_end_raises():
             wait(gpu)
 
 
+@pytest.mark.thorough
 def test_co_runs_that_never_end_are_reported_once(tmp_path):
     plan, place = two_lanes("float32"), tmp_path / "gpu.json"
     with FakeGpu(facts=SMALL, stalls_beside={"aten.mm"}, races_allowed=True) as gpu:
@@ -197,6 +201,7 @@ def plans(profile, *texts, precision="fp32"):
     return [s.plan(job, machine, CostModel(machine, profile), options) for s, options in parsed], machine
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("precision", "measured", "products"), [("fp32", "", COMPUTE), ("amp", "bf16", "compute.bf16")])
 def test_a_calibration_measures_co_runs_once_where_lanes_share_the_gpu(precision, measured, products, monkeypatch):
     with FakeGpu(Times(beside={"aten.mm": 1.2}, gap_s=0.0, cross_gap_s=0.0), SMALL) as gpu:

@@ -85,6 +85,7 @@ def test_one_probe_is_run_again_on_request(tmp_path):
         named(["event"])
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_nothing_is_left_behind(tmp_path):
     with refuses(Code.DEVICES, r"^PyTorch can use no GPU; check that nvidia-smi lists one$"):
         look(tmp_path / "out", "none")
@@ -93,6 +94,7 @@ def test_without_a_gpu_nothing_is_left_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_probes_that_do_not_fit_are_left(tmp_path):
     report = look(tmp_path, "whole", minutes=1e-3)
     assert verdicts(report) == {"versions": "ok", "events": "left", "streams": "left", "captures": "left"}

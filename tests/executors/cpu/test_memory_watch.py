@@ -70,6 +70,7 @@ def test_all_bytes_of_the_allocator_are_attributed_to_a_place(backend):
     assert max(abs(other) for _, _, other in counts[3:]) < 0.1 * MB
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("update", ["baseline", "forward-fusion", "backward-fusion", "asynchronous"])
 @pytest.mark.parametrize("overlap", ["on", "off"])
 def test_predicted_bytes_are_measured_on_every_device(machine, backend, update, overlap):

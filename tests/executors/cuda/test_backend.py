@@ -407,6 +407,7 @@ def test_a_module_is_trained_on_new_data(mode, machine):
     torch.testing.assert_close(dict(built.module.named_parameters()), dict(plain.module.named_parameters()))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_graphs_are_fed_new_data(strategy, machine):
     """With feeds, without feeds and with feeds again, over prologue, graphs, remainders and drains: the same losses as in eager mode."""

@@ -57,7 +57,7 @@ CASES |= {(4, MLP, options, "graph") for options in OPTIONS[3:7]}
 CASES |= {(2, TIED, options, mode) for options, mode in zip(OPTIONS[9:12], ("graph", "eager", "graph"), strict=True)}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("count", "model", "options", "mode"), sorted(CASES), ids=lambda value: Path(str(value)).stem)
 def test_numbers_equal_plain_pytorch(count, model, options, mode):
     """11 steps: in graph mode three eager steps, two graphs of four steps each, and the drain."""
@@ -114,6 +114,7 @@ def test_inputs_are_fetched_from_pinned_memory(mode):
     torch.testing.assert_close(program._inputs["input:0@1@host@cuda:0/1"], tensors["input:0"][4:])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", ["", "fetch=off", "update=forward-fusion"])
 def test_new_data_every_step(options, mode):
@@ -147,6 +148,7 @@ def test_new_data_every_step(options, mode):
     assert losses == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", OPTIONS[::3])
 def test_memory_does_not_grow(options):
     """Every tensor is freed, however far the host runs ahead."""

@@ -95,7 +95,7 @@ def opaque_values(binding: Binding) -> set[str]:
     return {w.value for op in binding.ops for i, w in zip(op.body.outputs, op.writes, strict=True) if i in op.body.opaque}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_every_task_runs_on_one_device(name, precision, copied, monkeypatch):
@@ -108,6 +108,7 @@ def test_every_task_runs_on_one_device(name, precision, copied, monkeypatch):
 KERNELS = {"efficient": ("fp32", "bf16"), "flash": ("bf16",), "cudnn": ("bf16",)}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("opaque", [True, False])
 @pytest.mark.parametrize("length", ["attention", "attention32"])
 @pytest.mark.parametrize(("kernel", "precision"), [(kernel, p) for kernel, precisions in KERNELS.items() for p in precisions])
@@ -166,7 +167,7 @@ def test_every_strategys_tasks_run_on_one_device(strategy, name, monkeypatch):
     assert {tensor.device for tensor in instance.slots if isinstance(tensor, Tensor)} == {DEVICE}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_every_key_runs_alone_as_calibration_runs_it(name, precision, monkeypatch):

@@ -430,6 +430,7 @@ def test_every_hazard_is_respected(planned, machine, iterations):
                 assert earlier.end_s <= spans[period, t.name].start_s
 
 
+@pytest.mark.thorough
 @given(plans(), MACHINES)
 def test_the_same_input_gives_the_same_timeline(planned, machine):
     plan, costs = planned

@@ -26,6 +26,7 @@ def needs(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
+@pytest.mark.thorough
 def test_a_model_of_transformers_from_its_settings(tmp_path, two_cores, backend):
     needs("transformers")
     path = tmp_path / "config.json"

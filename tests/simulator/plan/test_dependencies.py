@@ -178,6 +178,7 @@ def reached(direct: dict[tuple[int, int], set[tuple[int, int]]]) -> dict[tuple[i
     return closed
 
 
+@pytest.mark.thorough
 @settings(max_examples=300)
 @given(plans(), st.integers(1, 7))
 def test_edges_and_waits_order_every_hazard_and_nothing_else(plan, iterations):

@@ -39,6 +39,7 @@ def test_replicas_divide_the_batch():
     assert largest_batch(job, "data-parallel", {}, too_large, model) % 4 == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "machine", "replicas"),
     [("data-parallel:fold=on", "p100x4", 4), ("fsdp:fold=on", "p100x4", 4), ("1f1b:stages=2,replicas=16,fold=on", "32xh100", 16)],

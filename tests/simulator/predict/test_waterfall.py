@@ -120,6 +120,7 @@ def with_phases(plan: Plan, shift: int) -> Plan:
     return replace(plan, segments=(replace(segment, tasks=tuple(replace(t, phase=next(phases)) for t in segment.tasks)),))
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(plans(), plans(), MACHINES, st.integers(0, 4))
 def test_the_parts_of_any_two_plans_add_up(first, second, machine, shift):

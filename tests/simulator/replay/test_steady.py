@@ -107,6 +107,7 @@ def test_the_pace_is_that_of_a_long_run(seed):
     assert pace_s(replay) == pytest.approx(repeated_step_s(replay, 80), rel=1e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rule_that_only_shortens_is_never_a_loss(seed):
     replay = several_steps(seed)

@@ -38,6 +38,7 @@ SCANS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 @pytest.mark.parametrize("steps", [8, 21, 64])
 def test_gradients_are_those_of_autograd(model, steps, two_cores, backend):
@@ -52,6 +53,7 @@ def test_a_thousand_steps_in_float32(model, two_cores, backend):
     assert error_of(Job(model, 2, image_size=1000), "scan=blelloch", two_cores, backend) < 1e-4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_the_shortest_sequences(steps, two_cores, backend):
     for model in ("rnn_bitstream", "gru_features"):
@@ -211,7 +213,7 @@ def test_a_device_of_a_scan_needs_as_much_memory_however_many_there_are():
     assert grown[1] == 2 * grown[0] > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jacobian", ["auto", "dense", "csr"])
 @pytest.mark.parametrize("scan", ["scan=linear", "level=1", "level=2", "scan=blelloch"])
 def test_gradients_of_layers_are_those_of_autograd(scan, jacobian, two_cores, backend):
@@ -220,6 +222,7 @@ def test_gradients_of_layers_are_those_of_autograd(scan, jacobian, two_cores, ba
     assert error_of(Job("lenet5", 2, size, precision="fp64"), f"{scan},jacobian={jacobian}", two_cores, backend) < 1e-10
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ["scan=blelloch", "scan=blelloch,workers=1", ""])
 def test_one_sample_and_microbatches(options, two_cores, backend):
     for training_job in (job("every_layer", 1), job("every_layer", 4, accumulate=2), Job(MLP, 4, precision="fp64")):

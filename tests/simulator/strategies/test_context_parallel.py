@@ -32,7 +32,7 @@ def error(text: str, devices: int, job: Job) -> float:
     return largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * devices))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("model", [LLAMA, GPT])
 @pytest.mark.parametrize(
     ("text", "devices"),
@@ -52,6 +52,7 @@ def test_it_trains_so_with_checkpoints_microbatches_and_clipping(fields):
     assert error("fsdp:cp=2", 4, Job(GPT, 4, 16, precision="fp64", optimizer="adam", **fields)) <= 1e-10
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("model", ["encoder", "window", "last", "written_out", "mean"])
 def test_models_that_are_no_decoders_are_exact_too(model):
     assert error("fsdp:cp=2", 2, Job(f"{token_models.__file__}:{model}", 4, precision="fp64", optimizer="adam")) <= 1e-10
@@ -70,6 +71,7 @@ def test_a_mask_of_scores_is_cut_along_its_queries():
     assert error("fsdp:cp=2,tp=2", 4, Job(ALIBI, 4, 16, precision="fp64", optimizer="adam")) <= 1e-10
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padded", [1, 32])
 def test_the_kernels_of_gpus_get_merged_logarithms_as_they_lay_them_out(padded, monkeypatch):
     raw_attention.install(monkeypatch, padded)

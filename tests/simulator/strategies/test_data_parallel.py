@@ -132,21 +132,19 @@ def plain_pytorch(path: Path):
     return job, built, Expected.of(job, built, segments=[(2, (), ())])
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 @pytest.mark.parametrize(
     "options",
     ["", "overlap=off", "bucket=0", "update=forward-fusion", "update=backward-fusion,bucket=0", "update=backward-fusion,overlap=off",
      "algorithm=tree", "server=distributed,bucket=0.001", "server=host", "server=first,overlap=off", "priorities=on,bucket=0,fetch=off"],
 )  # fmt: skip
-def test_five_steps_equal_plain_pytorch(options, two_groups):
+def test_five_steps_equal_plain_pytorch(options, path, two_groups):
     """In float64, for models with batch-norm, shared weights, attention and frozen parameters; one microbatch per device."""
     machine, backend = two_groups
-    for path in MODELS:
-        job, built, expected = plain_pytorch(path)
-        plan = planned(f"data-parallel:{options}", job, machine)
-        numerics = compare(job, built, plan, backend, expected)
-        assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT, path.stem
+    job, built, expected = plain_pytorch(path)
+    numerics = compare(job, built, planned(f"data-parallel:{options}", job, machine), backend, expected)
+    assert max(numerics.max_grad_error, numerics.max_param_error) <= LIMIT
 
 
 def test_with_microbatches_clipping_and_dropout(two_groups):

@@ -51,6 +51,7 @@ def test_a_plan_says_that_experts_are_assumed_to_be_balanced(text):
 TEXTS = ("fsdp", "fsdp:ep=2", "fsdp:ep=4")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("fields", [{}, {"checkpoint": "full"}, {"checkpoint": "selective"}])
 def test_devices_that_divide_experts_have_the_gradients_of_plain_pytorch(devices, fields):
@@ -61,6 +62,7 @@ def test_devices_that_divide_experts_have_the_gradients_of_plain_pytorch(devices
         torch.testing.assert_close(divided[name], gradient, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("amp", 2), ("mixed", 2)])
 def test_rows_of_tokens_go_to_their_experts_and_come_back(precision, size):
     """Four sequences of 8 tokens, each for two experts: 64 rows of 16, there and back, forward and backward; the experts' numbers first."""

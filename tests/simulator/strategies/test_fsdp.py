@@ -137,6 +137,7 @@ def test_a_large_machine_is_folded_by_itself():
     assert {len(task.body.devices) for task in plan.tasks if task.body.kind == "collective"} == {16}
 
 
+@pytest.mark.thorough
 def test_a_plan_says_what_differs_from_plain_training():
     assert planned("fsdp", Job(f"{mlp.__file__}:normalised", 4), gpus()).semantics["batch_norm"] == "statistics per device and microbatch"
     assert planned("fsdp", Job("gpt2", 2, image_size=8, checkpoint="full"), gpus()).semantics["checkpoint"].startswith("full")
@@ -152,7 +153,7 @@ def test_under_autocast_the_shards_are_cast_and_half_the_bytes_are_gathered():
     assert not [task.name for task in casts if "weight" in task.reads[0].value]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("factory", ["make", "shared", "frozen", "dropout", "normalised"])
 @pytest.mark.parametrize("text", ["fsdp", "fsdp:shard=1", "fsdp:reshard=off,prefetch=3", "fsdp:prefetch=0"])
 def test_it_trains_as_plain_pytorch_does(text, factory):
@@ -199,7 +200,7 @@ def divided(more: str, devices: int = 4, **fields) -> float:
     return largest_error(job, planned(f"fsdp:tp=2{more}", job, machine), CpuBackend(machine, cores=[0] * devices), 2)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shard", "between"), [("0", "on"), ("0", "off"), ("1", "off"), ("1", "on"), ("2", "on"), ("2", "off"), ("3", "off"), ("3", "on")]
 )
@@ -208,7 +209,7 @@ def test_devices_that_divide_layers_train_as_plain_pytorch_does(shard, between):
     assert divided(f",shard={shard},sp={between}") <= 1e-10
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("more", ["", ",shard=0,sp=off"])
 @pytest.mark.parametrize(
     "fields",

@@ -122,7 +122,7 @@ def job(name: str, batch: int = 8, **fields) -> Job:
     return Job(f"{staged_models.__file__}:{name}", batch, precision="fp64", **fields)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS + STALE)
 @pytest.mark.parametrize("training", [job("residual", optimizer="adam"), job("chain", form="for")], ids=["residual", "chain"])
 def test_numbers_are_those_of_the_reference_trainer(strategy, training):
@@ -152,6 +152,7 @@ def test_batch_norm_trains_with_its_backward_on_another_device(options):
         torch.testing.assert_close(tensor, built.module.state_dict()[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", FUSED)
 def test_backward_fusion_updates_each_layer_during_the_last_backward_of_its_stage(strategy):
     """Each layer's update comes right after the last task that uses its gradients or parameters, and most come before a stage's last op."""
@@ -308,7 +309,7 @@ def linked(count: int, receives: str) -> Machine:
 PIPELINES = ("model-parallel", "gpipe", "1f1b", "interleaved-1f1b", "zero-bubble", "zero-bubble:memory=free", "zero-bubble:shape=v")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("strategy", [*PIPELINES, "stale-pipeline", "pipedream", "pipedream-2bw"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_no_pipeline_deadlocks_if_receives_are_issued_in_the_order_of_the_plan(strategy, ranks):

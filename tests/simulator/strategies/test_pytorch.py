@@ -78,6 +78,7 @@ def test_attention_with_dropout_is_one_op_on_a_gpu_as_without(precision):
         assert all((target in {getattr(task.body, "target", "") for task in plan.tasks}) is there for target in (softmax, dropout))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("settings", "dropout"),
     [

@@ -61,7 +61,7 @@ def test_the_for_loop_form_updates_parameter_by_parameter(two_cores):
     ]  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_race_rule(path, strategy, two_cores):

@@ -195,6 +195,7 @@ def slow(tmp_path):
     return write_loader_trace(tmp_path / "slow.json.gz", [500.0] * 5)
 
 
+@pytest.mark.thorough
 def test_a_replay_answers_rules_as_the_command_line_does(slow, schedcast):
     recorded = sc.replay(slow)
     asked = recorded.what_if("host 2x faster")

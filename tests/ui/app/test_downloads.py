@@ -98,6 +98,7 @@ def test_the_document_of_a_trace_is_that_of_the_command_line(files, schedcast, r
     assert ElementTree.fromstring(made["step.svg"]).tag.endswith("svg")
 
 
+@pytest.mark.thorough
 def test_the_document_of_a_difference_is_that_of_the_command_line(files, schedcast):
     made, command = files("differences")
     assert json.loads(made["diff.json"]) == printed(schedcast, command)

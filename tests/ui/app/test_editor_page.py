@@ -120,7 +120,7 @@ def test_the_text_is_edited_and_applied(page):
     assert "expected the line task,device,stream,priority" in words(app)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", strategies.names())
 def test_every_strategy_has_a_editor_or_says_why_not(page, name):
     """The job is that of the tests of What if, whose graphs are kept."""

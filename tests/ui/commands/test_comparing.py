@@ -141,6 +141,7 @@ def test_a_file_that_is_no_trace(schedcast, traces, tmp_path, content):
         assert "bad.json" in done.err
 
 
+@pytest.mark.thorough
 def test_diff_of_traces_needs_no_torch(tmp_path, traces):
     code = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
     process = start(code, "diff", traces["A"], traces["B"], "--json", folder=tmp_path)

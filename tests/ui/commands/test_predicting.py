@@ -44,6 +44,7 @@ def test_every_combination_is_a_row(schedcast):
     assert [row[2].split("-")[0] for row in rows[:4]] == ["plain", "plain", "turbodl", "backward"]
 
 
+@pytest.mark.thorough
 def test_without_a_strategy_all_that_apply_are_predicted(schedcast):
     done = schedcast.call("predict", "--model", "lenet5", "--batch", 4, "--machine", "p100x4", "--devices", 2, "--json")
     assert done.status == 0
@@ -63,6 +64,7 @@ def test_a_strategy_that_was_asked_for_and_cannot_run(schedcast):
     assert "backward-fusion, batch 4 on p100: backward-fusion cannot clip" in done.out
 
 
+@pytest.mark.thorough
 def test_a_job_that_one_device_cannot_run_is_predicted_without_a_baseline(schedcast):
     """Half of the batch keeps its activations within the budget, the whole one on one device does not."""
     asked = JobRequest("gpt2", image_size=64, batch=64, machine="2xh100", checkpoint="budget:900MiB", strategies=("fsdp",))
@@ -112,6 +114,7 @@ def test_the_baseline_of_partitions_is_the_whole_gpu(schedcast):
     assert "every schedule of one device, uses the whole GPU" in words
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("machine", "precision", "meant"),
     [("h100", "default", "default"), ("v100", "default", "fp32"), ("this-cpu", "default", "fp32"), ("h100", "fp32", "fp32")],
@@ -124,6 +127,7 @@ def test_the_default_precision_is_pytorchs(schedcast, machine, precision, meant)
     assert done.err.count("h100: convolutions in TF32, products in fp32, as is PyTorch's default") == (meant == "default")
 
 
+@pytest.mark.thorough
 def test_outputs_do_not_overwrite_inputs(schedcast, tmp_path):
     model = tmp_path / "m.py"
     model.write_text("def make(batch_size): ...\n")
@@ -227,6 +231,7 @@ def test_the_table_for_people(schedcast):
     assert "1075" in done.out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "fragments"),
     [
@@ -305,6 +310,7 @@ def offered(words: str) -> list[str]:
     return answer.stdout.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "names"),
     [

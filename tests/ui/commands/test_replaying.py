@@ -275,6 +275,7 @@ def test_a_second_trace_adds_to_the_profile(schedcast, job_trace, tmp_path):
     assert first < set(Profile.load(place).costs)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("model", "batch", "arguments", "words"),
     [
@@ -314,6 +315,7 @@ def written(tmp_path):
     return places
 
 
+@pytest.mark.thorough
 def test_one_page_of_a_validation_and_a_search(schedcast, written, tmp_path):
     page = tmp_path / "page.html"
     done = schedcast.call("report", *written, "-o", page, "--title", "For <you>")

@@ -32,6 +32,7 @@ def test_a_schedule_is_written_once_and_then_followed(schedcast, file):
     assert followed.document["options"]["schedule"] == str(file)
 
 
+@pytest.mark.thorough
 def test_any_order_that_can_run_computes_what_plain_training_does(schedcast, file):
     file.write_text(SPLIT)
     done = schedcast.call("run", *JOB, "--strategy", "gpipe", "--schedule", file, "--steps", 3, "--json")
@@ -184,6 +185,7 @@ SEARCHED = ("search", "--model", "lenet5", "--batch", 8, "--machine", "p100x4", 
 FEW = ("--strategy", "baseline", "--strategy", "gpipe:microbatches=2", "--strategy", "turbodl")
 
 
+@pytest.mark.thorough
 def test_it_ranks_plans_and_writes_the_document(schedcast, tmp_path):
     out = tmp_path / "search.json"
     done = schedcast.call(*SEARCHED, *FEW, "--json", "--out", out)

@@ -478,6 +478,7 @@ def test_one_page_of_everything_stands_alone(tmp_path):
     assert {"Step time and peak memory of every plan", "Task time per phase", "From A to B"} <= set(titles)
 
 
+@pytest.mark.thorough
 def test_every_table_says_how_its_quantities_are_computed(tmp_path):
     for place in write_everything(tmp_path):
         (section,) = sections_of(place)

@@ -38,6 +38,7 @@ def test_the_folder(tmp_path):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("document", [training(3, "a", worst=None), training(2), training(2, "a", worst=None, complete=False)])
 def test_odd_trainings_are_drawn_too(tmp_path, document):
     assert training_report.write(tmp_path, document).exists()

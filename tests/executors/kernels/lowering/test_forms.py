@@ -145,6 +145,7 @@ def test_unknown_draws_and_a_missing_seed_function_are_refused():
         run(plan_of(dropout_task(), "x"), {"x": torch.randn(20, 30)}, Forms(cuda=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("model", ["tied_cnn", "unet"])
 def test_batch_norm_runs_the_implementation_that_pytorch_chooses(model, layout, two_cores, backend, monkeypatch):
@@ -281,6 +282,7 @@ def test_attention_runs_the_kernel_that_pytorch_runs(attends, optimizer, forms, 
     assert errors(job, forms, two_cores, backend, monkeypatch) <= LIMIT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_attention_in_its_math_form(attends, optimizer, two_cores, backend, monkeypatch):
     monkeypatch.setattr(attention, "choice", lambda call: "math")

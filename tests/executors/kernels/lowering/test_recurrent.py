@@ -31,6 +31,7 @@ def cudnn(monkeypatch):
     return flattened
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["baseline", "bppsa:scan=blelloch"])
 @pytest.mark.parametrize(("model", "mode"), [("rnn_bitstream", 1), ("gru_features", 3)])
 def test_a_plan_with_cudnns_forward_trains_as_pytorch_does(cudnn, model, mode, strategy):

@@ -137,6 +137,7 @@ def check_all(graph: TrainingGraph) -> None:
             check(op)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("factory", FACTORIES, ids=lambda text: Path(text).stem)
 def test_every_tensor_of_the_schema_is_an_operand(factory):
     check_all(Job(factory, 4, precision="fp64").graph())

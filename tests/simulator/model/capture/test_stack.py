@@ -19,7 +19,7 @@ def in_few(job: Job) -> TrainingGraph:
     return capture(lambda: job.build(2, factory=job.factory.stack.few), 2, repeats=False)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp-fp16", "bf16"])
 @pytest.mark.parametrize(
     "model",

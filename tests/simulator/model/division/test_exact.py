@@ -20,6 +20,7 @@ def error(model: str, text: str, devices: int = 2, **fields) -> float:
     return largest_error(job, planned(text, job, machine), CpuBackend(machine, cores=[0] * devices), 3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", divided_models.NAMES)
 def test_small_models(name):
     assert error(f"{divided_models.__file__}:{name}", "fsdp:tp=2", optimizer="sgd") <= 1e-12
@@ -37,7 +38,7 @@ def test_small_models(name):
         (f"{GPT},positions=alibi", 2),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("between", ["on", "off"])
 def test_decoders(model, devices, between):
     assert error(model, f"fsdp:tp={devices},sp={between}", devices, image_size=8, optimizer="sgd") <= 1e-12

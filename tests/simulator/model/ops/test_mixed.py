@@ -58,6 +58,7 @@ def test_no_op_of_a_decoder_computes_activations_in_float32_but_the_loss_and_rot
     assert wide == {"loss", "blocks.0.attention"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text",
     ["baseline", "fsdp", *(f"{name}gradients={how}" for name in ("fsdp:shard=1,", "data-parallel:", "1f1b:") for how in ("kept", "fused"))],

@@ -269,6 +269,7 @@ def test_a_list_of_ops_has_the_launches_of_all(two_cores):
     assert OpList((*steps, ListedOp(OpCall("aten.relu.default")))).launches == forward.body.launches + backward.body.launches + 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", [name for name in strategies.names(1) if name != "bppsa"])  # bppsa: test_bppsa.py
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features", "lstm"])
 def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_cores, backend):
@@ -276,6 +277,7 @@ def test_five_steps_of_every_strategy_equal_plain_pytorch(model, strategy, two_c
     assert largest_error(job, plan, backend) <= 1e-10
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 @pytest.mark.parametrize("model", ["rnn_bitstream", "gru_features"])
 def test_on_a_simulated_gpu_the_numbers_are_those_of_plain_pytorch(model, mode):

@@ -56,6 +56,7 @@ def test_parameters_are_those_published(name):
     assert workloads.get(name).parameters == PUBLISHED.get(name, 12_853_954_560)  # of MPT-13b nobody prints it
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_network_has_these_parameters(name):
     """Every block has as many as the last one of those that are made, but for dense ones, which come first."""
@@ -187,6 +188,7 @@ def counts(job: Job) -> Counter:
     return Counter(op.body.target for op in job.graph().ops)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp"])
 @pytest.mark.parametrize("spec", [LLAMA, GPT, f"{GPT},kv_heads=1", f"{GPT},positions=alibi"])
 def test_attention_is_one_op_forward_and_one_backward(spec, precision):
@@ -236,6 +238,7 @@ def test_a_fused_loss_is_one_op_each_way_and_makes_nothing_as_wide_as_the_logits
     assert sorted(plain) == ["bfloat16"] * 2 + ["float32"] * 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp", "mixed", "fp64"])
 def test_experts_are_products_of_groups_of_static_shapes(precision):
     """24 tokens for 2 of 8 experts each make 48 rows; forward has two products, and backward two for each of these."""
@@ -267,11 +270,13 @@ def test_flops_are_those_of_the_parameters_that_are_active():
     assert sum(op.body.flops for op in graph.ops) == 16 * 6 * weights + attention
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", FORMS)
 def test_trains_as_in_plain_pytorch(spec, two_cores, backend):
     assert_trains_alike(Job(spec, 2, 12, optimizer="adam", precision="fp64"), two_cores, backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", [LLAMA, EXPERTS, f"{GPT},norm=low,loss=fused"])
 @pytest.mark.parametrize("precision", ["bf16", "amp"])
 def test_trains_as_in_plain_pytorch_with_lower_precision(spec, precision, two_cores, backend):

@@ -93,7 +93,7 @@ def test_builds_under_fake_tensors_and_gives_every_parameter_a_gradient(name):
     assert model.about
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [name for name in workloads.names() if workloads.get(name).least_size > 1])
 def test_the_least_size_is_the_least_that_runs(name):
     least = workloads.get(name).least_size

@@ -160,6 +160,7 @@ def computed(plan: Plan, iterations: int) -> dict[tuple[str, int], int]:
     return read
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(plan=plans(shared=True), rng=st.randoms(use_true_random=False))
 def test_an_order_is_refused_exactly_if_it_computes_something_else(plan, rng):

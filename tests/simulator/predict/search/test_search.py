@@ -92,6 +92,7 @@ def test_pruning_never_changes_the_best_plan(setup, everything):
     assert all(plan.bound_s == pytest.approx(plan.over * steps[plan.beaten_by]) and plan.over > 1 for plan in both[0].pruned)
 
 
+@pytest.mark.thorough
 def test_the_answer_is_the_same_to_the_bit_in_one_process_and_in_two(setup):
     alone = search(setup, TEXTS, here)
     with workers(2) as run:
@@ -229,6 +230,7 @@ with workers(2) as run:
 """
 
 
+@pytest.mark.thorough
 def test_processes_end_when_the_one_that_started_them_is_killed():
     with subprocess.Popen([sys.executable, "-c", ONE_CALL], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         children = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]

@@ -391,6 +391,7 @@ def test_a_regular_expression_too_large_for_memory_is_stopped():
         apply_rules(PLAIN, ["remove:/" + "(" * 4 + "a" + "{1,9999}){1,9999}" * 4 + "/"])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_rules_do_the_plan_stays_sound(seed):
     replay = random_recording(seed)

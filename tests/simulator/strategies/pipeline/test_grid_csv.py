@@ -72,6 +72,7 @@ def test_plans_that_follow_no_schedule():
 # torch's pipeline runtime in two processes: with our schedules' files it computes the gradients of the whole model.
 
 
+@pytest.mark.thorough
 def test_the_gradients_are_those_of_the_whole_model(tmp_path):
     require_gloo()
     paths = [tmp_path / f"{place}.csv" for place in range(len(OURS))]

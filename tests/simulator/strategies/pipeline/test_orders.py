@@ -60,6 +60,7 @@ def test_interleaved_schedules_of_any_depth_run(per_rank):
                 assert excess(order) == 3 * (ranks - 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", EXCESS)
 @pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
 def test_torchs_orders_have_the_bubbles_of_the_closed_forms(name, ranks, microbatches):
@@ -81,6 +82,7 @@ def test_interleaved_orders_are_torchs(ranks, microbatches, per_rank):
     assert interleaved_1f1b.order(ranks, microbatches, per_rank) == torch_order("Interleaved1F1B", ranks, microbatches, per_rank)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_torchs_v_shaped_zero_bubble_is_not_shorter_than_ours(ranks):
     for microbatches in (1, 2, 3, 5, 9, 17, 32):

@@ -35,6 +35,7 @@ def again(plan: Plan) -> list[str]:
     return [task.name for task in plan.tasks if task.name.endswith("#again")]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["gpipe", "1f1b", "interleaved-1f1b:per_device=2", "zero-bubble"])
 @pytest.mark.parametrize("model", ["residual", "chain"])
 def test_numbers_do_not_change(strategy, model):

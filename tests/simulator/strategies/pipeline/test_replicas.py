@@ -60,7 +60,7 @@ STRATEGIES = (
 SHARDED = [f"{text},shard=1" for text in STRATEGIES if "fusion" not in text]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("text", [*STRATEGIES, *SHARDED])
 @pytest.mark.parametrize(("model", "fields"), [("residual", {"optimizer": "adam"}), ("chain", {"form": "for"})], ids=["residual", "chain"])
 def test_it_trains_as_plain_pytorch_does(text, model, fields):
@@ -79,6 +79,7 @@ def test_weights_that_two_stages_use_are_sent_from_the_one_that_updates_them(sha
     assert largest_error(job, plan, CpuBackend(machine, cores=[0] * 4)) <= 1e-10
 
 
+@pytest.mark.thorough
 def test_three_replicas_hold_uneven_rows_of_a_checkpointed_stage_under_autocast():
     """The shards are cast before they are gathered, and the casts that checkpointing repeats are left out too."""
     model = "lm:form=llama,layers=4,d_model=32,heads=2,kv_heads=2,ffn=64,vocab=100"
@@ -201,6 +202,7 @@ def test_a_long_folded_plan_has_a_task_for_an_actions_collectives_of_a_kind(monk
     assert [carried_bytes(short)[device] for device in short.devices] == [carried_bytes(long)[device] for device in long.devices]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("checkpoint", ["none", "selective", "full"])
 def test_a_long_folded_plan_takes_about_as_long_and_as_much_memory_as_one_of_single_ops(checkpoint, monkeypatch):
     machine, job = load_machine("16xh100"), Job("gpt2:small", 16, 256, precision="amp", optimizer="adamw", checkpoint=checkpoint)
@@ -227,6 +229,7 @@ def test_ops_that_run_beside_collectives_run_beside_the_task_that_stands_for_the
         assert (task.reads, task.writes, task.mutates) == ((), (), ())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text",
     ["1f1b:stages=2,tp=2", "gpipe:stages=2,tp=2,shard=1,replicas=2", "zero-bubble:stages=2,replicas=2", "interleaved-1f1b:stages=4,tp=2"],

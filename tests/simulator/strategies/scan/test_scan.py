@@ -170,6 +170,7 @@ def test_gradients_of_pruned_weights_are_masked():
     assert int((weight.grad != 0).sum()) <= round(0.03 * weight.numel())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("model", "op", "message"),
     [

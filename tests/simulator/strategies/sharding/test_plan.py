@@ -67,6 +67,7 @@ def check(job, built, plan, machine, expected):
     assert program.parameter_difference(expected.parameters) <= LIMIT
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_any_mix_of_configurations_trains_as_one_device_does(seed, tmp_path):
     job, draw = random_job(seed, tmp_path)

@@ -109,6 +109,7 @@ def random_layer(draw):
     return text, stride <= kernel and (dilation == 1 or kernel == 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_regions_hold_what_outputs_read_and_no_more(seed, tmp_path):
     text, without_gaps = random_layer(random.Random(seed))

@@ -116,6 +116,7 @@ def moved_by_boxes(network, edge, source, target):
     return matrix
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", ["alexnet", "googlenet", "resnet18", "lenet5"])
 def test_bytes_between_workers_are_those_of_their_boxes(model):
     draw = random.Random(model)
@@ -215,6 +216,7 @@ def by_parts(machine, moved):
     return np.max(list(parts.values()), axis=0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", ["k80x16", "dgx-h100", "2xdgx-a100", "4xp100x4"])
 def test_copies_take_the_seconds_of_the_busiest_part_there_and_back(machine):
     network, machine = network_of("alexnet", 16, 64), load_machine(machine)
