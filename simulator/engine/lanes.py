@@ -183,11 +183,12 @@ class Lane:
             yield signal.until(env.now + recipe.seconds)
         if not recipe.route.alias:
             signal.awaited()
+            queued = env.now
             self._world.links.enter(transfer, number, recipe.priority, recipe.route, recipe.moved_bytes)
             yield signal
             if (recipe.shape is None or recipe.devices) and not recipe.seconds:
                 started = transfer.start_s
-                if started > arrived:
+                if started > queued:
                     self._cause, self._waited_for = LINK, transfer.freed_by
         for sms, own in spread:
             sms.leave(own)

@@ -91,7 +91,8 @@ class Forecast:
     @cached_property
     def interval_s(self) -> Interval:
         """The 90 % interval of the step time."""
-        processes = bool(self.machine.library) and len(self.plan.devices) > 1
+        several = len(self.plan.devices) > 1 or "folded" in self.plan.semantics
+        processes = bool(self.machine.library) and several
         discrepancy = shipped_discrepancy(self.plan.strategy, self.kind, self.timeline.mode, processes)
         return step_interval(self.sensitivity, math.hypot(discrepancy, self.rounds_error), self.accuracy)
 

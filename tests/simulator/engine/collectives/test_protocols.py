@@ -16,6 +16,7 @@ from simulator.machine.scaled import Scale, scaled
 from simulator.plan.bodies.copy import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, Collective
 from tests.support.linked_gpus import link, linked_gpus
 from tests.support.tiny import build, gpu, rows, task
+from traces.documents.timeline import Cause
 
 #: Links of 400 bytes/s, of which a ring reaches a half, and a network of 100 bytes/s for every GPU, of which it reaches a quarter.
 RING_PROTOCOL = Protocol(
@@ -166,6 +167,15 @@ def test_a_collective_waits_until_its_blocks_have_room_on_every_gpu():
     # Two waves of 5 s; the second has 5 blocks, so that 5 SMs of p are free then.
     ran = spans(kernel("on-p", 10.0, "p", 15), ALL)
     assert ran == {"on-p": (0.0, 10.0), "sum": (5.0, 11.0)}
+
+
+def test_what_waited_for_sms_is_not_said_to_have_waited_for_links_that_were_free():
+    """The path is unbroken: what ran from 6 s on is on it, not the collective that left the links then."""
+    big, short = (kernel(name, seconds, on, 10, reads="x") for name, seconds, on in (("big", 5.0, "p"), ("short", 1.0, "q")))
+    again = task("again", 0.0, mutates="z w", reads="of-short", on="p", stream=1, body=ALL.task.body)
+    plan, costs = build(ALL, big, short, again, lengths=dict.fromkeys("xyzw", 100))
+    path = [(s.task, s.start_s, s.end_s, s.cause) for s in simulate(plan, PAIR, costs, iterations=1).critical_path]
+    assert path == [("sum", 0.0, 6.0, Cause.START), ("big", 6.0, 11.0, Cause.DEPENDENCY), ("again", 11.0, 17.0, Cause.SMS)]
 
 
 def test_collectives_that_need_more_sms_than_there_are_do_not_wait_for_each_other():
