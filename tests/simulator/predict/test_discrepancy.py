@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.engine.costs.model import CostModel
+from simulator.machine.presets import load_machine
+from simulator.model.job import Job
 from simulator.predict.discrepancy import (
     LEAST,
     PIPELINES,
@@ -15,8 +18,10 @@ from simulator.predict.discrepancy import (
     shipped_speedup_discrepancy,
     speedup_discrepancy,
 )
+from simulator.predict.forecast import forecast_strategy
 from simulator.strategies import registry as strategies
 from simulator.strategies.options import option_names
+from tests.support.jobs import MLP
 from tests.support.sample_runs import comparisons, sample_validation
 from traces.documents.shipped import default_folder, shipped_validations
 
@@ -112,3 +117,11 @@ def test_gpus_have_the_discrepancy_of_the_gpus_that_were_validated_but_one_gpu_s
         assert 0 < shipped_discrepancy("baseline", "gpu", mode) < shipped_discrepancy("baseline", "cpu", "eager")
         assert shipped_discrepancy("fsdp", "gpu", mode) == shipped_discrepancy("fsdp", "cpu", "eager")
         assert shipped_speedup_discrepancy("fsdp", "gpu", mode) == shipped_speedup_discrepancy("fsdp", "cpu", "eager")
+
+
+def test_a_device_that_stands_for_several_has_the_interval_of_several():
+    machine = load_machine("2xh100")
+    folded, whole = (
+        forecast_strategy(Job(MLP, 4), f"data-parallel:fold={fold}", {}, machine, CostModel(machine)).interval_s for fold in ("on", "off")
+    )
+    assert folded == pytest.approx(whole, rel=0.02), "the host of the whole plan waits for one event more"
