@@ -8,8 +8,9 @@ What a task takes of the host in eager mode:
 - `dispatch_s + call_s` for a host task, which is one call;
 - nothing for a task that the host waits for (`Body.blocks_host`), but it issues no other before that has ended.
 
-Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event that it waits for itself, and `switch_s` if the
-host's task before it is of another lane. The first task of a period always takes `switch_s`, as it does in the executor.
+Then come `record_s` once if a task of another lane waits for it, `wait_s` for each event of its own host that it waits for itself, and
+`switch_s` if the host's task before it is of another lane. What another host issues, which is another process, is awaited by a library's
+kernel. The first task of a period always takes `switch_s`, as it does in the executor.
 
 Eager: the host issues tasks in plan order, one after another, and blocks while a stream has `queue_depth` launches outstanding. Nothing
 else delays the host, so it runs ahead of the simulation's clock as long as the ends it needs are known, and the lanes resume it. Arrival
@@ -63,7 +64,10 @@ class IssueTimes:
         """Seconds by task index."""
         row = self._dependencies.waits(period, self._iterations)
         if id(row) not in self._by_row:
-            seconds = {index: issue + self._host.wait_s * len(row[index]) for index, issue in self._issue.items()}
+            seconds = {
+                index: issue + self._host.wait_s * sum(edge.index in self._issue for edge in row[index])
+                for index, issue in self._issue.items()
+            }
             current = None
             for index in self._dependencies.existing(period, self._iterations, self._indices):
                 if (lane := self._dependencies.tasks[index].lane) != current:

@@ -124,4 +124,4 @@ def test_a_device_that_stands_for_several_has_the_interval_of_several():
     folded, whole = (
         forecast_strategy(Job(MLP, 4), f"data-parallel:fold={fold}", {}, machine, CostModel(machine)).interval_s for fold in ("on", "off")
     )
-    assert folded == pytest.approx(whole, rel=0.02), "the host of the whole plan waits for one event more"
+    assert folded == pytest.approx(whole)
