@@ -189,6 +189,19 @@ def test_records_and_waits_are_added_to_issue_times():
     assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 1.75, 2.75), ("b", 3.375, 4.375)]
 
 
+def test_a_host_waits_for_no_event_of_another_process():
+    """The message is issued in 0.5 + 0.25, and g, which waits for it, in 0.5 + 0.125."""
+    plan, costs = build(
+        task("a", 0.25, reads="x", writes="y", on="p"),
+        copy("send", "p", "q", "y", "z", on="q", stream=1),
+        task("g", 1.0, reads="z", writes="v", on="q"),
+        lengths={"y": 1, "z": 1},
+    )
+    hosts = tuple(replace(host(name, dispatch_s=0.5, record_s=0.25, wait_s=0.125), name=f"of {name}") for name in "pq")
+    machine = replace(gpu("p", "q", links=(Link("p", "q", 0.0, 400.0),)), hosts=hosts)
+    assert rows(simulate(plan, machine, costs, iterations=1)) == [("a", 0.75, 1.0), ("send", 1.0, 1.01), ("g", 1.375, 2.375)]
+
+
 def test_a_host_task_blocks_its_stream_but_not_the_issuing_thread():
     # The host issues the call in 0.5 + 0.125, whatever its cost. The call takes 0.25 + 0.5 of its stream. Issuing f and g takes 2.5 each.
     plan, costs = build(
