@@ -313,11 +313,11 @@ def _predicted(job: Job, machine: str, placement: Placement, chosen: str, asked:
 def _job_fields(given: Mapping[str, Any], door: str, others: Sequence[str]) -> dict[str, Any]:
     """What is given, by the names of a job's fields: `seq` is `image_size`. Raises SchedcastError for names that are none of them.
 
-    `door`: the function that was called; `others`: what it takes besides.
+    `door`: the function that was called; `others`: what it takes besides, by itself, to name it in the refusal.
     """
     named = {"image_size" if name == "seq" else name: value for name, value in given.items()}
     names = [each.name for each in fields(Job) if each.init and each.name != "model"]
-    if unknown := sorted(set(named) - {*names, *others}):
+    if unknown := sorted(set(named) - set(names)):
         raise SchedcastError(f"{door} knows no {unknown[0]!r}; expected one of {', '.join([*others, *names, 'seq'])}", Code.NAME)
     return named
 

@@ -83,7 +83,6 @@ OTHER_PIPELINES = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("microbatches", [20, pytest.param(31, marks=THOROUGH)])
 @pytest.mark.parametrize("text", ["1f1b:stages=2", *(pytest.param(text, marks=THOROUGH) for text in OTHER_PIPELINES)])
 def test_the_microbatches_of_a_pipeline_take_what_all_of_them_take(text, microbatches):
