@@ -3,7 +3,8 @@
 The fake kernels return the shapes and strides of CUDA's, so the kernels of attention that only a GPU has take part.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -50,17 +51,19 @@ def _unavailable() -> str:
 pytestmark = pytest.mark.skipif(bool(_unavailable()), reason=_unavailable())
 
 
-@pytest.fixture(autouse=True)
-def without_a_gpu(monkeypatch):
-    """Replaces what asks the CUDA library itself, and not a fake kernel."""
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
-    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
-    if torch.version.cuda is None:
-        copy_all = torch._foreach_copy_
-        monkeypatch.setattr(Tensor, "copy_", lambda target, source, non_blocking=False: (copy_all([target], [source]), target)[1])
-        rows = {"memory_format": torch.contiguous_format}
-        monkeypatch.setattr(Tensor, "contiguous", lambda tensor, **form: torch.empty_like(tensor, **(rows | form)))
-        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Tensors are fake, and what would ask the CUDA library itself is replaced. Graphs are captured before, with PyTorch's own methods."""
+    with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "current_stream", lambda device=None: None)
+        patch.setattr(Tensor, "record_stream", lambda tensor, stream: None)
+        if torch.version.cuda is None:
+            copy_all = torch._foreach_copy_
+            patch.setattr(Tensor, "copy_", lambda target, source, non_blocking=False: (copy_all([target], [source]), target)[1])
+            rows = {"memory_format": torch.contiguous_format}
+            patch.setattr(Tensor, "contiguous", lambda tensor, **form: torch.empty_like(tensor, **(rows | form)))
+            patch.setattr(torch.backends.cudnn, "enabled", False)
+        yield
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def run_on_fakes(job: Job, strategy: str = "baseline") -> tuple[Binding, Instanc
     """Run all tasks of a strategy's iteration once, the late ones at last. The instance keeps every value."""
     plan = planned(strategy, job, MACHINE)
     tensors = job_tensors(job, job.build(), job.graph())
-    with FakeTensorMode():
+    with fake_tensors():
         fakes = on_device(tensors)
         binding = Binding(plan, fakes, lambda _: DEVICE, 0, FORMS)
         works = [handlers()[task.body.kind](task, binding) for task in sorted(plan.tasks, key=lambda task: task.lag)]
@@ -132,7 +135,7 @@ def test_a_plan_that_asks_for_cudnns_attention_runs_it_without_pytorchs_choice(m
 
 
 def test_a_product_of_16_bits_is_added_to_a_sum_in_float32_in_one_call():
-    with FakeTensorMode():
+    with fake_tensors():
         total = torch.empty(3, 4, device=DEVICE)
         left, right = (torch.empty(shape, device=DEVICE, dtype=torch.bfloat16) for shape in ((3, 8), (8, 4)))
         with Products() as products:
@@ -175,7 +178,7 @@ def test_every_key_runs_alone_as_calibration_runs_it(name, precision, monkeypatc
     plan = planned("baseline", Job(NETWORKS[name], 4, precision=precision, optimizer="adam"), MACHINE)
     pool = OperandPool()
     operands = {key: (task, fill(task, plan, pool, cuda=True)) for key, task in plan.keys(MACHINE).items() if measurable(task)}
-    with FakeTensorMode():
+    with fake_tensors():
         for key, (task, tensors) in operands.items():
             compiled = compile_alone(task, plan, on_device(tensors), lambda _: DEVICE, FORMS)
             assert {result.device for result in compiled.results() if isinstance(result, Tensor)} <= {DEVICE}, key

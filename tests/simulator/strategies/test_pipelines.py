@@ -332,11 +332,10 @@ def test_late_receives_deadlock_in_1f1b_as_they_do_without_batched_messages():
 
 def test_a_prediction_takes_them_into_account():
     step_s = []
-    for link in ("alias", "blocking"):
-        machine = load_machine("p100x4", link=link)
-        model = CostModel(machine)
+    for receives in ("free", "blocking"):
+        machine = linked(2, receives)
         plan = plan_pipeline("1f1b:microbatches=8", chain(), machine)
-        step_s.append(forecast(plan, machine, model).timeline.step_s)
+        step_s.append(forecast(plan, machine, CostModel(machine)).timeline.step_s)
     assert step_s[0] < step_s[1]
 
 
